@@ -81,7 +81,8 @@ class first_run:  # noqa: N801, used as a statement
 
             seconds = time.perf_counter() - self._began
             remark = ", kept for the next run" if service.all_kept() else ""
-            say(f"compiled {self._count} kernels in {seconds:.1f} s{remark}")
+            plural = "" if self._count == 1 else "s"
+            say(f"compiled {self._count} kernel{plural} in {seconds:.1f} s{remark}")
 
 
 def bar(done: int, total: int) -> str:
