@@ -37,7 +37,7 @@ def test_validation_names_the_node_that_overflows(monkeypatch, tmp_path):
     env.settings.cache_clear()
     try:
         with (
-            edgerun.load(altered.save()) as llm,
+            edgerun.load(altered.save(), backend="cpu") as llm,
             pytest.raises(BackendError, match=r"^the output of node '/model/layers.1/input_lay"),
         ):
             llm.generate("a", max_tokens=1)
