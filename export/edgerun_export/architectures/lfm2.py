@@ -41,7 +41,7 @@ def describe(config: Config) -> DecoderSpec:
         "hidden_act": "silu",
     }
     spec = llama.describe(plain)
-    conv = ShortConv(positive(config, "conv_L_cache", 3, limit=_MAX_TAPS))
+    conv = ShortConv(_taps(config))
     types = _layer_types(config, spec.num_layers)
     return replace(
         spec,
@@ -85,6 +85,16 @@ def _width(config: Config) -> int:
     width = int(number(config, "block_ffn_dim_multiplier", 1.0) * width)
     multiple = positive(config, "block_multiple_of", 256)
     return -(-width // multiple) * multiple
+
+
+def _taps(config: Config) -> int:
+    taps = positive(config, "conv_L_cache", 3, limit=_MAX_TAPS)
+    if taps == 1:
+        raise UnsupportedError(
+            "lfm2 checkpoints with a conv_L_cache of 1, whose convolutions read no earlier token, "
+            "are not supported; those with 2 and more are"
+        )
+    return taps
 
 
 def _layer_types(config: Config, num_layers: int) -> list[str]:
