@@ -20,7 +20,7 @@ from edgerun_export.quantize import (
     fits,
     quantise_rows,
 )
-from edgerun_export.quantize.blocks import halved, slab
+from edgerun_export.quantize.blocks import are_halves, halved, slab
 from edgerun_export.recipe import Recipe, TensorRecipe, vocabulary_block
 from edgerun_export.source.weights import SourceWeights
 
@@ -207,15 +207,15 @@ class WeightStore:
         fitted = self._fitted(name)
         for rows in self._source.slabs(name):
             affine = self._source.affine(name, rows) if layout.has_offsets else None
-            kept = affine and encode_affine(affine, layout, block)
+            encoded = affine and encode_affine(affine, layout, block)
             stored = self._source.integers(name, rows) if fitted is None else None
             if stored is not None and (exact or fits(*stored, layout, block)):
                 damage.energy += _energy(*stored)
                 yield encode_integers(*stored, layout, block)
                 continue
             weights = self._source.rows(name, rows)
-            if kept:
-                packed = kept
+            if encoded:
+                packed = encoded
             elif fitted is None:
                 packed = quantise_rows(weights, recipe.weights, block, recipe.method)
             else:
@@ -264,7 +264,7 @@ class WeightStore:
     ) -> str:
         """Writes scales, in half precision if it holds them all and is asked for or offsets are."""
         asked = has_offsets or self._halves_scales
-        if asked and all(map(_are_halves, scales)):
+        if asked and all(map(are_halves, scales)):
             return self._store_halves(name, shape, scales)
         return self._graph.initializer(self._data.add(name, _FLOAT, shape, scales))
 
@@ -313,11 +313,6 @@ def _check_halves(name: str, packed: PackedWeight) -> None:
             f"tensor '{name}' has weights that are too large for offsets in half precision; give "
             "it a format without, with --rule '*=int8' or one that names it alone"
         )
-
-
-def _are_halves(scales: F32) -> bool:
-    with np.errstate(over="ignore"):
-        return bool((scales.astype(np.float16) == scales).all())
 
 
 def _in_turns(matrices: Sequence[Sequence[NDArray[Number]]]) -> NDArray[Number]:

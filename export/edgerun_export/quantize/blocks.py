@@ -103,6 +103,12 @@ def slab(packed: PackedWeight, rows: slice) -> PackedWeight:
     )
 
 
+def are_halves(scales: F32) -> bool:
+    """Whether half precision holds all scales exactly."""
+    with np.errstate(over="ignore"):
+        return bool((scales.astype(np.float16) == scales).all())
+
+
 def halved(packed: PackedWeight) -> PackedWeight:
     """The same codes with scales that half precision holds, unless it is too narrow for some."""
     with np.errstate(over="ignore"):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from edgerun.errors import UnsupportedError
 from edgerun.formats.base import BlockFormat, PackedWeight, pack_bits, pack_zero_points
 from edgerun_export.checkpoint.base import Affine
-from edgerun_export.quantize.blocks import padded
+from edgerun_export.quantize.blocks import are_halves, padded
 
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
@@ -18,6 +18,8 @@ def fits(values: I8, scales: F32, layout: BlockFormat, block: int) -> bool:
     """Whether blocks of ``layout`` can hold integers ``[n, K]`` and scales ``[n, g]`` unchanged."""
     covered = values.shape[1] // scales.shape[1]
     if scales.shape[1] > 1 and covered % block:
+        return False
+    if layout.has_offsets and not are_halves(scales):
         return False
     if layout.has_zeros:
         least, greatest = _extremes(values, block)
@@ -42,8 +44,8 @@ def _zero_points(values: I8, layout: BlockFormat, block: int) -> NDArray[np.uint
 def encode_affine(stored: Affine, layout: BlockFormat, block: int) -> PackedWeight | None:
     """Packs integers with scales and offsets; None where ``layout`` cannot hold them in its blocks.
 
-    Scales and offsets are rounded to half precision. That moves a weight by 1/4096 of the greatest
-    magnitudes of its block and of its codes at most, as long as half precision is wide enough.
+    Scales and offsets are rounded to half precision. That moves a weight by 1/2048 of what its
+    integer and of what the offset stands for at most, as long as half precision is wide enough.
     """
     values, (n, columns) = stored.values, stored.values.shape
     covered = columns // stored.scales.shape[1]
@@ -68,7 +70,8 @@ def encode_affine(stored: Affine, layout: BlockFormat, block: int) -> PackedWeig
 def encode_integers(values: I8, scales: F32, layout: BlockFormat, block: int) -> PackedWeight:
     """Packs integers ``[n, K]`` with scales ``[n, g]``, one for each ``K / g`` of them.
 
-    Where blocks have zero points, they are those nearest the middle with which codes hold all.
+    Where blocks have zero points, they are those nearest the middle with which codes hold all;
+    where they have offsets, those are 0.
 
     Raises:
         UnsupportedError: a stored scale covers fewer values than ``block``.
@@ -93,4 +96,5 @@ def encode_integers(values: I8, scales: F32, layout: BlockFormat, block: int) ->
         pack_bits(shifted, layout.bits),
         np.repeat(scales, blocks // scales.shape[1], axis=1).astype(np.float32),
         pack_zero_points(points, layout.bits) if layout.has_zeros else None,
+        np.zeros((blocks, n), np.float16) if layout.has_offsets else None,
     )

@@ -218,6 +218,30 @@ def test_a_format_takes_only_what_it_can_hold():
         assert fits(values, scales, layout, 32) is good
 
 
+def test_integers_in_a_format_with_offsets_have_offsets_of_zero():
+    """Where half precision holds their scales, for it is what the format has."""
+    layout, scales = format_named("int4_offset"), np.full((3, 2), 0.5, np.float32)
+    values = np.tile(np.arange(-8, 8, dtype=np.int8), (3, 4))
+    assert fits(values, scales, layout, 32)
+    assert not fits(values, scales / 3, layout, 32)
+    packed = encode_integers(values, scales, layout, 16)
+    np.testing.assert_array_equal(packed.offsets, np.zeros((4, 3), np.float16))
+    np.testing.assert_array_equal(layout.unpack(packed), values * np.float32(0.5))
+
+
+def test_a_matrix_of_which_some_pieces_keep_their_integers_has_offsets_in_all(
+    tmp_path, monkeypatch
+):
+    config = json.loads((GOLDEN / "qwen3/config.json").read_text())
+    with open_checkpoint(str(GOLDEN / "qwen3")) as source:
+        tensors = {name: source.read(name) for name in source.tensors()}
+    tensors[DOWN] = np.concatenate([np.zeros_like(tensors[DOWN][:16]), tensors[DOWN][16:]])
+    path = write_gguf(tmp_path / "zeros.gguf", "qwen3", config, tensors, "Q8_0")
+    monkeypatch.setattr("edgerun_export.source.weights._SLAB_WEIGHTS", 16 * tensors[DOWN].shape[1])
+    _, change = differences(path, tmp_path / "out", weights="int4_offset", verify=True)
+    assert change < 0.2 * np.abs(tensors[DOWN]).max()
+
+
 @pytest.mark.parametrize("name", ["int2", "int4", "int8"])
 def test_the_ends_of_the_range_survive(name):
     layout = format_named(name)
