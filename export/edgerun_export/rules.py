@@ -92,14 +92,7 @@ def source_recipe(source: SourceWeights, module: str) -> TensorRecipe:
 def _has_minima(source: SourceWeights, module: str) -> bool:
     """Whether a projection is stored with minima that a format keeps; no expert's are."""
     is_stored = source.affine(f"{module}.weight", slice(0, 1)) is not None
-    return is_stored and not is_expert(source.spec, module)
-
-
-def is_expert(spec: DecoderSpec, module: str) -> bool:
-    """Whether a projection, ``model.layers.N.<path>``, is one of an expert."""
-    layer, _, path = module.removeprefix("model.layers.").partition(".")
-    attention = {each.path for each in spec.attention().values()}
-    return spec.router(int(layer)) is not None and path not in attention
+    return is_stored and not source.spec.is_expert(module)
 
 
 def check_offsets(recipe: Recipe, spec: DecoderSpec) -> None:
@@ -112,10 +105,10 @@ def check_offsets(recipe: Recipe, spec: DecoderSpec) -> None:
         kind = recipe.tensor(module)
         if kind.weights == "fp32" or not block_layout(kind.weights).has_offsets:
             continue
-        if is_expert(spec, module):
+        if spec.is_expert(module):
             raise UnsupportedError(
                 f"experts have no offsets, so '{module}' cannot be {kind.weights}; choose a format "
-                "without for it, with a --rule such as '*.experts.*=int8'"
+                "without for it, with a --rule such as '*expert*=int8'"
             )
         if width % kind.group_size:
             raise UnsupportedError(

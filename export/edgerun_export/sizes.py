@@ -34,21 +34,22 @@ def matrix_bytes(shape: tuple[int, ...], kind: TensorRecipe, scale_bytes: int) -
     return rows * (blocks * (codes + scale_bytes) + zeros)
 
 
+def scale_bytes(spec: DecoderSpec, recipe: Recipe, module: str) -> int:
+    """Bytes of a scale of a projection in the file; experts keep float32 whatever the recipe."""
+    return _FLOAT_BYTES if spec.is_expert(module) else recipe.scale_bytes
+
+
 def weight_bytes(spec: DecoderSpec, recipe: Recipe) -> int:
     """Bytes of all weights but for the gaps between tensors."""
     shapes = spec.tensors()
-    quantised = {
-        f"model.layers.{layer}.{projection.path}.weight"
+    modules = {
+        f"model.layers.{layer}.{projection.path}.weight": f"model.layers.{layer}.{projection.path}"
         for layer in range(spec.num_layers)
         for projection in spec.projections(layer)
     }
     body = sum(
-        matrix_bytes(
-            shape,
-            recipe.tensor(name.removesuffix(".weight")),
-            _FLOAT_BYTES if "expert" in name else recipe.scale_bytes,
-        )
-        if name in quantised
+        matrix_bytes(shape, recipe.tensor(modules[name]), scale_bytes(spec, recipe, modules[name]))
+        if name in modules
         else math.prod(shape) * _FLOAT_BYTES
         for name, shape in shapes.items()
         if name not in (spec.embedding_weight, HEAD_WEIGHT)

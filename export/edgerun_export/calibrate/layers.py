@@ -277,7 +277,9 @@ class LayerFitter:
         seen = observe(spec, work.quantised, layer, self._hidden[window], groups, run)
         needs = max(self._needs(layer, each) for group in groups for each in group)
         beside = None
-        if needs >= Needs.SOURCE and not self._is_expert(layer, groups[0][0]):
+        # Other tokens may come to an expert than in the source.
+        is_expert = spec.is_expert(f"model.layers.{layer}.{groups[0][0].path}")
+        if needs >= Needs.SOURCE and not is_expert:
             beside = observe(spec, work.source, layer, self._source_hidden[window], groups, run)
         for path, value in seen.inputs.items():
             _check_finite(value, layer, f"before {path}", window)
@@ -288,11 +290,6 @@ class LayerFitter:
             if path in seen.residuals:
                 strayed = beside.residuals[path] - seen.residuals[path]
             sums[path].add(value, beside.inputs[path], strayed)
-
-    def _is_expert(self, layer: int, projection: Projection) -> bool:
-        """Whether other tokens may come to a projection than in the source."""
-        mixer = {each.path for each in self._spec.mixer(layer).values()}
-        return self._spec.router(layer) is not None and projection.path not in mixer
 
     def _advance(self, work: Work) -> None:
         """Takes all windows through a part of a layer."""

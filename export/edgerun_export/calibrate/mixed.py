@@ -14,9 +14,10 @@ from edgerun_export.calibrate.budget import Choice, allocate
 from edgerun_export.calibrate.sensitivity import Sensitivity, SensitivityMeter
 from edgerun_export.calibrate.text import CalibrationText
 from edgerun_export.recipe import Recipe, TensorRecipe
-from edgerun_export.sizes import matrix_bytes, weight_bytes
+from edgerun_export.sizes import matrix_bytes, scale_bytes, weight_bytes
 from edgerun_export.source.weights import SourceWeights
 
+USUAL_METHOD = "residual"
 # From the smallest on; a format is offered if it has no fewer bits than the one asked for.
 KINDS = (("int2", 64), ("int2", 32), ("int4", 128), ("int4", 64), ("int4", 32), ("int8", 64))
 _HESSIAN_WINDOWS, _PROBE_WINDOWS = 8, 3
@@ -130,7 +131,8 @@ def _reason(choice: Choice, choices: list[Choice]) -> dict[str, Any]:
 def _kinds(recipe: Recipe) -> list[TensorRecipe]:
     """What projections may be stored as: the smallest format or a larger one."""
     least = recipe.tensor("").bits
-    kinds = [TensorRecipe(weights, group, recipe.method) for weights, group in KINDS]
+    method = recipe.method or USUAL_METHOD  # a format with offsets has none that calibrates
+    kinds = [TensorRecipe(weights, group, method) for weights, group in KINDS]
     return [kind for kind in kinds if kind.bits >= least]
 
 
@@ -147,8 +149,12 @@ def _free(source: SourceWeights, recipe: Recipe) -> list[str]:
 def _bytes(
     source: SourceWeights, recipe: Recipe, members: Sequence[str], kind: TensorRecipe
 ) -> int:
-    shapes = [source.shape(f"{module}.weight") for module in members]
-    return sum(matrix_bytes(shape, kind, recipe.scale_bytes) for shape in shapes)
+    return sum(
+        matrix_bytes(
+            source.shape(f"{module}.weight"), kind, scale_bytes(source.spec, recipe, module)
+        )
+        for module in members
+    )
 
 
 def _fixed_bytes(source: SourceWeights, recipe: Recipe, free: Sequence[str]) -> int:

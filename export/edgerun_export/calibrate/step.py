@@ -16,7 +16,7 @@ from edgerun.model.text.tokenizer import Tokenizer
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.calibrate.fitted import FittedLayers
 from edgerun_export.calibrate.layers import Cost, LayerFitter, single_threaded
-from edgerun_export.calibrate.mixed import check_budget, mixed_recipe, sensitivity_of
+from edgerun_export.calibrate.mixed import USUAL_METHOD, check_budget, mixed_recipe, sensitivity_of
 from edgerun_export.calibrate.text import (
     WINDOW_TOKENS,
     WINDOWS,
@@ -30,7 +30,6 @@ from edgerun_export.rules import check_offsets
 from edgerun_export.sizes import overhead_bytes
 from edgerun_export.source.weights import SourceWeights
 
-USUAL_METHOD = "residual"
 AUTO = "auto"
 _CHOICE_SHARE = 0.3  # of the time, that goes by before formats are chosen
 

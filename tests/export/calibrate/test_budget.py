@@ -9,13 +9,14 @@ import pytest
 from edgerun.errors import InputError, UnsupportedError
 from edgerun_export.calibrate.budget import Choice, allocate, hull
 from edgerun_export.calibrate.layers import single_threaded
+from edgerun_export.calibrate.mixed import _bytes, _kinds
 from edgerun_export.calibrate.sensitivity import SensitivityMeter
 from edgerun_export.calibrate.step import CalibrationOptions, checked_budget
 from edgerun_export.cli import _choices
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout, quantise_rows
-from edgerun_export.recipe import TensorRecipe
-from edgerun_export.sizes import parse_size
+from edgerun_export.recipe import TensorRecipe, make_recipe
+from edgerun_export.sizes import matrix_bytes, parse_size, weight_bytes
 from edgerun_export.verify.compare import divergence
 from edgerun_export.verify.numpy_model import forward
 
@@ -154,6 +155,29 @@ def test_projections_that_rules_concern_keep_their_format(golden, tmp_path):
     kind = manifest["recipe"]["tensors"]["model.layers.0.self_attn.v_proj"]
     assert kind == {"weights": "int8", "group_size": 64, "method": "rtn"}
     assert not any("v_proj" in module for module in manifest["quality"]["budget"]["tensors"])
+
+
+def test_scales_of_experts_count_as_they_are_stored(golden, source_weights):
+    """Each has four bytes where the rest has two, in whatever group is chosen."""
+    source = source_weights(golden("mixtral"))
+    recipe = make_recipe("int2", 128, scales="fp16")
+    least = weight_bytes(source.spec, recipe)
+    for module, kind in (
+        ("model.layers.0.block_sparse_moe.experts.1.w1", TensorRecipe("int4", 32)),
+        ("model.layers.0.self_attn.q_proj", TensorRecipe("int4", 32)),
+    ):
+        larger = weight_bytes(source.spec, replace(recipe, tensors={module: kind}))
+        shape, usual = source.shape(f"{module}.weight"), recipe.tensor("")
+        each = 4 if "experts" in module else 2
+        assert larger - least == matrix_bytes(shape, kind, each) - matrix_bytes(shape, usual, each)
+        assert larger - least == _bytes(source, recipe, [module], kind) - _bytes(
+            source, recipe, [module], usual
+        )
+
+
+def test_what_a_budget_chooses_is_fitted_though_offsets_are_not():
+    assert {kind.method for kind in _kinds(make_recipe("int4_offset"))} == {"residual"}
+    assert {kind.method for kind in _kinds(make_recipe("int4", method="gptq"))} == {"gptq"}
 
 
 def test_budgets_that_no_bundle_has_are_refused_with_both_sizes(golden, tmp_path):

@@ -229,6 +229,13 @@ class DecoderSpec:
         path = f"{part.module}.{part.router}"
         return Projection("router", path, part.count, self.hidden_size, part.biases)
 
+    def is_expert(self, module: str) -> bool:
+        """Whether a projection, ``model.layers.N.<path>``, is one of an expert, shared or not."""
+        number, _, path = module.removeprefix("model.layers.").partition(".")
+        layer = int(number)
+        mixer = {each.path for each in self.mixer(layer).values()}
+        return self.router(layer) is not None and path not in mixer
+
     def shared_expert(self, layer: int) -> SharedExpert | None:
         """The expert of a layer that all tokens go through; None without one."""
         part = self.layers[layer].feed_forward
