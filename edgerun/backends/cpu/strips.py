@@ -17,7 +17,7 @@ from edgerun.kernels.layouts.tile_order import area_bytes
 
 LINE_WORDS = 8
 PAGE = 4096
-K_UNIT, LEAST_BLOCK = 256, 16  # of what linear layers multiply
+UNITS = (16, 32, 64, 128, 256)  # to one of which rows are filled up, as blocks go
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +46,7 @@ class StripMemory:
 
     def for_graph(self, graph: Graph) -> Areas | None:
         """Areas for every linear layer of a graph; None, with a warning once, without memory."""
-        k = max(1, -(-longest_row(graph) // K_UNIT)) * K_UNIT
-        each = -(-area_bytes(k, k // LEAST_BLOCK, packed=False) // PAGE) * PAGE
+        each = -(-bytes_a_thread(graph) // PAGE) * PAGE
         if self._refused or (self._areas is not None and self._areas.memory.shape[1] >= each):
             return None if self._refused else self._areas
         try:
@@ -64,10 +63,12 @@ class StripMemory:
         return self._areas
 
 
-def longest_row(graph: Graph) -> int:
-    """Largest K of a graph's packed matrices; 0 without any."""
+def bytes_a_thread(graph: Graph) -> int:
+    """What every packed matrix of a graph has room in: strips of longer rows may be smaller."""
     matrices = (
         constant.matrices[0] if isinstance(constant, ExpertStack) else constant
         for constant in graph.constants.values()
     )
-    return max((each.shape[1] for each in matrices if isinstance(each, PackedWeight)), default=0)
+    rows = {each.shape[1] for each in matrices if isinstance(each, PackedWeight)} or {1}
+    lengths = {-(-k // unit) * unit for k in rows for unit in UNITS}
+    return max(area_bytes(k, k // UNITS[0], packed=False) for k in lengths)

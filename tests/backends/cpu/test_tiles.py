@@ -51,11 +51,11 @@ def run(graph: Graph, x: F32, threads: int = 1) -> tuple[F32, tuple[str, ...], i
     backend = make_backend("cpu", given={"threads": threads})
     program = backend.compile(graph, Shape.of(len(x)), CompileOptions(SPEC))
     batch = Batch.of([0] * len(x), 0, 0, logits="none")
-    found = program(batch, SequenceStore(SPEC, len(x)), {"x": x})["y"].copy()
+    output = program(batch, SequenceStore(SPEC, len(x)), {"x": x})["y"].copy()
     launches = program.launches
     program.close()
     backend.close()
-    return found, launches.paths, launches.instructions
+    return output, launches.paths, launches.instructions
 
 
 @pytest.mark.parametrize("form", GATED_FORMS[::2], ids=str)
@@ -85,8 +85,8 @@ def test_without_memory_for_strips_prompts_go_on_and_it_is_said_once(
         raise MemoryError
 
     monkeypatch.setattr(strips, "zeroed_memory", refuse)
-    found, paths, _ = run(layer(), x)
-    np.testing.assert_array_equal(found, expected)
+    output, paths, _ = run(layer(), x)
+    np.testing.assert_array_equal(output, expected)
     assert AMX not in paths
     memory = StripMemory(2)
     assert memory.for_graph(layer()) is None
@@ -109,6 +109,19 @@ def test_programs_of_a_team_share_memory_that_grows() -> None:
     assert second.taken.ctypes.data % 8 == 0
 
 
+@pytest.mark.parametrize(
+    ("lengths", "block"),
+    [((7168, 7232), 32), ((7168, 8192), 32), ((9536,), 64), ((9504,), 32), ((14_336, 14_400), 16)],
+)
+def test_areas_have_room_for_every_row_of_a_graph(lengths: tuple[int, ...], block: int) -> None:
+    weights = {f"w{k}": random_weight("int4", (k, 16), 3) for k in lengths}
+    areas = StripMemory(1).for_graph(Graph([], ["x"], [], dict(weights)))
+    assert areas is not None
+    assert areas.memory.shape[1] >= max(
+        area_bytes(k, k // block, packed=False) for k in lengths
+    )
+
+
 @pytest.mark.parametrize("k", [64, 2560, 6912, 7168, 14_336, 28_672, 60_000])
 def test_a_strip_fits_the_second_cache_or_is_a_pair_of_panels(k: int) -> None:
     panels = strip_panels(k)
@@ -120,15 +133,15 @@ def test_a_strip_fits_the_second_cache_or_is_a_pair_of_panels(k: int) -> None:
 def test_two_programs_at_a_time_do_not_disturb_each_other() -> None:
     inputs = [rows_of(seed) for seed in (1, 2)]
     expected = [run(layer(), x)[0] for x in inputs]
-    found: list[F32 | None] = [None, None]
+    outputs: list[F32 | None] = [None, None]
 
     def work(index: int) -> None:
         for _ in range(3):
-            found[index] = run(layer(), inputs[index], threads=2)[0]
+            outputs[index] = run(layer(), inputs[index], threads=2)[0]
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(outputs, expected)
