@@ -6,13 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgerun.backends import Shape, make_backend
 from edgerun.backends.cpu import staged
 from edgerun.backends.cpu.staged import StagedRows, can_stage
 from edgerun.errors import BackendError
 from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
-from edgerun.graph.ir import Constant
+from edgerun.graph.ir import Constant, Graph, Node
 from edgerun.model.bundle import open_bundle
+from tests.conformance.kernels.cases.linear import packed_weight
 from tests.support.bundles import bundle_of, runner
 
 IDS = np.array([5, 0, 31, 5], np.int32)
@@ -20,7 +22,7 @@ IDS = np.array([5, 0, 31, 5], np.int32)
 
 def table_of(folder: Path) -> Constant:
     graph = open_bundle(folder).graph
-    node = next(one for one in graph.nodes if one.op == "embedding")
+    node = next(node for node in graph.nodes if node.op == "embedding")
     return graph.constants[node.inputs[1]]
 
 
@@ -78,3 +80,13 @@ def test_small_tables_and_tables_in_memory_stay_where_they_are(
     assert not can_stage(table)
     monkeypatch.setattr(staged, "LARGE_BYTES", 1)
     assert not can_stage(np.zeros((64, 64), np.float32))
+
+
+@pytest.mark.parametrize("form", [("int4+", 32), ("int4^", 32)])
+def test_tables_without_the_middle_zero_point_are_refused(form: tuple[str, int]) -> None:
+    table = packed_weight(form, 8, 64, row_scale=False)
+    node = Node("embedding", "rows", ("ids", "table"), ("out",), {})
+    graph = Graph([node], ["ids"], ["out"], {"table": table})
+    support = make_backend("cpu").supports(graph, node, Shape.of(1))
+    assert not support
+    assert "zero points or offsets" in support.reason

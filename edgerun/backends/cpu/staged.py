@@ -86,8 +86,7 @@ def can_stage(table: Matrix) -> bool:
         return False
     if not isinstance(table, PackedWeight):
         return table.flags.c_contiguous and find_file(table) is not None
-    # Kernels that look rows up know the middle zero point alone.
-    arrays = (table.codes, table.scales)
-    return table.is_centred and all(
-        array.flags.c_contiguous and find_file(array) is not None for array in arrays
+    return all(
+        array.flags.c_contiguous and find_file(array) is not None
+        for array in (table.codes, table.scales)
     )

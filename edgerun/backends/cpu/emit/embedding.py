@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from edgerun.backends.base import Support
 from edgerun.backends.cpu.binder import ROWS, Binder
 from edgerun.backends.cpu.emit.emitter import Emitter
 from edgerun.backends.cpu.operands import Argument
 from edgerun.backends.cpu.staged import StagedRows, can_stage, check_ids, copied
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.constants import check_many_scales
-from edgerun.graph.ir import Node
+from edgerun.graph.ir import Graph, Node
 
 
 def emit_embedding(binder: Binder, node: Node, index: int) -> None:
@@ -50,4 +51,11 @@ def emit_embedding(binder: Binder, node: Node, index: int) -> None:
     )
 
 
-EMITTER = Emitter(emit_embedding)
+def _supports(graph: Graph, node: Node) -> Support:
+    table = graph.matrix(node.inputs[1])
+    if isinstance(table, PackedWeight) and not table.is_centred:
+        return Support(False, "a table whose blocks have zero points or offsets of their own")
+    return Support(True)
+
+
+EMITTER = Emitter(emit_embedding, _supports)
