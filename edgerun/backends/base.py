@@ -358,9 +358,9 @@ class Backend(ABC):
         """Bytes that a constant of a node takes as the back-end keeps it in memory."""
         return graph.constants[name].nbytes
 
-    def prompt_bytes(self, graph: Graph) -> int:
-        """Bytes of weights that prompts have besides, as ``prefill`` asks for; 0 for none."""
-        return 0
+    def prompt_bytes(self, graph: Graph) -> Mapping[str, int]:
+        """Bytes that constants take once more for prompts, by name, as ``prefill`` asks for."""
+        return {}
 
     @abstractmethod
     def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:

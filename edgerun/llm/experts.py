@@ -61,7 +61,9 @@ def expert_budget(bundle: Bundle, options: LoadOptions, state_bytes: int) -> Exp
             raise InputError(f"expert_memory is {asked}, and {problem}: leave it out")
         return None
     cpu = CpuBackend()
+    cpu.configure({"prefill": options.prefill})
     weights = sum(each.nbytes for each in constants) - sum(each.nbytes for each in stacks)
+    weights += sum(cpu.prompt_bytes(graph).values())
     budget = budget_for(
         expert_layers(graph, cpu.expert_bytes),
         None if asked is None else MemoryAmount.read(asked),

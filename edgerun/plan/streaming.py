@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from edgerun.backends.base import Backend, Phase
 from edgerun.graph.shapes import node_work, value_shapes
@@ -59,8 +59,12 @@ def held_bytes(
 
 
 def prompt_bytes(plan: Plan, backends: Sequence[Backend]) -> int:
-    """Bytes of weights that prompts have besides those of replies."""
+    """Bytes of weights that prompts have besides those of replies; once for all routes."""
     by_name = {backend.name: backend for backend in backends}
     placed = [*plan.segments[Phase.PREFILL], *(plan.prompts.segments if plan.prompts else ())]
     own = (each for each in placed if each.backend in by_name)
-    return sum(by_name[segment.backend].prompt_bytes(segment.graph) for segment in own)
+    held: dict[str, Mapping[str, int]] = {}
+    for segment in own:
+        parts = by_name[segment.backend].prompt_bytes(segment.graph)
+        held[segment.backend] = {**held.get(segment.backend, {}), **parts}
+    return sum(sum(parts.values()) for parts in held.values())

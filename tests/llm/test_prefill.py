@@ -11,16 +11,23 @@ from numpy.typing import NDArray
 
 import edgerun
 from edgerun.backends import CompileOptions, Shape, make_backend
+from edgerun.backends.base import Phase
 from edgerun.backends.cpu.regroup import GROUP, has_faster_form, regrouped
 from edgerun.cli.main import main
-from edgerun.errors import InputError
+from edgerun.errors import BundleError, InputError
 from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
+from edgerun.graph import constants
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels import isa as isa_module
 from edgerun.kernels.isa import selected_isa
 from edgerun.kernels.lang.isa import ISAS
+from edgerun.llm import experts
+from edgerun.llm.loading import LoadOptions
+from edgerun.model.bundle import open_bundle
 from edgerun.plan.calibration.loads import random_weight
+from edgerun.plan.plans import Plan, Route, Segment
+from edgerun.plan.streaming import prompt_bytes
 from edgerun.state import Batch, SequenceStore, same_attention
 from tests.conformance.kernels.cases.linear import packed_weight
 from tests.support.bundles import bundle_of
@@ -68,6 +75,33 @@ def test_it_is_refused_on_a_processor_that_is_not_faster_by_it(
         edgerun.load(bundle_of("llama", weights="int4"), prefill="fast")
 
 
+@gains
+def test_weights_that_two_routes_share_count_once() -> None:
+    backend = make_backend("cpu", given={"prefill": "fast"})
+    graph = open_bundle(bundle_of("llama", weights="int4")).graph
+    here = {Phase.PREFILL: (Segment("cpu", graph, 1.0),)}
+    both = Plan(here, {}, prompts=Route(here[Phase.PREFILL]))
+    assert prompt_bytes(both, [backend]) == prompt_bytes(Plan(here, {}), [backend]) > 0
+    elsewhere = Plan({Phase.PREFILL: ()}, {}, prompts=Route((Segment("other", graph, 1.0),)))
+    assert prompt_bytes(elsewhere, [backend]) == 0
+
+
+@gains
+def test_experts_leave_room_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = open_bundle(bundle_of("olmoe", weights="int4"))
+    rooms: dict[str, int] = {}
+
+    def note(layers: Any, asked: Any, free_bytes: int, other_bytes: int) -> None:
+        rooms[prefill] = other_bytes
+
+    monkeypatch.setattr(experts, "budget_for", note)
+    for prefill in ("exact", "fast"):
+        experts.expert_budget(bundle, LoadOptions(prefill=prefill), 0)
+    backend = make_backend("cpu", given={"prefill": "fast"})
+    more = sum(backend.prompt_bytes(bundle.graph).values())
+    assert rooms["fast"] - rooms["exact"] == more > 0
+
+
 def test_another_word_is_refused() -> None:
     with pytest.raises(InputError, match=r"prefill is 'faster'; expected one of exact, fast"):
         edgerun.load(bundle_of("llama"), prefill="faster")
@@ -87,9 +121,9 @@ def test_weights_are_rounded_again_to_half_a_step(form: tuple[str, int]) -> None
     weight = packed_weight(form, 37, 352, row_scale=False)
     again = regrouped(weight)
     assert (again.format, again.block, again.shape) == ("int8", GROUP, weight.shape)
-    exact, found = dense(weight), dense(again)
+    exact, rounded = dense(weight), dense(again)
     step = np.repeat(again.scales, GROUP, axis=1)[:, : exact.shape[1]]
-    assert (np.abs(found - exact) <= 0.5001 * step).all()
+    assert (np.abs(rounded - exact) <= 0.5001 * step).all()
     largest = np.pad(np.abs(exact), ((0, 0), (0, -exact.shape[1] % GROUP)))
     np.testing.assert_allclose(again.scales * 127, largest.reshape(37, -1, GROUP).max(axis=2))
 
@@ -112,10 +146,22 @@ def product(weight: PackedWeight, x: F32, given: dict[str, Any]) -> F32:
     graph = Graph([node], ["x"], ["y"], {"w": weight})
     program = backend.compile(graph, Shape.of(len(x)), CompileOptions(SPEC))
     batch = Batch.of([0] * len(x), 0, 0, logits="none")
-    found = program(batch, SequenceStore(SPEC, len(x)), {"x": x})["y"].copy()
+    output = program(batch, SequenceStore(SPEC, len(x)), {"x": x})["y"].copy()
     program.close()
     backend.close()
-    return found
+    return output
+
+
+@gains
+def test_scales_that_are_no_numbers_are_found_before_they_are_rounded_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight = random_weight("int4", (352, 70), 3)
+    assert isinstance(weight, PackedWeight)
+    weight.scales[3, 2] = np.inf
+    monkeypatch.setattr(constants, "FEW_BYTES", weight.scales.nbytes - 1)
+    with pytest.raises(BundleError, match="scales"):
+        product(weight, np.ones((33, 352), np.float32), {"prefill": "fast"})
 
 
 @gains
@@ -123,7 +169,7 @@ def test_prompts_have_the_bits_of_the_weights_that_were_rounded_again() -> None:
     x = np.random.default_rng(2).standard_normal((33, 352)).astype(np.float32)
     weight = random_weight("int4", (352, 70), 3)
     assert isinstance(weight, PackedWeight)
-    found = product(weight, x, {"prefill": "fast"})
-    np.testing.assert_array_equal(found, product(regrouped(weight), x, {}))
+    many = product(weight, x, {"prefill": "fast"})
+    np.testing.assert_array_equal(many, product(regrouped(weight), x, {}))
     few = product(weight, x[:16], {"prefill": "fast"})
     np.testing.assert_array_equal(few, product(weight, x[:16], {}))

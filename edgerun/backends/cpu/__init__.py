@@ -133,13 +133,13 @@ class CpuBackend(Backend):
         activations = str(node.attrs.get("activations", ""))
         return weight_bytes(graph.constants[name], activations, trits=self._options.trits)
 
-    def prompt_bytes(self, graph: Graph) -> int:
-        """Bytes of weights that are regrouped for prompts."""
+    def prompt_bytes(self, graph: Graph) -> Mapping[str, int]:
+        """Bytes of weights that are regrouped for prompts, by name."""
         from edgerun.backends.cpu.regroup import regrouped_bytes
         from edgerun.kernels.isa import selected_isa
 
         is_faster = self._options.fast_prefill and selected_isa().regroups
-        return regrouped_bytes(graph) if is_faster else 0
+        return regrouped_bytes(graph) if is_faster else {}
 
     def expert_bytes(self, graph: Graph, node: Node) -> int:
         """Bytes that one expert of a layer takes in memory."""

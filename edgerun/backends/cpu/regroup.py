@@ -32,23 +32,23 @@ def has_faster_form(weight: Matrix, activations: str) -> bool:
 
 
 def regrouped(weight: PackedWeight) -> PackedWeight:
-    """The same weights as int8 with a scale for ``GROUP`` of them."""
+    """The same weights, whose codes may be in a file, as int8 with a scale for ``GROUP``."""
     n, k = weight.shape
     groups, step = -(-k // GROUP), max(1, SLAB_ELEMENTS // k)
     codes, scales = np.empty((n, groups, GROUP), np.uint8), np.empty((n, groups), np.float32)
     for start in range(0, n, step):
         some = slice(start, min(n, start + step))
-        zeros = None if weight.zeros is None else read_array(weight.zeros[some])
         rows = replace(
             weight,
             shape=(some.stop - start, k),
             codes=read_array(weight.codes[some]),
-            scales=read_array(weight.scales[some]),
-            zeros=zeros,
-            offsets=None if weight.offsets is None else read_array(weight.offsets)[:, some],
+            scales=weight.scales[some],
+            zeros=None if weight.zeros is None else weight.zeros[some],
+            offsets=None if weight.offsets is None else weight.offsets[:, some],
         )
-        padded = np.pad(dense(rows), ((0, 0), (0, groups * GROUP - k)))
-        packed = format_named("int8").pack(padded, GROUP)
+        with np.errstate(over="ignore", invalid="ignore"):  # as in kernels
+            padded = np.pad(dense(rows), ((0, 0), (0, groups * GROUP - k)))
+            packed = format_named("int8").pack(padded, GROUP)
         codes[some], scales[some] = packed.codes, packed.scales
     return PackedWeight("int8", weight.shape, GROUP, codes, scales)
 
@@ -65,7 +65,7 @@ def faster_layers(graph: Graph) -> list[Node]:
     ]
 
 
-def regrouped_bytes(graph: Graph) -> int:
-    """Memory that the other weights of a graph take."""
+def regrouped_bytes(graph: Graph) -> dict[str, int]:
+    """Memory that the other weights of a graph take, by the names of its own."""
     shapes = {node.inputs[1]: graph.matrix(node.inputs[1]).shape for node in faster_layers(graph)}
-    return sum(n * -(-k // GROUP) * BYTES_A_GROUP for n, k in shapes.values())
+    return {name: n * -(-k // GROUP) * BYTES_A_GROUP for name, (n, k) in shapes.items()}

@@ -65,10 +65,7 @@ class WeightStore:
         """
         key = (id(constant), activations, regroup)
         if key not in self._prepared:
-            source = constant
-            if regroup and isinstance(constant, PackedWeight):
-                source = regrouped(constant)
-            self._prepared[key] = (constant, self._make(source, activations))
+            self._prepared[key] = (constant, self._make(constant, activations, regroup))
         return self._prepared[key][1]
 
     def rest(self) -> None:
@@ -76,7 +73,7 @@ class WeightStore:
         self._reader.clear()
         self._scales.clear()
 
-    def _make(self, constant: Matrix, activations: str) -> Prepared:
+    def _make(self, constant: Matrix, activations: str, regroup: bool) -> Prepared:
         if not isinstance(constant, PackedWeight):
             values = aligned_zeros(dense_shape(constant.shape), "float32")
             fill_dense(constant, values)
@@ -86,6 +83,8 @@ class WeightStore:
         scales = self._scales.read(constant.scales)
         constant = replace(constant, scales=scales, zeros=zeros, offsets=offsets)
         check_many_scales(constant)
+        if regroup:
+            constant = regrouped(constant)
         if activations == "int8_row" and has_row_scales(constant):
             return self._with_row_scales(constant)
         lanes = FLOAT_LANES if activations == "float" else self._isa.vector_bytes

@@ -117,9 +117,7 @@ def test_areas_have_room_for_every_row_of_a_graph(lengths: tuple[int, ...], bloc
     weights = {f"w{k}": random_weight("int4", (k, 16), 3) for k in lengths}
     areas = StripMemory(1).for_graph(Graph([], ["x"], [], dict(weights)))
     assert areas is not None
-    assert areas.memory.shape[1] >= max(
-        area_bytes(k, k // block, packed=False) for k in lengths
-    )
+    assert areas.memory.shape[1] >= max(area_bytes(k, k // block, packed=False) for k in lengths)
 
 
 @pytest.mark.parametrize("k", [64, 2560, 6912, 7168, 14_336, 28_672, 60_000])
