@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,55 @@ def test_layers_have_the_same_bits_without_the_overlay(
     board(preset="attention-300")
     plain = run(graph, chains=0)
     assert np.abs(plain - queued).max() < 0.2 * np.abs(plain).max()
+
+
+def with_reader(graph: Graph, inputs: tuple[str, ...]) -> Graph:
+    """The graph with one more linear layer, which reads these, as its first output."""
+    weight = random_weight(np.random.default_rng(6), "ternary", (WIDTH, WIDTH), 32, row_scales=True)
+    operands = (inputs[0], "more.w", "", *inputs[1:])
+    node = Node("linear", "more", operands, ("more.y",), {"activations": "int8_row"})
+    constants = {**graph.constants, "more.w": weight}
+    return replace(
+        graph, nodes=[*graph.nodes, node], outputs=["more.y", *graph.outputs], constants=constants
+    )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "chains"),
+    [(("o0.y",), 0), (("o1.y",), 0), (("down0.y",), 0), (("down1.y",), 2), (("next1.y",), 2)],
+)
+def test_what_others_read_too_does_not_stay_on_the_device(
+    board: MakeBoard, inputs: tuple[str, ...], chains: int
+) -> None:
+    """A sum within a layer or between two; what is behind the last one is written in any case."""
+    graph = with_reader(layers(np.random.default_rng(4), "silu", True), inputs)
+    board()
+    queued = run(graph, chains=chains)
+    board(preset="attention-300")
+    plain = run(graph, chains=0)
+    assert np.abs(plain - queued).max() <= (0.2 if chains else 0) * np.abs(plain).max()
+
+
+def test_a_sum_behind_the_last_layer_is_the_processors(board: MakeBoard) -> None:
+    """The matrix behind the last norm is queued with the layer, but not with a residual."""
+    whole = layers(np.random.default_rng(4), "silu", True)
+    graph = with_reader(replace(whole, outputs=[]), ("next1.y", "down1.y"))
+    board()
+    queued = run(graph)
+    board(preset="attention-300")
+    plain = run(graph, chains=0)
+    assert np.abs(plain - queued).max() < 0.2 * np.abs(plain).max()
+
+
+def test_norms_of_parts_of_a_row_are_the_processors(board: MakeBoard) -> None:
+    """The unit's are of whole rows; a norm between two layers, so none is queued whole."""
+    graph = layers(np.random.default_rng(4), "silu", True)
+    half = {"next0.w": normal(np.random.default_rng(6), 1, WIDTH // 2)[0]}
+    graph = replace(graph, constants={**graph.constants, **half})
+    board()
+    queued = run(graph, chains=0)
+    board(preset="attention-300")
+    np.testing.assert_array_equal(queued, run(graph, chains=0))
 
 
 def test_a_layer_is_one_hand_over(board: MakeBoard) -> None:

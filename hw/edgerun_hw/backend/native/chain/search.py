@@ -24,6 +24,7 @@ from edgerun_hw.overlay.register_map import MAX_GLUE_LENGTH
 
 CHAIN = "fabric_chain"
 MATRICES = 4  # of a chain that another follows
+SUM_READERS = 2  # of a sum that stays on the device: a norm and the next sum
 GATES = {"silu": Gate.SWIGLU, "relu2": Gate.RELU2}
 
 
@@ -82,8 +83,11 @@ def find_chains(segment: Graph, placed: Mapping[str, Placed]) -> list[Chain]:
     complete = [chain for chain in chains if chain is not None]
     if len(complete) < len(layers) or len({chain.alike for chain in complete}) != 1:
         return []
+    readers = segment.consumers()
     follows = all(
-        chain.result == after.residual and len(chain.matrices) == MATRICES
+        chain.result == after.residual
+        and len(chain.matrices) == MATRICES
+        and len(readers[chain.result]) == SUM_READERS
         for chain, after in pairwise(complete)
     )
     return complete if follows else []
@@ -126,7 +130,7 @@ class _Search:
         middle = o.outputs[0]
         norm_b, at, more = self._norm(middle, "", beside=True)
         nodes += [o, *more]
-        gate_up = self._group(self._readers_of(at))
+        gate_up = self._plain_group(self._readers_of(at))
         gate = self._only(gate_up.nodes[0].outputs[0])
         halves = tuple(node.outputs[0] for node in gate_up.nodes)
         if gate.op != "gate" or gate.inputs != halves or self._only(halves[1]) is not gate:
@@ -136,7 +140,7 @@ class _Search:
         norm_c, at, more = self._norm(gate.outputs[0], "linear")
         down = self._summing(self._only(at))
         nodes += [*gate_up.nodes, gate, *more, down]
-        if down.inputs[3] != middle:
+        if down.inputs[3] != middle or len(self._readers[middle]) != SUM_READERS:
             raise _OtherwiseError
         result = down.outputs[0]
         matrices = [self._group([o]), gate_up, self._group([down])]
@@ -171,11 +175,11 @@ class _Search:
             return None, (), []
         node = readers[0]
         try:
-            group = self._group(self._readers_of(node.outputs[0]))
+            norm = self._of_rows(node)
+            group = self._plain_group(self._readers_of(node.outputs[0]))
         except _OtherwiseError:
             return None, (), []
         matrices.append(group)
-        norm = Norm(node.inputs[1], float(node.attrs["epsilon"]))
         return norm, tuple(part.outputs[0] for part in group.nodes), [node, *group.nodes]
 
     def _readers_of(self, value: str) -> list[Node]:
@@ -201,15 +205,14 @@ class _Search:
                 return None, value, []
             raise _OtherwiseError
         node = norms[0]
-        weights = self._segment.matrix(node.inputs[1]).shape[0]
-        if self._width(node, weights):
-            return Norm(node.inputs[1], float(node.attrs["epsilon"])), node.outputs[0], [node]
-        raise _OtherwiseError
+        return self._of_rows(node), node.outputs[0], [node]
 
-    def _width(self, norm: Node, weights: int) -> bool:
-        """Whether a norm is of whole rows: its readers' rows have as many elements."""
-        group = self._group(self._readers_of(norm.outputs[0]))
-        return bool(group.matrix.cut.shape[1] == weights)
+    def _of_rows(self, node: Node) -> Norm:
+        """The norm of whole rows: its readers' rows have as many elements as it has weights."""
+        group = self._group(self._readers_of(node.outputs[0]))
+        if group.matrix.cut.shape[1] != self._segment.matrix(node.inputs[1]).shape[0]:
+            raise _OtherwiseError
+        return Norm(node.inputs[1], float(node.attrs["epsilon"]))
 
     def _summing(self, node: Node) -> Node:
         """A linear layer that adds a residual and nothing else."""
@@ -233,6 +236,12 @@ class _Search:
         if any(any((*node.inputs, "", "")[2:3]) for node in group.nodes):
             raise _OtherwiseError  # a bias
         return group
+
+    def _plain_group(self, nodes: list[Node]) -> Placed:
+        """Likewise, of layers that add no residual."""
+        if any(any(node.inputs[3:]) for node in nodes):
+            raise _OtherwiseError
+        return self._group(nodes)
 
 
 class _OtherwiseError(Exception):
