@@ -289,7 +289,7 @@ class Session:
         Raises:
             OverlayError: the device failed, or is wrong.
         """
-        with contextlib.suppress(MemoryError):  # all results are looked at in any case
+        with contextlib.suppress(MemoryError):  # results are looked at later, too
             self._multiply_known()
         self._counted = self.overlay.counters()
 

@@ -237,6 +237,8 @@ def _check_glue(command: Command, capabilities: Capabilities) -> None:
     beats = -(-command.tiles // TERNARY_TILE)
     if command.row_beats != beats or command.columns != 1:
         raise ValueError(f"glue of {command.row_beats} beats of codes, not of {beats}")
+    if not 0 <= command.gate <= GLUE_RESIDUAL:
+        raise ValueError(f"glue with gate {command.gate}; there are 0 to {GLUE_RESIDUAL}")
     if (command.scales is not None) != bool(command.gate):
         raise ValueError("glue needs a second row with a gate or a sum, and takes none without")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from edgerun_hw.backend.native.chain import code
+from edgerun_hw.model import layers
 from edgerun_hw.model.cycles import capabilities_of, matrix_work
 from edgerun_hw.model.layers import glue_cycles
 from edgerun_hw.overlay import register_map as regs
@@ -36,8 +38,8 @@ GEOMETRY = PRESETS["layer-300"]
 def test_glue_takes_what_the_model_says(gate: Gate, norm: bool, length: int) -> None:
     """Within 5 %, with the memory of a KV260."""
     with Simulator(GEOMETRY, memory=DDR_PRESETS["kv260"]) as simulator:
-        made = random_command(np.random.default_rng(1), gate, norm, length)
-        placed = place_glue(simulator, made.gate, made.norm, made.length, made.x, made.w)
+        command = random_command(np.random.default_rng(1), gate, norm, length)
+        placed = place_glue(simulator, gate, norm, length, command.x, command.w)
         push(simulator, placed.command)
         assert simulator.run_until(regs.COMPLETED, 0xFFFFFFFF, 1, 100_000)
         assert not placed.difference()
@@ -45,6 +47,10 @@ def test_glue_takes_what_the_model_says(gate: Gate, norm: bool, length: int) -> 
     assert glue_cycles(length, norm=norm, second=gate is not Gate.NONE) == pytest.approx(
         busy, rel=0.05
     )
+
+
+def test_commands_that_are_computed_again_are_counted_as_the_host_does() -> None:
+    assert layers.CHECK_EVERY == code.CHECK_EVERY
 
 
 @pytest.mark.fpga

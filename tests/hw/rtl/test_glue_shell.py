@@ -34,9 +34,9 @@ LIMIT = 2_000_000
 
 @pytest.fixture(scope="module")
 def simulators() -> Iterator[list[Simulator]]:
-    made: list[Simulator] = []
-    yield made
-    for simulator in made:
+    opened: list[Simulator] = []
+    yield opened
+    for simulator in opened:
         assert simulator.violations() == []
         simulator.close()
 
@@ -48,8 +48,8 @@ def make(simulators: list[Simulator], name: str, **options: object) -> Simulator
 
 
 def glue(simulator: Simulator, rng: np.random.Generator, *command: object) -> PlacedAttention:
-    made = random_command(rng, *command) if command else some_command(rng, 500)  # type: ignore[arg-type]
-    return place_glue(simulator, made.gate, made.norm, made.length, made.x, made.w)
+    case = random_command(rng, *command) if command else some_command(rng, 500)  # type: ignore[arg-type]
+    return place_glue(simulator, case.gate, case.norm, case.length, case.x, case.w)
 
 
 def complete(simulator: Simulator, number: int) -> bool:
@@ -65,9 +65,9 @@ def follow(simulator: Simulator, rng: np.random.Generator) -> None:
         if kind < 0.5:
             done.append(glue(simulator, rng))
         elif kind < 0.6 and geometry.attention:
-            made = attention_bench.some_command(rng, 2, most_beats=300)
-            placed = place_attention(simulator, made.layout, made.queries, made.count, made.ports)
-            done.append(placed)
+            given = attention_bench.some_command(rng, 2, most_beats=300)
+            operands = given.layout, given.queries, given.count, given.ports
+            done.append(place_attention(simulator, *operands))
         else:
             case = random_case(rng, geometry, 400)
             done.append(place(simulator, case.mode, make_operands(case, geometry), seed=number))
@@ -231,6 +231,7 @@ def recover(simulator: Simulator) -> None:
         ({"columns": 2}, "3 beats of codes, not of 3"),
         ({"scales": None}, "needs a second row"),
         ({"gate": 0}, "takes none without"),
+        ({"gate": 4}, "gate 4; there are 0 to 3"),
     ],
 )
 def test_the_driver_refuses_what_the_unit_cannot_do(

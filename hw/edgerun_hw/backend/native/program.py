@@ -93,17 +93,18 @@ class ProgramExecutable(DeviceExecutable):
             return
         port = session.native[1]
         try:
-            self._memory = session.attempt(lambda: ChainMemory(segment, chains, port, can.ports))
+            memory = session.attempt(lambda: ChainMemory(segment, chains, port, can.ports))
         except MemoryError:
             session.say_full()
-        if self._memory is not None:
-            self._chains, self._graph = chains, with_chains(segment, chains)
-            if self._fallback is not None:
-                self._fallback = lambda _, shape: self._in_its_stead(self._memory, shape)
+            return
+        if memory is None:
+            return
+        self._memory, self._chains, self._graph = memory, chains, with_chains(segment, chains)
+        if self._fallback is not None:
+            self._fallback = lambda _, shape: self._in_its_stead(memory, shape)
 
-    def _in_its_stead(self, memory: ChainMemory | None, shape: Shape) -> Executable:
+    def _in_its_stead(self, memory: ChainMemory, shape: Shape) -> Executable:
         """The segment on the processor, with the bits that the overlay's chains have."""
-        assert memory is not None  # else the segment's own stand-in were asked
         emitters = {CHAIN: computing(self._chains, memory, self._segment)}
         return self._cpu.compile_with(self._graph, shape, self._options, emitters)
 
