@@ -215,10 +215,10 @@ def write(golden: Golden, folder: Path) -> None:
 def replied(model: Any, ids: torch.Tensor, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Tokens that transformers goes on with, by its own cache, whether the text ends or not."""
     with torch.no_grad():
-        made = model.generate(
+        continued = model.generate(
             ids, max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None
         )
-    return np.asarray(made[0, ids.shape[1] :].numpy())
+    return np.asarray(continued[0, ids.shape[1] :].numpy())
 
 
 def frequencies(model: Any) -> torch.Tensor:

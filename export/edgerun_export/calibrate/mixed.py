@@ -173,8 +173,14 @@ def check_budget(source: SourceWeights, recipe: Recipe, budget: int, other_bytes
     free = _free(source, recipe)
     if not free:
         raise UnsupportedError("--budget: rules leave no projection to choose a format for")
+    kinds = _kinds(recipe)
+    if not kinds:
+        raise UnsupportedError(
+            f"--budget chooses from formats that are no smaller than --weights {recipe.weights}, "
+            "and there is none; give a smaller one, such as --weights int2"
+        )
     fixed = _fixed_bytes(source, recipe, free) + other_bytes
-    sizes = [[_bytes(source, recipe, [module], kind) for kind in _kinds(recipe)] for module in free]
+    sizes = [[_bytes(source, recipe, [module], kind) for kind in kinds] for module in free]
     least, most = fixed + sum(map(min, sizes)), fixed + sum(map(max, sizes))
     if budget < least:
         raise InputError(

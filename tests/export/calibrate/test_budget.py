@@ -192,6 +192,9 @@ def test_budgets_that_no_bundle_has_are_refused_with_both_sizes(golden, tmp_path
     with pytest.raises(UnsupportedError, match="rules leave no projection"):
         given = options(tmp_path, budget=135_000, rules=("*=int8:64",))
         export(llama, tmp_path / "out", given)
+    with pytest.raises(UnsupportedError, match="no smaller than --weights fp32, and there is none"):
+        given = options(tmp_path, budget=135_000, weights="fp32", rules=("*.v_proj=int8:64",))
+        export(llama, tmp_path / "out", given)
     assert not (tmp_path / "out").exists()
 
 
