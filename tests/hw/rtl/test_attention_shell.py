@@ -15,24 +15,25 @@ from edgerun_hw.overlay.driver import Tlmm
 from edgerun_hw.overlay.errors import CommandError
 from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.simulate.cases import make_operands, place, push, random_case
-from edgerun_hw.simulate.faults import SLVERR, Channel, Fault, FaultKind
+from edgerun_hw.simulate.faults import Channel, Fault, FaultKind
 from edgerun_hw.simulate.memory import DDR_PRESETS
 from edgerun_hw.simulate.simulator import Simulator
 from tests.hw.rtl.attention_bench import random_command, some_command
-from tests.hw.support.attention_cases import PlacedAttention, place_attention
+from tests.hw.rtl.shell_bench import complete, recover, recover_from_faults, refuse
+from tests.hw.support.attention_cases import place_attention
+from tests.hw.support.placed import PlacedCommand
 
 pytestmark = pytest.mark.fpga
 
 # Of the presets with the unit the one that most tests build; glue beside it changes no cycle.
 GEOMETRY = PRESETS["layer-300"]
-LIMIT = 2_000_000
 
 
 @pytest.fixture(scope="module")
 def simulators() -> Iterator[list[Simulator]]:
-    made: list[Simulator] = []
-    yield made
-    for simulator in made:
+    opened: list[Simulator] = []
+    yield opened
+    for simulator in opened:
         assert simulator.violations() == []
         simulator.close()
 
@@ -42,13 +43,9 @@ def make(simulators: list[Simulator], **options: object) -> Simulator:
     return simulators[-1]
 
 
-def attention(simulator: Simulator, rng: np.random.Generator, **sizes: int) -> PlacedAttention:
+def attention(simulator: Simulator, rng: np.random.Generator, **sizes: int) -> PlacedCommand:
     command = random_command(rng, **sizes) if sizes else some_command(rng, 2, most_beats=800)
     return place_attention(simulator, command.layout, command.queries, command.count, command.ports)
-
-
-def complete(simulator: Simulator, number: int) -> bool:
-    return simulator.run_until(regs.COMPLETED, 0xFFFFFFFF, number, LIMIT)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -135,21 +132,7 @@ BAD = {
 def test_bad_attention_is_dropped_between_good_ones(simulators: list[Simulator]) -> None:
     simulator = make(simulators)
     rng = np.random.default_rng(2)
-    good = attention(simulator, rng, heads=2, units=2, count=2, tokens=30)
-    number = 0
-    for name, (register, value) in BAD.items():
-        push(simulator, good.command, 1)
-        simulator.write(register, value)
-        simulator.write(regs.CMD_TAG, 2)
-        simulator.write(regs.CMD_PUSH, 1)
-        push(simulator, good.command, 3)
-        number += 3
-        assert complete(simulator, number), name
-        assert not good.difference(), name
-        assert simulator.read(regs.ERROR) == regs.ERROR_BAD_LENGTH.mask, name
-        assert simulator.read(regs.ERROR_TAG) == 2, name
-        simulator.write(regs.ERROR, regs.ERROR_BAD_LENGTH.mask)
-        good.erase()
+    refuse(simulator, attention(simulator, rng, heads=2, units=2, count=2, tokens=30), BAD)
 
 
 def test_the_driver_attends_and_recovers_from_faults_and_resets(
@@ -160,28 +143,11 @@ def test_the_driver_attends_and_recovers_from_faults_and_resets(
     assert overlay.capabilities.attention == GEOMETRY.attention
     rng = np.random.default_rng(3)
     placed = attention(simulator, rng, heads=3, units=3, count=2, tokens=200)
-    faults = [
-        Fault(FaultKind.READ_RESPONSE, port=port, value=SLVERR, skip=skip)
-        for port in (0, 3, GEOMETRY.ports)
-        for skip in (0, 1)
-    ]
-    faults.append(Fault(FaultKind.WRITE_RESPONSE, port=GEOMETRY.ports, value=SLVERR))
-    for fault in faults:
-        simulator.add_fault(fault)
-        with pytest.raises(CommandError):
-            overlay.wait(overlay.submit(placed.command))
-        simulator.clear_faults()
-        placed.erase()
-        overlay.reset()
-        overlay.wait(overlay.submit(placed.command))
-        assert not placed.difference()
+    recover_from_faults(simulator, overlay, placed, (0, 3, GEOMETRY.ports))
     for cycles in rng.integers(1, 2500, 12):
         overlay.submit(placed.command)
         simulator.step(int(cycles))
-        overlay.reset()
-        placed.erase()
-        overlay.wait(overlay.submit(placed.command))
-        assert not placed.difference()
+        recover(overlay, placed)
 
 
 def test_memory_that_falls_silent_is_noticed(simulators: list[Simulator]) -> None:
@@ -192,9 +158,7 @@ def test_memory_that_falls_silent_is_noticed(simulators: list[Simulator]) -> Non
     with pytest.raises(CommandError, match="watchdog"):
         overlay.wait(overlay.submit(placed.command))
     simulator.clear_faults()
-    overlay.reset()
-    overlay.wait(overlay.submit(placed.command))
-    assert not placed.difference()
+    recover(overlay, placed)
 
 
 @pytest.mark.parametrize(

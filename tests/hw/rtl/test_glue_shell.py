@@ -17,19 +17,19 @@ from edgerun_hw.overlay.geometry import PRESETS, Geometry
 from edgerun_hw.overlay.glue import Gate
 from edgerun_hw.simulate.build import Design, overlay_design
 from edgerun_hw.simulate.cases import Placed, make_operands, place, push, random_case
-from edgerun_hw.simulate.faults import SLVERR, Fault, FaultKind
 from edgerun_hw.simulate.memory import DDR_PRESETS
 from edgerun_hw.simulate.simulator import Simulator
 from tests.hw.rtl import attention_bench
 from tests.hw.rtl.glue_bench import random_command, some_command
-from tests.hw.support.attention_cases import PlacedAttention, place_attention
+from tests.hw.rtl.shell_bench import complete, recover, recover_from_faults, refuse
+from tests.hw.support.attention_cases import place_attention
 from tests.hw.support.glue_cases import place_glue
 from tests.hw.support.glue_chain import Chain
+from tests.hw.support.placed import PlacedCommand
 
 pytestmark = pytest.mark.fpga
 
 NAMES = ("tiny-glue", "layer-300")
-LIMIT = 2_000_000
 
 
 @pytest.fixture(scope="module")
@@ -47,19 +47,15 @@ def make(simulators: list[Simulator], name: str, **options: object) -> Simulator
     return simulator
 
 
-def glue(simulator: Simulator, rng: np.random.Generator, *command: object) -> PlacedAttention:
+def glue(simulator: Simulator, rng: np.random.Generator, *command: object) -> PlacedCommand:
     case = random_command(rng, *command) if command else some_command(rng, 500)  # type: ignore[arg-type]
     return place_glue(simulator, case.gate, case.norm, case.length, case.x, case.w)
-
-
-def complete(simulator: Simulator, number: int) -> bool:
-    return simulator.run_until(regs.COMPLETED, 0xFFFFFFFF, number, LIMIT)
 
 
 def follow(simulator: Simulator, rng: np.random.Generator) -> None:
     """Glue, matrices and attention in turn, back to back."""
     geometry = simulator.geometry
-    done: list[Placed | PlacedAttention] = []
+    done: list[Placed | PlacedCommand] = []
     for number in range(7):
         kind = rng.random()
         if kind < 0.5:
@@ -143,21 +139,7 @@ BAD = {
 
 
 def refuse_bad(simulator: Simulator) -> None:
-    good = glue(simulator, np.random.default_rng(2), Gate.RESIDUAL, True, 40)
-    number = 0
-    for name, (register, value) in BAD.items():
-        push(simulator, good.command, 1)
-        simulator.write(register, value)
-        simulator.write(regs.CMD_TAG, 2)
-        simulator.write(regs.CMD_PUSH, 1)
-        push(simulator, good.command, 3)
-        number += 3
-        assert complete(simulator, number), name
-        assert not good.difference(), name
-        assert simulator.read(regs.ERROR) == regs.ERROR_BAD_LENGTH.mask, name
-        assert simulator.read(regs.ERROR_TAG) == 2, name
-        simulator.write(regs.ERROR, regs.ERROR_BAD_LENGTH.mask)
-        good.erase()
+    refuse(simulator, glue(simulator, np.random.default_rng(2), Gate.RESIDUAL, True, 40), BAD)
 
 
 def test_bad_glue_is_dropped_between_good_commands(simulators: list[Simulator]) -> None:
@@ -187,39 +169,21 @@ def test_the_longest_row(simulators: list[Simulator]) -> None:
 
 
 def test_the_driver_recovers_from_faults_and_resets(simulators: list[Simulator]) -> None:
-    recover(make(simulators, "tiny-glue"))
+    fail_and_recover(make(simulators, "tiny-glue"))
 
 
-def recover(simulator: Simulator) -> None:
+def fail_and_recover(simulator: Simulator) -> None:
     overlay = Tlmm(simulator)
     assert overlay.capabilities.glue
     rng = np.random.default_rng(3)
     placed = glue(simulator, rng, Gate.SWIGLU, True, 300)
-    data = simulator.geometry.ports
-    faults = [
-        Fault(FaultKind.READ_RESPONSE, port=port, value=SLVERR, skip=skip)
-        for port in (0, data)
-        for skip in (0, 1)
-    ]
-    faults.append(Fault(FaultKind.WRITE_RESPONSE, port=data, value=SLVERR))
-    for fault in faults:
-        simulator.add_fault(fault)
-        with pytest.raises(CommandError):
-            overlay.wait(overlay.submit(placed.command))
-        simulator.clear_faults()
-        placed.erase()
-        overlay.reset()
-        overlay.wait(overlay.submit(placed.command))
-        assert not placed.difference()
+    recover_from_faults(simulator, overlay, placed, (0, simulator.geometry.ports))
     chain = Chain(simulator, rng)
     for cycles in rng.integers(1, 4000, 10):
         for command in chain.commands[: simulator.geometry.queue_depth]:
             overlay.submit(command)
         simulator.step(int(cycles))
-        overlay.reset()
-        placed.erase()
-        overlay.wait(overlay.submit(placed.command))
-        assert not placed.difference()
+        recover(overlay, placed)
 
 
 @pytest.mark.parametrize(
@@ -306,5 +270,5 @@ def test_mistakes_in_the_joint_are_seen(name: str, tmp_path: Path) -> None:
         for seed in range(3):
             run_chain(another(memory=DDR_PRESETS["kv260"], seed=seed), np.random.default_rng(seed))
         refuse_bad(another(memory=None))
-        recover(another(memory=None))
+        fail_and_recover(another(memory=None))
         assert not any(simulator.violations() for simulator in simulators)

@@ -12,14 +12,14 @@ from edgerun_hw.overlay.packing import LookupMode
 from edgerun_hw.simulate.buffers import SimulatedBuffer
 from edgerun_hw.simulate.cases import GUARD, GUARD_BYTES
 from edgerun_hw.simulate.simulator import Simulator
-from tests.hw.support.attention_cases import PlacedAttention
+from tests.hw.support.placed import PlacedCommand
 
 F32 = NDArray[np.float32]
 
 
 def place_glue(
     simulator: Simulator, gate: Gate, norm: bool, length: int, x: F32, w: F32
-) -> PlacedAttention:
+) -> PlacedCommand:
     """Puts a command's streams into memory, the norm's weights over all ports.
 
     Args:
@@ -53,4 +53,4 @@ def place_glue(
         gate=gate,
         norm=norm,
     )
-    return PlacedAttention(command, expected, results, (*buffers, results))
+    return PlacedCommand(command, expected, results, (*buffers, results))
