@@ -86,6 +86,11 @@ class DirectFile:
             ) from error
         return buffer[skipped : skipped + length]
 
+    def forget(self, offset: int, length: int) -> None:
+        """Lets the system's cache forget a piece, so that the disk is asked for it again."""
+        start = offset - offset % ALIGNMENT
+        advise(self._buffered, start, span(offset, length), "DONTNEED")
+
     def _read_direct(self, offset: int, length: int, buffer: memoryview) -> bool:
         """Reads everything from the multiple before to the one after; False if it is refused."""
         assert self._direct is not None
@@ -116,8 +121,7 @@ class DirectFile:
             if not count:
                 raise self._end(offset + done)
             done += count
-        start = offset - offset % ALIGNMENT
-        advise(self._buffered, start, span(offset, len(out)), "DONTNEED")
+        self.forget(offset, len(out))
 
     def _end(self, offset: int) -> BackendError:
         """What to raise where a file ends too early."""

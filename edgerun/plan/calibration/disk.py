@@ -26,7 +26,6 @@ from edgerun.backends.base import Progress
 from edgerun.errors import InputError, StorageError
 from edgerun.files.direct import ALIGNMENT, DirectFile, span
 from edgerun.files.plain import open_plain
-from edgerun.files.positioned import advise
 from edgerun.graph.mapped_file import MappedFile
 from edgerun.kernels.host.huge_pages import ReadBuffer
 from edgerun.machine.busy import BusyMeter
@@ -66,7 +65,7 @@ def disk_profile(folder: Path, file: MappedFile | None, progress: Progress) -> D
     if stored is not None:
         reader = DirectFile(file.descriptor, file.check, direct=stored.is_direct)
         now = _read_pieces(reader, len(file), stored.threads, SECONDS)
-        return stored.scaled(now / stored.bytes_s)
+        return replace(stored.scaled(now / stored.bytes_s), measured="now")
     with BusyMeter() as meter:
         measured = measure_file(file, lambda text: progress(f"measuring the {text}"))
     if meter.busy:
@@ -107,7 +106,6 @@ def measure_file(file: MappedFile, progress: Progress = lambda text: None) -> Di
         BackendError: the file cannot be read.
     """
     end = time.perf_counter() + MOST_SECONDS
-    advise(file.descriptor, 0, 0, "DONTNEED")
     ways: dict[bool, dict[int, float]] = {True: {}, False: {}}
     for direct, speeds in ways.items():
         reader = DirectFile(file.descriptor, file.check, direct=direct)
@@ -132,6 +130,7 @@ def _read_pieces(reader: DirectFile, size: int, threads: int, seconds: float) ->
         buffer, done = ReadBuffer(), 0
         while not done or time.perf_counter() < start + seconds:
             offset = next(pieces) * length // ALIGNMENT * ALIGNMENT
+            reader.forget(offset, length)
             done += len(reader.read_into(offset, length, buffer.take(span(offset, length))))
         return done
 

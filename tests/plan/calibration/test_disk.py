@@ -103,6 +103,9 @@ def test_speeds_are_those_of_the_reads(tmp_path: Path, monkeypatch: pytest.Monke
         def __init__(self, *_: Any, direct: bool) -> None:
             pass
 
+        def forget(self, offset: int, length: int) -> None:
+            pass
+
         def read_into(self, offset: int, length: int, buffer: memoryview) -> memoryview:
             time.sleep(0.01)
             return buffer[:length]
@@ -187,8 +190,35 @@ def test_a_disk_that_is_known_is_taken_to_be_as_fast_as_it_is_now(
     monkeypatch.setattr(disk, "_read_pieces", lambda *how: asked.append(how[1:]) or 1e8)
     now = disk_profile(tmp_path, mapped(tmp_path / "weights"), pytest.fail)
     assert (now.direct, now.buffered) == ({1: 0.5e8, 3: 1e8}, {1: 0.25e8})
+    assert now.measured == "now"
     assert asked == [(1 << 14, 3, disk.SECONDS)]
     assert disk_profile(tmp_path, None, pytest.fail).bytes_s == 4e8
+
+
+def test_what_the_system_has_in_its_cache_is_read_from_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it is measured and ever after, as of a model that was written a moment ago."""
+    (tmp_path / "weights").write_bytes(bytes(1 << 14))
+    forgotten: set[tuple[int, int]] = set()
+    reads: list[bool] = []
+
+    class Cached(DirectFile):
+        def forget(self, offset: int, length: int) -> None:
+            forgotten.add((offset, length))
+
+        def read_into(self, offset: int, length: int, buffer: memoryview) -> memoryview:
+            reads.append((offset, length) in forgotten)
+            forgotten.discard((offset, length))
+            return buffer[:length]
+
+    monkeypatch.setattr(disk, "DirectFile", Cached)
+    monkeypatch.setattr(disk, "THREADS", (1,))
+    file = mapped(tmp_path / "weights")
+    for _ in range(2):
+        reads.clear()
+        disk_profile(tmp_path, file, lambda text: None)
+        assert reads and all(reads)
 
 
 def test_on_a_busy_machine_it_is_measured_again(
