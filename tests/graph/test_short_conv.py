@@ -93,12 +93,27 @@ def test_other_forms_are_none_of_ours(
         lowered(altered.save())
 
 
+def taps_of(shape: tuple[int, ...]) -> Callable[[AlteredBundle], None]:
+    """Gives a convolution that says nothing of its size other weights."""
+
+    def alter(bundle: AlteredBundle) -> None:
+        node = bundle.node(f"{CONV}/Conv")
+        (place,) = (i for i, each in enumerate(node.attribute) if each.name == "kernel_shape")
+        del node.attribute[place]
+        bundle.put(TAPS, np.ones(shape, "f"))
+
+    return alter
+
+
 @pytest.mark.parametrize(
     ("alter", "message"),
     [
         (lambda bundle: bundle.set(f"{CONV}/Conv", group=32), "in groups of 32; expected one"),
         (lambda bundle: bundle.set(f"{CONV}/Conv", kernel_shape=[2]), "of shape"),
+        (lambda bundle: bundle.put(TAPS, np.array(1, "f")), r"of shape \(\) in groups of 64"),
         (lambda bundle: bundle.put(TAPS, np.ones((64, 3), "f")), r"of shape \(64, 3\)"),
+        (taps_of((64, 1)), r"of shape \(64, 1\)"),
+        (taps_of((64, 1, 3, 1)), r"of shape \(64, 1, 3, 1\)"),
         (lambda bundle: bundle.put(TAPS, np.ones((64, 2, 3), "f")), r"of shape \(64, 2, 3\)"),
         (lambda bundle: bundle.put(TAPS, np.ones((32, 1, 3), "f")), "groups of 64; expected"),
         (lambda bundle: bundle.put(TAPS, np.ones((64, 1, 65), "f")), "of shape|count = 65"),

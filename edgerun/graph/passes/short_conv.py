@@ -52,14 +52,12 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
         return node
     conv = matcher.producers[matcher.producers[node.inputs[1]].inputs[0]]
     stored, name = matcher.graph.array(match["taps"]), f"{match['taps']}/taps"
-    width = stored.shape[0]
-    if stored.shape != (width, 1, stored.shape[-1]) or (
-        conv.attrs["group"] != width
-        or conv.attrs.get("kernel_shape", stored.shape[2:]) != stored.shape[2:]
-    ):
+    width, taps = conv.attrs["group"], stored.shape[2:]
+    is_whole = conv.attrs.get("kernel_shape", taps) == taps
+    if stored.ndim != 3 or stored.shape[:2] != (width, 1) or not is_whole:
         raise BundleError(
             f"node '{conv.name}' convolves by weights of shape {stored.shape} in groups of "
-            f"{conv.attrs['group']}; expected one group for each of its values: {ALTERED}"
+            f"{width}; expected one group for each of its values: {ALTERED}"
         )
     matcher.graph.add_constant(name, np.ascontiguousarray(stored[:, 0].T).reshape(-1))
     return node.replace(
