@@ -39,7 +39,8 @@ LONG, SHORT = [3 + index % 50 for index in range(40)], [1, 5, 9, 2]
 
 
 def logits(prefill: str, ids: list[int]) -> F32:
-    with edgerun.load(bundle_of("llama", weights="int4"), threads=1, prefill=prefill) as llm:
+    options: dict[str, Any] = {"backend": "cpu", "threads": 1, "prefill": prefill}
+    with edgerun.load(bundle_of("llama", weights="int4"), **options) as llm:
         return np.concatenate([block.copy() for block in llm.logits(ids)])
 
 
@@ -72,7 +73,7 @@ def test_it_is_refused_on_a_processor_that_is_not_faster_by_it(
 ) -> None:
     monkeypatch.setattr(isa_module, "selected_isa", lambda: ISAS["portable"])
     with pytest.raises(InputError, match="AVX-512 VNNI or AMX"):
-        edgerun.load(bundle_of("llama", weights="int4"), prefill="fast")
+        edgerun.load(bundle_of("llama", weights="int4"), backend="cpu", prefill="fast")
 
 
 @gains
