@@ -156,8 +156,8 @@ def precedence(is_wanted: bool) -> Iterator[None]:
 def _prefer(thread: int, priority: int) -> None:
     try:
         os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(priority))
-    except PermissionError as error:
-        raise SystemExit(f"--real-time needs a right that root has: {error}") from error
+    except (AttributeError, PermissionError) as error:
+        raise SystemExit(f"--real-time needs a right that root has on Linux: {error}") from error
 
 
 def timed(program: Executable, store: SequenceStore, x: F32, routes: F32) -> tuple[F32, float]:
