@@ -111,7 +111,8 @@ def test_scales_in_half_precision_are_read_as_such() -> None:
     weight.scales[:] = weight.scales.astype(np.float16)
     read = weight_bytes(weight, "int8_block", trits=False)
     assert weight.nbytes - read == weight.scales.nbytes / 2
-    assert weight_bytes(weight, "float", trits=False) == weight.nbytes
+    for others in ("float", ""):  # "": not multiplied, a table of embeddings
+        assert weight_bytes(weight, others, trits=False) == weight.nbytes
     weight.scales[0, 0] = 1 + 2**-12
     assert weight_bytes(weight, "int8_block", trits=False) == weight.nbytes
 
