@@ -95,9 +95,9 @@ class Case:
         """What the definition says, by the names of the graph's outputs."""
         cache, graph = self.cache(self.spec()), self.graph()
         batch = self.batch(cache)
-        known = {**self.example.inputs, IDS: batch.ids, POSITIONS: batch.positions}
+        arrays = {**self.example.inputs, IDS: batch.ids, POSITIONS: batch.positions}
         (node,) = graph.nodes
-        inputs = [known.get(name) for name in node.inputs]
+        inputs = [arrays.get(name) for name in node.inputs]
         outputs = OPS[self.op].evaluate(inputs, node.attrs, batch, cache)
         return dict(zip(node.outputs, outputs, strict=True))
 

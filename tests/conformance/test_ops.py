@@ -37,9 +37,9 @@ PAIRS = list(supported())
 @pytest.fixture(scope="module")
 def backends() -> Iterator[dict[str, Backend]]:
     names = dict.fromkeys(name for name, _ in PAIRS)
-    made = {name: make_backend(name, given={"threads": 2}) for name in names}
-    yield made
-    for backend in made.values():
+    backends = {name: make_backend(name, given={"threads": 2}) for name in names}
+    yield backends
+    for backend in backends.values():
         backend.close()
 
 
@@ -57,11 +57,11 @@ def test_a_back_end_computes_what_the_definition_says(
     cache = case.cache(spec)
     batch = case.batch(cache)
     executable = backends[name].compile(graph, shape, CompileOptions(spec))
-    found = executable(batch, cache, case.values())
+    outputs = executable(batch, cache, case.values())
     for output, wanted in expected.items():
-        assert found[output].shape == wanted.shape
-        assert found[output].dtype == wanted.dtype
-        error = np.abs(found[output].astype(np.float64) - wanted).max(initial=0)
+        assert outputs[output].shape == wanted.shape
+        assert outputs[output].dtype == wanted.dtype
+        error = np.abs(outputs[output].astype(np.float64) - wanted).max(initial=0)
         assert error <= OPS[case.op].tolerance * max(float(np.abs(wanted).max(initial=0)), 1e-30)
     executable.close()
 

@@ -41,10 +41,10 @@ class FakeHelper:
 
 
 def submitted(pool: CompilePool, count: int) -> list[Job]:
-    made = jobs(count)
-    for job in made:
+    submissions = jobs(count)
+    for job in submissions:
         pool.submit(job)
-    return made
+    return submissions
 
 
 def test_without_helpers_everything_is_compiled_here_and_told_once() -> None:
@@ -55,8 +55,8 @@ def test_without_helpers_everything_is_compiled_here_and_told_once() -> None:
         return code_of(job)
 
     pool, told = CompilePool(compile_here, most=0), []
-    made = submitted(pool, 3)
-    for job in reversed(made):
+    submissions = submitted(pool, 3)
+    for job in reversed(submissions):
         assert pool.finish(job, told.append) == code_of(job)
     # The one that is wanted comes first.
     assert order == ["kernel2", "kernel1", "kernel0"]
@@ -77,11 +77,11 @@ def test_helpers_take_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(FakeHelper, "answers", staticmethod(answer))
     pool, told = CompilePool(compile_here, most=2), []
-    made = submitted(pool, 4)
-    found = [pool.finish(job, told.append) for job in made]
-    assert any(code.startswith(b"helped") for code in found)
-    assert all(code.endswith(code_of(job)) for code, job in zip(found, made, strict=True))
-    assert sorted(told) == [job.name for job in made]
+    submissions = submitted(pool, 4)
+    results = [pool.finish(job, told.append) for job in submissions]
+    assert any(code.startswith(b"helped") for code in results)
+    assert all(code.endswith(code_of(job)) for code, job in zip(results, submissions, strict=True))
+    assert sorted(told) == [job.name for job in submissions]
 
 
 @pytest.mark.parametrize("here", [True, False])
@@ -91,8 +91,8 @@ def test_a_helper_that_dies_costs_nothing_but_time(
     monkeypatch.setattr(compile_pool, "Helper", FakeHelper)
     monkeypatch.setattr(FakeHelper, "answers", staticmethod(lambda job: None))
     pool = CompilePool(code_of, most=2, prefers_here=lambda: here)
-    made = submitted(pool, 5)
-    assert [pool.finish(job) for job in made] == [code_of(job) for job in made]
+    submissions = submitted(pool, 5)
+    assert [pool.finish(job) for job in submissions] == [code_of(job) for job in submissions]
 
 
 def test_without_a_compiler_here_helpers_do_everything(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,8 +45,8 @@ def test_a_machine_that_tells_nothing_has_as_many_cores_as_cpus(tmp_path: Path) 
 @pytest.mark.parametrize("name", ["core_cpus_list", "thread_siblings_list"])
 @pytest.mark.parametrize("groups", [["0,4", "1,5", "2,6", "3,7"], ["0-1", "2-3", "4-5", "6-7"]])
 def test_siblings_of_a_core_count_once(tmp_path: Path, groups: list[str], name: str) -> None:
-    found = read_cores(machine(tmp_path, siblings(groups, name)), set(range(8)))
-    assert (found.logical, found.physical, found.usable) == (8, 4, 4)
+    cores = read_cores(machine(tmp_path, siblings(groups, name)), set(range(8)))
+    assert (cores.logical, cores.physical, cores.usable) == (8, 4, 4)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_fast_cores_of_an_intel_hybrid(tmp_path: Path) -> None:
 def test_fast_cores_by_what_the_system_says_of_each(
     tmp_path: Path, values: list[int], name: str, fast: int
 ) -> None:
-    found = read_cores(machine(tmp_path, speeds(values, name)), set(range(len(values))))
-    assert (found.physical, found.usable) == (len(values), fast)
+    cores = read_cores(machine(tmp_path, speeds(values, name)), set(range(len(values))))
+    assert (cores.physical, cores.usable) == (len(values), fast)
 
 
 def test_capacity_counts_before_frequency(tmp_path: Path) -> None:

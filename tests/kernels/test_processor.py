@@ -23,23 +23,23 @@ LINUX_X86 = X86 and sys.platform.startswith("linux")
 @pytest.mark.skipif(not LINUX_X86, reason="asked with cpuid, on Linux")
 def test_identity_is_the_same_on_every_core() -> None:
     code = "from edgerun.kernels.host.processor import identity; print(identity().hex())"
-    found = set()
+    identities = set()
     for core in sorted(os.sched_getaffinity(0))[:4]:
         pinned = f"import os; os.sched_setaffinity(0, [{core}]); {code}"
         done = subprocess.run(
             [sys.executable, "-c", pinned], capture_output=True, text=True, check=True
         )
-        found.add(done.stdout.strip())
-    known = identity()
-    assert known is not None
-    assert found == {known.hex()}
+        identities.add(done.stdout.strip())
+    here = identity()
+    assert here is not None
+    assert identities == {here.hex()}
 
 
 @pytest.mark.skipif(not LINUX_X86, reason="asked with cpuid, on Linux")
 def test_identity_names_the_vendor() -> None:
-    known = identity()
-    assert known is not None
-    vendor = known[4:8] + known[12:16] + known[8:12]  # registers b, d and c
+    here = identity()
+    assert here is not None
+    vendor = here[4:8] + here[12:16] + here[8:12]  # registers b, d and c
     with open("/proc/cpuinfo") as lines:
         told = next(line for line in lines if line.startswith("vendor_id"))
     assert vendor.decode() == told.split(":")[1].strip()
@@ -79,7 +79,7 @@ def test_arm_features_are_asked_for_on_linux_alone(monkeypatch: pytest.MonkeyPat
 def test_arm_processors_are_told_apart_by_features_and_cores(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    words, found = {16: 3, 26: 0}, set()
+    words, identities = {16: 3, 26: 0}, set()
     monkeypatch.setattr(processor, "linux_machine", lambda: "aarch64")
     monkeypatch.setattr(processor, "auxiliary", lambda entry: words[entry])
     for part, speed, bits in (("0xd03", 1, 3), ("0xd0b", 1, 3), ("0xd0b", 2, 3), ("0xd0b", 1, 7)):
@@ -88,10 +88,10 @@ def test_arm_processors_are_told_apart_by_features_and_cores(
         monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
         words[16] = bits
         identity.cache_clear()
-        found.add(identity())
+        identities.add(identity())
     monkeypatch.undo()
     identity.cache_clear()
-    assert len(found) == 3 and None not in found
+    assert len(identities) == 3 and None not in identities
 
 
 def test_remembered_features_are_llvms(monkeypatch: pytest.MonkeyPatch) -> None:

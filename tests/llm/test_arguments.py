@@ -172,9 +172,9 @@ def test_ids_may_come_in_any_list_of_whole_numbers(llm: LLM, ids: Any) -> None:
 def test_numbers_of_numpy_are_numbers(llm: LLM) -> None:
     options: dict[str, Any] = {"seed": np.int64(5), "top_k": np.uint8(3), "max_tokens": np.int32(4)}
     numbers: dict[str, Any] = {"temperature": np.float32(1.5), "top_p": np.float64(0.9)}
-    found = llm.generate("ab", **options, **numbers, logit_bias={np.int64(65): np.float32(2)})
+    completion = llm.generate("ab", **options, **numbers, logit_bias={np.int64(65): np.float32(2)})
     plain: dict[str, Any] = {name: value.item() for name, value in {**options, **numbers}.items()}
-    assert found.ids == llm.generate("ab", **plain, logit_bias={65: 2.0}).ids
+    assert completion.ids == llm.generate("ab", **plain, logit_bias={65: 2.0}).ids
     assert LoadOptions(max_sessions=np.int64(3)).max_sessions == 3  # type: ignore[arg-type]
 
 

@@ -20,9 +20,9 @@ def test_many_prompts_are_continued_as_if_alone(max_sessions: int) -> None:
         with pytest.raises(PromptError, match="empty"):
             llm.generate_many(prompts, **options)
         del prompts[3]
-        found = llm.generate_many(prompts, **options)
-        assert [one.prompt_tokens for one in found] == [5, 4, 10, 2]
-        for prompt, one in zip(prompts, found, strict=True):
+        completions = llm.generate_many(prompts, **options)
+        assert [one.prompt_tokens for one in completions] == [5, 4, 10, 2]
+        for prompt, one in zip(prompts, completions, strict=True):
             expected = llm.generate(prompt, **options)
             assert (one.text, one.ids, one.finish_reason) == (
                 expected.text,

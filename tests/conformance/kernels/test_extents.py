@@ -41,12 +41,12 @@ def guarded(array: NDArray[Any], size: int) -> NDArray[np.uint8]:
 def sizes_of(call: Call) -> dict[str, int]:
     """What extents are computed from, as the back-end says it."""
     fields = call.fields
-    known = {name: int(value) for name, value in fields.items() if np.ndim(value) == 0}
-    known |= {name: value for name, value in call.params.items() if isinstance(value, int)}
+    numbers = {name: int(value) for name, value in fields.items() if np.ndim(value) == 0}
+    numbers |= {name: value for name, value in call.params.items() if isinstance(value, int)}
     batch = [fields[name] for name in ("x", "out") if np.ndim(fields.get(name, 0)) == 2]
     rows = np.max(fields.get("rows", call.rows))
     implied = {"rows": max([int(rows), *map(len, batch)]), "chunks": call.chunks or call.rows}
-    return implied | known
+    return implied | numbers
 
 
 def run_guarded(kernel: str, call: Call, team: ThreadTeam) -> None:

@@ -21,9 +21,9 @@ for path in sorted(Path(__file__).parent.glob("cases/*.py")):
 
 @pytest.fixture(scope="module")
 def teams() -> Iterator[list[ThreadTeam]]:
-    made = [ThreadTeam(1), ThreadTeam(2)]
-    yield made
-    for team in made:
+    pair = [ThreadTeam(1), ThreadTeam(2)]
+    yield pair
+    for team in pair:
         team.close()
 
 

@@ -111,9 +111,9 @@ def test_a_batch_of_any_height_has_the_bits_of_its_rows(isa: str, x: F32) -> Non
     lanes = isa_of(isa).vector_bytes
     every = product("linear_block", packed, x[:1], lanes, {"isa": isa})
     for height in range(2, 12):
-        found = product("linear_block", packed, x[:height], lanes, {"isa": isa})
-        np.testing.assert_array_equal(found[: len(every)], every)
-        every = found
+        output = product("linear_block", packed, x[:height], lanes, {"isa": isa})
+        np.testing.assert_array_equal(output[: len(every)], every)
+        every = output
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 20])
@@ -135,8 +135,8 @@ def test_gate_and_up_side_by_side_have_the_bits_of_three_kernels(
     side = to_stream(weights[1], lanes, row_scale=False)
     more = {"up_codes": side.codes, "up_scales": side.scales, "up_bias": 0}
     params = {"isa": isa, "activation": "silu"}
-    found = product("gated_block", weights[0], x[:rows], lanes, params, more)
-    np.testing.assert_array_equal(found, expected)
+    together = product("gated_block", weights[0], x[:rows], lanes, params, more)
+    np.testing.assert_array_equal(together, expected)
     if rows % 4 == 0:
         many = product(
             "gemm_gated_block", weights[0], x[:rows], lanes, params | {"tokens": 4}, more
@@ -186,7 +186,7 @@ def test_blocks_are_added_up_in_order(form: tuple[str, int], x: F32) -> None:
     packed = packed_weight(form, N, K, row_scale=False)
     x = np.pad(x, [(0, 0), (0, packed.shape[1] - K)])
     isa, lanes = BEST
-    found = product("linear_block", packed, x, lanes, {"isa": isa})
+    output = product("linear_block", packed, x, lanes, {"isa": isa})
     if isa == "portable":
         pytest.skip("without fused operations every product is rounded too")
-    assert (found == in_order(packed, x)).mean() >= ALMOST_ALL
+    assert (output == in_order(packed, x)).mean() >= ALMOST_ALL

@@ -78,11 +78,11 @@ def test_products_of_all_signs(rows: int, depth: int, folder: Path) -> None:
     data = np.random.default_rng(rows + depth).integers(0, 256, (3, 1024)).astype(np.uint8)
     done = run(folder, rows, depth, data)
     assert done.returncode == 0, done.stderr
-    found = np.frombuffer(done.stdout, np.int32).reshape(4, 16, 16)
+    results = np.frombuffer(done.stdout, np.int32).reshape(4, 16, 16)
     x, codes = data[0, : rows * depth].reshape(rows, depth), data[1, : depth * 16]
     lines = codes.reshape(depth // 4, 16, 4).transpose(0, 2, 1).reshape(depth, 16)
     start = data[2].view(np.int32).reshape(16, 16)[:rows]
-    for (left, right), sums in zip(WAYS, found, strict=True):
+    for (left, right), sums in zip(WAYS, results, strict=True):
         products = x.view(left).astype(np.int64) @ lines.view(right).astype(np.int64)
         expected = (start + products).astype(np.int32)  # sums wrap around
         np.testing.assert_array_equal(sums[:rows], expected)

@@ -62,15 +62,15 @@ Variant = tuple[str, tuple[str, int], bool, Shape]
 
 def variants(forms: list[tuple[str, int]]) -> list[Any]:
     """All forms and shapes with AMX, and fewer with its model: compiling takes the time."""
-    made = [
+    of_units = [
         (unit, form, is_packed, shape)
         for unit in UNITS
         for form in forms
         for is_packed in (True, False)
         for shape in [*SHAPES, WIDE]
     ]
-    made = [one for one in made if one[0] == "amx" or one[1] == forms[0]]
-    return made + [("amx", form, True, LONG) for form in forms if "amx" in UNITS]
+    of_units = [each for each in of_units if each[0] == "amx" or each[1] == forms[0]]
+    return of_units + [("amx", form, True, LONG) for form in forms if "amx" in UNITS]
 
 
 def in_tile_order(x: NDArray[np.int8], depth: int) -> NDArray[np.int8]:
@@ -117,8 +117,8 @@ def exact_rows(packed: PackedWeight, fields: dict[str, Any], *added: F32) -> F32
     codes = np.rint(dense(packed) / scales).astype(np.int64)
     total = fields["x"].astype(np.int64)[:, : codes.shape[1]] @ codes.T
     value = total.astype(np.float32) * fields["x_scale"].reshape(-1, 1) * scales.T
-    for one in added:
-        value = value + one
+    for vector in added:
+        value = value + vector
     return value
 
 
@@ -248,12 +248,12 @@ def pack_block(rows: int, block: int) -> Call:
     numbers = {"x_scale": random((rows, blocks)), "x_sum": rng.integers(-9, 9, (rows, blocks))}
     numbers["x_sum"] = numbers["x_sum"].astype(np.int32)
     expected = [in_tile_order(x, min(block, 64)), *map(turned, numbers.values())]
-    found = [untouched(each.shape, each.dtype) for each in expected]
+    outputs = [untouched(each.shape, each.dtype) for each in expected]
 
     def check() -> None:
-        for each, right in zip(found, expected, strict=True):
+        for each, right in zip(outputs, expected, strict=True):
             assert (each == (right if rows >= AMX_ROWS else UNTOUCHED)).all()
 
     fields = {"x": x, "x_stride": k, "k": k, "blocks": blocks, **numbers}
-    fields |= dict(zip(("packed", "scale", "sum"), found, strict=True))
+    fields |= dict(zip(("packed", "scale", "sum"), outputs, strict=True))
     return Call({"block": block, "least": AMX_ROWS}, fields, rows, check, -(-rows // TOKENS))

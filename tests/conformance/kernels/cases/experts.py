@@ -177,10 +177,10 @@ def expert_fetch(
         assert control[LOG + 42] == 3 and post[SEQUENCE] == 42 and post[DONE] == 0
         present = [expert for expert in active if expert not in missing]
         assert post[HITS] == 5 + len(present) and post[MISSES] == 5 + len(active) - len(present)
-        found = post[EXPERTS : EXPERTS + post[COUNT]].tolist()
-        assert sorted(found[: len(present)]) == present
-        assert found[len(present) :] == [expert for expert in active if expert in missing]
-        for place, expert in enumerate(found):
+        numbers = post[EXPERTS : EXPERTS + post[COUNT]].tolist()
+        assert sorted(numbers[: len(present)]) == present
+        assert numbers[len(present) :] == [expert for expert in active if expert in missing]
+        for place, expert in enumerate(numbers):
             assert shown[place].tolist() == [expert, starts[expert], counts[expert]]
             own = slice(starts[expert], starts[expert + 1])
             assert abs(scores[place] - weights[own].sum()) < 1e-5

@@ -54,11 +54,11 @@ def call_of(
     taken = min(rows, (rows + tokens // 2) // tokens * tokens)
     biased = params.pop("biased")
     biases = [random((n,), seed) if biased else None for seed in (5, 6)]
-    made = [
+    projections = [
         OPS["linear"].define(x, weight, bias, None, activations=form)
         for weight, bias in zip(weights, biases, strict=True)
     ]
-    expected = OPS["gate"].define(*made, activation=params["activation"])
+    expected = OPS["gate"].define(*projections, activation=params["activation"])
     out = untouched((rows, n + 3))
 
     def check() -> None:

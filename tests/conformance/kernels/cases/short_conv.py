@@ -27,8 +27,8 @@ def filled(width: int, count: int) -> tuple[SequenceStore, Batch]:
     for tokens, rows in PARTS:
         slot = cache.open()
         cache.reserve(slot, tokens + rows)
-        kept = random((tokens, 1, width), slot + 5)
-        cache.write_block(state.name, slot, 0, (kept, np.empty((tokens, 1, 0), np.float32)))
+        cached = random((tokens, 1, width), slot + 5)
+        cache.write_block(state.name, slot, 0, (cached, np.empty((tokens, 1, 0), np.float32)))
         batches.append(Batch.of([0] * rows, tokens, slot))
     return cache, Batch.join(batches)
 
