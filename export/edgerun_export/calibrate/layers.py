@@ -28,7 +28,7 @@ from edgerun_export.calibrate.taps import (
     parts,
 )
 from edgerun_export.calibrate.text import CalibrationText
-from edgerun_export.quantize import block_layout, fits, method_for, quantise_rows
+from edgerun_export.quantize import block_layout, encode_affine, fits, method_for, quantise_rows
 from edgerun_export.quantize.blocks import halved
 from edgerun_export.quantize.method import Inputs, Needs
 from edgerun_export.recipe import Recipe
@@ -228,7 +228,8 @@ class LayerFitter:
         if kind.weights == "fp32":
             return False
         layout = block_layout(kind.weights)
-        if layout.has_offsets and self._source.affine(name, slice(0, 1)) is not None:
+        affine = self._source.affine(name, slice(0, 1)) if layout.has_offsets else None
+        if affine and encode_affine(affine, layout, kind.group_size):
             return False
         stored = self._source.integers(name, slice(None))
         return stored is None or not fits(*stored, layout, kind.group_size)

@@ -13,9 +13,14 @@ from edgerun.formats import dense, format_named
 from edgerun.formats.base import PackedWeight
 from edgerun.model.bundle import open_bundle
 from edgerun_export.architectures import describe
+from edgerun_export.calibrate.fitted import FittedLayers
+from edgerun_export.calibrate.layers import LayerFitter
+from edgerun_export.calibrate.text import CalibrationText
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout, encode_integers, fits
+from edgerun_export.recipe import make_recipe
+from edgerun_export.source.model import interpret
 from edgerun_export.verify.bundle_weights import BundleWeights
 from tests.support.gguf_model import write_gguf
 
@@ -127,6 +132,17 @@ def test_source_keeps_the_codes_of_minima_to_the_bit(kept):
             np.testing.assert_array_equal(packed.scales, scales)
             np.testing.assert_array_equal(packed.offsets, offsets.T.astype(np.float16))
             np.testing.assert_allclose(dense(packed), source.read(name), atol=1e-4)
+
+
+def test_minima_that_are_kept_need_no_fitting_and_those_that_are_rounded_do(gguf_file, tmp_path):
+    ids = np.random.default_rng(0).integers(0, 256, (2, 16))
+    with open_checkpoint(str(gguf_file("Q4_1"))) as checkpoint:
+        source, _ = interpret(checkpoint)
+        for group, is_fitted in ((32, False), (64, True)):
+            store = FittedLayers(tmp_path / str(group), {})
+            recipe = make_recipe("int4_offset", group)
+            LayerFitter(source, recipe, CalibrationText(("",), ids, ()), store, 1).run()
+            assert (store.packed(NAME) is not None) is is_fitted
 
 
 def test_weights_too_large_for_half_precision_are_refused(tmp_path):
