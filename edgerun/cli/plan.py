@@ -66,7 +66,7 @@ def plan(
     from edgerun.backends.registry import absent_backends
     from edgerun.kernels.host.memory import available_memory
     from edgerun.llm.compiling import candidates_for, packing_of
-    from edgerun.llm.loading import LoadOptions, experts_of, resolve
+    from edgerun.llm.loading import LoadOptions, call_rows, experts_of, resolve
     from edgerun.model.bundle import open_bundle
     from edgerun.plan.routes import plan_for
     from edgerun.plan.streaming import held_bytes, prompt_bytes
@@ -87,7 +87,7 @@ def plan(
     bundle = open_bundle(resolve(options.model_of(model, named)))
     experts = experts_of(bundle, chosen)
     candidates = candidates_for(bundle, chosen, experts)
-    budget = Budget(call_rows=chosen.chunk_rows, memory_bytes=available_memory())
+    budget = Budget(call_rows=call_rows(chosen, experts), memory_bytes=available_memory())
     planned = plan_for(bundle.graph, candidates, budget, weighs_all=True)
     if plot is not None:
         from edgerun.cli.plan_plot import draw

@@ -290,7 +290,7 @@ def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
     context = _context(options.context, config.context_length, states)
     experts = experts_of(bundle, options, states, context)
     most_rows = min(affordable_rows(bundle.graph), largest_call(states))
-    rows = min(_chunk_rows(options, experts), context, most_rows)
+    rows = min(call_rows(options, experts), context, most_rows)
     end_ids = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))
     compiled = compile_bundle(bundle, options, states, rows, experts=experts)
     return Model(
@@ -356,8 +356,8 @@ def _template_source(bundle: Bundle, tokenizer_config: Mapping[str, Any]) -> str
     return template_source(tokenizer_config, file)
 
 
-def _chunk_rows(options: LoadOptions, experts: ExpertBudget | None) -> int:
-    """Most tokens of a call; many where each call reads experts, unless the caller chose."""
+def call_rows(options: LoadOptions, experts: ExpertBudget | None) -> int:
+    """Most tokens of a call; many where each reads experts, or tiles multiply, unless chosen."""
     best = selected_isa().chunk_rows if experts is None else STREAMED_CHUNK_ROWS
     return best if options.chunk_rows == DEFAULT_CHUNK_ROWS else options.chunk_rows
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edgerun.backends.registry import Candidates
 from edgerun.cli import plan_plot
 from edgerun.cli.main import main
 from edgerun.cli.plan_plot import POINTS, _lengths
+from edgerun.graph.ir import Graph
+from edgerun.llm import loading
+from edgerun.plan.plans import Plan
+from edgerun.plan.routes import plan_for
+from edgerun.plan.tasks import Budget
 from tests.support.bundles import bundle_of
 
 LAPTOPS = Path(__file__).parents[2] / "tools" / "laptops"
@@ -132,3 +139,19 @@ def test_without_matplotlib_a_sentence_says_what_to_install(
     monkeypatch.setattr(plan_plot, "find_spec", lambda name: None)
     assert main(["plan", folder, "--device", FAST, "--plot", "plan.svg"]) != 0
     assert "pip install matplotlib" in " ".join(capsys.readouterr().err.split())
+
+
+def test_calls_are_as_large_as_those_of_a_model_that_is_loaded(
+    folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budgets: list[Budget] = []
+
+    def note(graph: Graph, candidates: Candidates, budget: Budget, *, weighs_all: bool) -> Plan:
+        budgets.append(budget)
+        return plan_for(graph, candidates, budget, weighs_all=weighs_all)
+
+    isa = replace(loading.selected_isa(), chunk_rows=333)
+    monkeypatch.setattr(loading, "selected_isa", lambda: isa)
+    monkeypatch.setattr("edgerun.plan.routes.plan_for", note)
+    planned(capsys, folder)
+    assert [budget.call_rows for budget in budgets] == [333]
