@@ -21,6 +21,7 @@ from edgerun_export.calibrate.sensitivity import Sensitivity
 from edgerun_export.calibrate.text import CalibrationText, Sample
 from edgerun_export.quality.settings import Setting
 from edgerun_export.recipe import Recipe, make_recipe
+from edgerun_export.rules import check_offsets
 from edgerun_export.sizes import weight_bytes
 from edgerun_export.source.weights import SourceWeights
 
@@ -161,12 +162,13 @@ class Measurement:
             saved: what is known already, and where to put the rest.
 
         Raises:
-            UnsupportedError: there is nothing to choose formats for.
+            UnsupportedError: there is nothing to choose formats for, or no bundle has a setting.
             InputError: no mix of formats has a size that is asked for.
             CheckpointError: the model computes what is no number.
             StorageError: results cannot be written.
         """
         for setting in settings:
+            check_offsets(setting.recipe(), self._source.spec)
             if setting.budget is not None:
                 check_budget(self._source, setting.recipe(), setting.budget)
         for setting in settings:

@@ -78,6 +78,8 @@ def test_what_cannot_be_compared_is_refused(formats, methods, message):
         ("llama", {"weights": "int4", "scales": "fp16"}),
         ("qwen3", {"weights": "fp32"}),
         ("mixtral", {"weights": "ternary"}),
+        ("mixtral", {"weights": "int4", "scales": "fp16"}),
+        ("qwen2", {"weights": "int4_offset"}),
     ],
 )
 def test_bytes_are_those_of_the_bundle(name, options, exported, golden):
@@ -85,6 +87,13 @@ def test_bytes_are_those_of_the_bundle(name, options, exported, golden):
     model = onnx.load(str(result.folder / MODEL_FILE), load_external_data=False)
     stored = sum(where.length for where in find_data(model.graph.initializer))
     assert weight_bytes(golden(name).spec, result.recipe) == stored
+
+
+def test_formats_that_no_bundle_of_a_model_has_are_not_measured(golden, source_weights):
+    source = source_weights(golden("mixtral"))
+    measurement = measuring.Measurement(source, None, 1, lambda what, done: None)
+    with pytest.raises(UnsupportedError, match="experts have no offsets"):
+        next(measurement.run([Setting("int4_offset", 32, "rtn")], None))
 
 
 def test_a_table_of_settings_is_printed_kept_and_gone_on_with(golden, texts, tmp_path, monkeypatch):
