@@ -60,18 +60,11 @@ def test_the_genai_profile_computes_the_same(name):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_replies_equal_transformers(backend):
-    """Sixty-four tokens, each the most likely one after those before."""
     ids, _ = golden("gpt_oss")
     with np.load(GOLDEN / "gpt_oss" / "golden.npz") as data:
         start = int(data["prompt"])
-    made = ids[:start].tolist()
-    with runner(bundle_of("gpt_oss", weights="fp32"), backend, max_rows=32) as model:
-        logits = model.run(made)
-        while len(made) < len(ids):
-            made.append(int(logits[-1].argmax()))
-            logits = model.run(made[-1:])
-    assert len(made) - start == 64
-    assert made == ids.tolist()
+    assert len(ids) - start == 64
+    assert reply_of("gpt_oss", backend, ids[:start], 64) == ids[start:].tolist()
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
@@ -79,14 +72,19 @@ def test_replies_of_convolutions_equal_transformers(backend):
     ids, _ = golden("lfm2")
     with np.load(GOLDEN / "lfm2" / "golden.npz") as data:
         expected = data["reply"].tolist()
-    made = []
-    with runner(bundle_of("lfm2", weights="fp32"), backend, max_rows=32) as model:
-        logits = model.run(ids)
-        while len(made) < len(expected):
-            made.append(int(logits[-1].argmax()))
-            logits = model.run(made[-1:])
     assert len(expected) == 64
-    assert made == expected
+    assert reply_of("lfm2", backend, ids, 64) == expected
+
+
+def reply_of(name, backend, prompt, length):
+    """So many tokens, each the most likely one after those before."""
+    reply = []
+    with runner(bundle_of(name, weights="fp32"), backend, max_rows=32) as model:
+        logits = model.run(prompt)
+        while len(reply) < length:
+            reply.append(int(logits[-1].argmax()))
+            logits = model.run(reply[-1:])
+    return reply
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4", "int2", "ternary"])
