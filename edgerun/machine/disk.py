@@ -24,7 +24,7 @@ class DiskProfile:
     Attributes:
         direct: by threads, past the system's cache; empty where the file system refuses that.
         buffered: by threads, through the system's cache, with nothing in it.
-        measured: date, ``YYYY-MM-DD``.
+        measured: when, as a date, ``YYYY-MM-DD``, or in words where that is not stored.
     """
 
     direct: Speeds = field(default_factory=dict)
