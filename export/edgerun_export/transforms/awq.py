@@ -121,7 +121,7 @@ def _error(rows: F32, scales: F32, inputs: Inputs, kind: TensorRecipe) -> float:
     """Mean squared error of the outputs, with columns that are multiplied and rounded."""
     if kind.weights == "fp32":
         return 0.0
-    packed = quantise_rows(rows * scales, kind.weights, kind.group_size, "mse")
+    packed = quantise_rows(rows * scales, kind.weights, kind.group_size)
     difference = block_layout(kind.weights).unpack(packed) / scales - rows
     assert inputs.hessian is not None
     return float(np.einsum("nk,nk->", difference @ inputs.hessian, difference))

@@ -88,6 +88,13 @@ def test_awq_lowers_the_error_of_outputs_where_few_inputs_are_large(golden, sour
     assert errors[1] < 0.7 * errors[0]
 
 
+def test_awq_rounds_on_trial_as_a_format_is_rounded(golden, source_weights):
+    source = source_weights(golden("llama"))
+    after = transformed(["awq"], source, make_recipe("int4_offset"), text_of(source.spec))
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert (after.matrix(name) != source.matrix(name)).any()
+
+
 def test_weights_that_are_something_else_are_found_out(golden, source_weights):
     source = source_weights(golden("llama"))
     name = "model.layers.1.mlp.down_proj.weight"
