@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
-from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from edgerun.backends import CompileOptions, Shape
-from edgerun.backends.cpu import make as make_cpu
-from edgerun.graph.ir import Graph, Node
 from edgerun.llm.llm import load
-from edgerun.state import Batch, SequenceStore, same_attention
-from edgerun_hw.backend import FpgaBackend
 from edgerun_hw.backend.native.chain import search as searching
 from edgerun_hw.backend.native.chain.code import CHECK_EVERY
 from edgerun_hw.backend.native.chain.memory import ChainMemory
 from edgerun_hw.backend.native.chain.rows import round_row
-from edgerun_hw.backend.native.chain.words import K_RUNS
-from edgerun_hw.backend.native.program import ProgramExecutable
-from edgerun_hw.devices.native.port import NativePort
 from edgerun_hw.overlay import register_map as regs
-from edgerun_hw.overlay.driver import Tlmm
-from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.overlay.glue import Gate
 from edgerun_hw.overlay.glue_layout import LANES, beats
-from edgerun_hw.simulate.board.dev import CLOCK_HZ, EmulatedKernel
-from edgerun_hw.simulate.fake import FakeDevice, Faults
+from edgerun_hw.simulate.fake import Faults
 from tests.hw.rtl.glue_bench import some_command
-from tests.hw.support.overlays import normal, random_weight, replace_fake
+from tests.hw.support.overlays import replace_fake
+from tests.hw.support.queued_layers import (
+    COMMANDS,
+    Board,
+    MakeBoard,
+    layers,
+    make_boards,
+    run,
+)
 
 pytestmark = pytest.mark.fpga
-BASE, MEMORY_BYTES = 0xA000_0000, 48 << 20
 PROMPT = "Once upon a time there was a little dog who"
 SHORT = "Once upon a time"
 TOKENS, FEW = 24, 5
@@ -45,50 +37,9 @@ TESTS = 2  # round trips of a session before its first batch
 LAYERS = 5  # of the default model
 
 
-class Board:
-    """Device files over a device in software that has the glue unit."""
-
-    def __init__(self, root: Path, faults: Faults | None = None, preset: str = "layer-300") -> None:
-        logic = FakeDevice(
-            PRESETS[preset], faults=faults, memory_bytes=2 * MEMORY_BYTES, coherent=True
-        )
-        self.logic = logic
-        self.kernel = EmulatedKernel(root, logic, BASE, MEMORY_BYTES)
-        self.glued, self.first = 0, -1  # commands of glue, and the first one's number
-        compute = logic._compute
-
-        def counting(queued: Any) -> Any:
-            if queued.command.glue and not self.glued:
-                self.first = queued.number
-            self.glued += queued.command.glue
-            return compute(queued)
-
-        logic._compute = counting  # type: ignore[method-assign]
-
-    def driver(self) -> Tlmm:
-        return Tlmm(NativePort(self.kernel, BASE, CLOCK_HZ, "udmabuf0"))
-
-    def hand_overs(self) -> int:
-        """How often the processor has waited for the overlay since the last call."""
-        names = self.kernel.writes
-        waits = sum(a == "sync_for_device" and b == "sync_for_cpu" for a, b in pairwise(names))
-        names.clear()
-        return waits
-
-
-MakeBoard = Callable[..., Board]
-
-
 @pytest.fixture
 def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeBoard:
-    numbers = count()
-
-    def make(faults: Faults | None = None, preset: str = "layer-300") -> Board:
-        emulated = Board(tmp_path / str(next(numbers)), faults, preset)
-        replace_fake(monkeypatch, emulated.driver)
-        return emulated
-
-    return make
+    return make_boards(tmp_path, monkeypatch)
 
 
 def test_rows_have_the_bits_of_the_definition() -> None:
@@ -109,70 +60,6 @@ def test_rows_have_the_bits_of_the_definition() -> None:
         np.testing.assert_array_equal(got, command.expected)
 
 
-# ---- two layers of random weights
-WIDTH, HIDDEN, DIM = 64, 96, 32
-COMMANDS = 16  # of two layers
-
-
-def layers(rng: np.random.Generator, activation: str, norms: bool) -> Graph:
-    """Two layers; ``norms``: also before the output projection and the down projection."""
-    constants: dict[str, object] = {}
-    nodes: list[Node] = []
-
-    def linear(name: str, source: str, rows: int, k: int, residual: str = "") -> str:
-        constants[f"{name}.w"] = random_weight(rng, "ternary", (rows, k), 32, row_scales=True)
-        inputs = (source, f"{name}.w", "", residual) if residual else (source, f"{name}.w")
-        nodes.append(Node("linear", name, inputs, (f"{name}.y",), {"activations": "int8_row"}))
-        return f"{name}.y"
-
-    def norm(name: str, source: str, count: int) -> str:
-        constants[f"{name}.w"] = 1 + normal(rng, 1, count)[0]
-        inputs = (source, f"{name}.w")
-        nodes.append(Node("rms_norm", name, inputs, (f"{name}.y",), {"epsilon": 1e-5}))
-        return f"{name}.y"
-
-    residual, before = "x", norm("first", "x", WIDTH)
-    for layer in range(2):
-        q, k, v = (linear(f"{part}{layer}", before, DIM, WIDTH) for part in "qkv")
-        attrs = {"layer": layer, "num_heads": 1, "num_kv_heads": 1, "head_dim": DIM, "window": 0}
-        attrs |= {"scale": np.float32(DIM**-0.5)}
-        nodes.append(Node("attention", f"attention{layer}", (q, k, v), (f"a{layer}",), attrs))
-        row = norm(f"row{layer}", f"a{layer}", DIM) if norms else f"a{layer}"
-        residual = linear(f"o{layer}", row, WIDTH, DIM, residual)
-        inner = norm(f"inner{layer}", residual, WIDTH)
-        gate, up = (linear(f"{part}{layer}", inner, HIDDEN, WIDTH) for part in ("gate", "up"))
-        attrs = {"activation": activation}
-        nodes.append(Node("gate", f"act{layer}", (gate, up), (f"h{layer}",), attrs))
-        h = norm(f"sub{layer}", f"h{layer}", HIDDEN) if norms else f"h{layer}"
-        residual = linear(f"down{layer}", h, WIDTH, HIDDEN, residual)
-        before = norm(f"next{layer}", residual, WIDTH)
-    return Graph(nodes, ["x"], [before], constants)  # type: ignore[arg-type]
-
-
-def run(graph: Graph, tokens: int = 3, chains: int = 2, before: int = 0) -> NDArray[np.float32]:
-    """What the device ``fake`` makes of a few rows of a sequence, after ``before`` other runs."""
-    backend, cpu = FpgaBackend(), make_cpu()
-    backend.use_device("fake")
-    spec = same_attention(2, 1, DIM)
-    fallback = lambda segment, shape: cpu.compile(segment, shape, CompileOptions(spec))  # noqa: E731
-    options = CompileOptions(spec, fallback=fallback)
-    executable = backend.compile(graph, Shape.of(1), options)
-    assert isinstance(executable, ProgramExecutable)
-    assert len(executable._chains) == chains
-    if executable._memory is not None:
-        executable._memory.checks[K_RUNS] = before
-    rng, cache = np.random.default_rng(9), SequenceStore(spec, 64)
-    slot, outs = cache.open(), []
-    for position in range(tokens):
-        cache.reserve(slot, position + 1)
-        batch = Batch.of([0], position, slot)
-        outs.append(executable(batch, cache, {"x": normal(rng, 1, WIDTH)})[graph.outputs[0]].copy())
-    executable.close()
-    backend.close()
-    cpu.close()
-    return np.concatenate(outs)
-
-
 @pytest.mark.parametrize("norms", [False, True])
 @pytest.mark.parametrize("activation", ["silu", "relu2"])
 def test_layers_have_the_same_bits_without_the_overlay(
@@ -191,53 +78,15 @@ def test_layers_have_the_same_bits_without_the_overlay(
     assert np.abs(plain - queued).max() < 0.2 * np.abs(plain).max()
 
 
-def with_reader(graph: Graph, inputs: tuple[str, ...]) -> Graph:
-    """The graph with one more linear layer, which reads these, as its first output."""
-    weight = random_weight(np.random.default_rng(6), "ternary", (WIDTH, WIDTH), 32, row_scales=True)
-    operands = (inputs[0], "more.w", "", *inputs[1:])
-    node = Node("linear", "more", operands, ("more.y",), {"activations": "int8_row"})
-    constants = {**graph.constants, "more.w": weight}
-    return replace(
-        graph, nodes=[*graph.nodes, node], outputs=["more.y", *graph.outputs], constants=constants
-    )
-
-
-@pytest.mark.parametrize(
-    ("inputs", "chains"),
-    [(("o0.y",), 0), (("o1.y",), 0), (("down0.y",), 0), (("down1.y",), 2), (("next1.y",), 2)],
-)
-def test_what_others_read_too_does_not_stay_on_the_device(
-    board: MakeBoard, inputs: tuple[str, ...], chains: int
-) -> None:
-    """A sum within a layer or between two; what is behind the last one is written in any case."""
-    graph = with_reader(layers(np.random.default_rng(4), "silu", True), inputs)
-    board()
-    queued = run(graph, chains=chains)
-    board(preset="attention-300")
-    plain = run(graph, chains=0)
-    assert np.abs(plain - queued).max() <= (0.2 if chains else 0) * np.abs(plain).max()
-
-
-def test_a_sum_behind_the_last_layer_is_the_processors(board: MakeBoard) -> None:
-    """The matrix behind the last norm is queued with the layer, but not with a residual."""
-    whole = layers(np.random.default_rng(4), "silu", True)
-    graph = with_reader(replace(whole, outputs=[]), ("next1.y", "down1.y"))
+def test_a_short_queue_is_not_overrun(board: MakeBoard, caplog: pytest.LogCaptureFixture) -> None:
+    """A layer has more commands than it holds; one too many would be an error, and a reset."""
+    graph = layers(np.random.default_rng(4), "silu", True)
     board()
     queued = run(graph)
-    board(preset="attention-300")
-    plain = run(graph, chains=0)
-    assert np.abs(plain - queued).max() < 0.2 * np.abs(plain).max()
-
-
-def test_norms_of_parts_of_a_row_are_the_processors(board: MakeBoard) -> None:
-    """The unit's are of whole rows; a norm between two layers, so none is queued whole."""
-    graph = layers(np.random.default_rng(4), "silu", True)
-    half = {"next0.w": normal(np.random.default_rng(6), 1, WIDTH // 2)[0]}
-    graph = replace(graph, constants={**graph.constants, **half})
-    board()
-    queued = run(graph, chains=0)
-    board(preset="attention-300")
-    np.testing.assert_array_equal(queued, run(graph, chains=0))
+    board(queue_depth=2)
+    with caplog.at_level(logging.INFO):
+        np.testing.assert_array_equal(run(graph), queued)
+    assert not [record.message for record in caplog.records if "reset" in record.message]
 
 
 def test_a_layer_is_one_hand_over(board: MakeBoard) -> None:
