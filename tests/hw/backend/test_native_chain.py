@@ -78,6 +78,14 @@ def test_layers_have_the_same_bits_without_the_overlay(
     assert np.abs(plain - queued).max() < 0.2 * np.abs(plain).max()
 
 
+def test_more_columns_give_the_same_bits(board: MakeBoard) -> None:
+    graph = layers(np.random.default_rng(4), "silu", True)
+    board()
+    queued = run(graph)
+    board(preset="layer-1500")
+    np.testing.assert_array_equal(run(graph), queued)
+
+
 def test_a_short_queue_is_not_overrun(board: MakeBoard, caplog: pytest.LogCaptureFixture) -> None:
     """A layer has more commands than it holds; one too many would be an error, and a reset."""
     graph = layers(np.random.default_rng(4), "silu", True)
