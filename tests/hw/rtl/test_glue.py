@@ -98,7 +98,8 @@ def test_what_is_no_number_is_told_wherever_it_is(bench: GlueBench) -> None:
 
 def test_every_result_may_wait_and_every_stream_starve(bench: GlueBench) -> None:
     rng = np.random.default_rng(7)
-    commands = [random_command(rng, gate, True, 200) for gate in Gate]
+    # More groups of a sum than the queue of results has room for.
+    commands = [random_command(rng, gate, True, 400) for gate in Gate]
     bench.run([Case(commands, 3, **{stream: 6}) for stream in ("x", "w", "y")])
 
 
