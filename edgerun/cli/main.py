@@ -28,6 +28,13 @@ from edgerun.errors import EdgerunError, InputError
 
 INTERRUPTED = 130
 READER_GONE = 141
+EXPECTED = {  # by what a validator of typer's calls the finding
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a smaller number",
+    "float_parsing": "a number",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -133,8 +140,18 @@ def _usage_message(error: Exception) -> str:
     if "unexpected extra argument" in message:
         message += ": a text of several words goes in quotes"
     details = getattr(error.__cause__, "errors", None)  # of a validator, which has the value
-    value = f", got {details()[0]['input']!r}" if details else ""
-    return message[:1].lower() + message[1:] + value
+    if details:
+        return _invalid_value(message, details()[0])
+    return message[:1].lower() + message[1:]
+
+
+def _invalid_value(message: str, detail: dict[str, Any]) -> str:
+    """What a validator found, said as we say it ourselves; unknown findings in its own words."""
+    option = message.partition(": ")[0].removeprefix("Invalid value for ").replace("'", "")
+    expected = EXPECTED.get(detail["type"])
+    if expected is None:
+        return f"{message[:1].lower()}{message[1:]}, got {detail['input']!r}"
+    return f"{option} is {detail['input']!r}; expected {expected.format(**detail.get('ctx', {}))}"
 
 
 def _options(context: Any) -> list[str]:

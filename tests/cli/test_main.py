@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,28 @@ def test_every_command_has_help(run: Run, command: str) -> None:
     assert "Examples:\n  edgerun " in result.out or command == "doctor"
     assert not re.search("<[a-z]", result.out)
     assert max(map(len, result.out.splitlines())) < 80
+
+
+def test_help_calls_numbers_numbers(run: Run) -> None:
+    page = run("bench", "--help").out
+    assert "--repeat N " in page  # which must be 1 or more
+    assert "--context N " in page  # which has no bounds
+    assert "--prompt-tokens TEXT" not in page
+
+
+def test_names_of_options_leave_narrow_pages_room_for_words(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "44")
+    options = run("bench", "--help").out.partition("Options:\n")[2].partition("\n\n")[0]
+    texts = [line.strip() for line in options.splitlines() if line.startswith(" " * 10)]
+    assert statistics.median(map(len, texts)) > 15
+
+
+def test_lists_of_commands_show_what_each_does_in_one_line(run: Run) -> None:
+    group = run("fpga", "--help").out.partition("Commands:\n")[2].partition("\n\n")[0]
+    assert re.search(r"^  broker +Write the helper .* as one file\.$", group, re.MULTILINE)
+    assert "sudoers" in run("fpga", "broker", "--help").out
 
 
 def test_the_version_is_printed(run: Run) -> None:
@@ -121,9 +144,12 @@ def test_a_prompt_without_a_command_is_told_where_it_goes(run: Run) -> None:
         ),
         (["run", "a", "b", "c"], "a text of several words goes in quotes"),
         (["--modle", "x"], "there is no option --modle before a command"),
+        (["run", "-n", "abc"], "-n / --max-tokens is 'abc'; expected a whole number; see"),
+        (["run", "--temperature", "hot"], "--temperature is 'hot'; expected a number; see"),
+        (["bench", "-p", "0"], "-p / --prompt-tokens is '0'; expected at least 1; see"),
     ],
 )
-def test_a_wrong_option_is_named_with_the_nearest(
+def test_a_wrong_option_is_named_with_what_is_expected(
     run: Run, arguments: list[str], words: str
 ) -> None:
     result = run(*arguments)

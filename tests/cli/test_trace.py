@@ -82,7 +82,7 @@ def test_the_output_is_looked_at_before_the_model_runs(shell: Shell, tmp_path: P
     ("arguments", "message"),
     [
         ([], "missing option '-o'"),
-        (["-o", "t", "-n", "-1"], "greater than or equal to 0, got '-1'"),
+        (["-o", "t", "-n", "-1"], "--max-tokens is '-1'; expected at least 0"),
         (["-o", "t", "--backend", "cpu"], "no option --backend"),
         (["-o", "t", "--temperature", "x"], "temperature"),
     ],

@@ -14,7 +14,7 @@ from typing import Any
 from edgerun.cli.screen.visible import columns
 
 WIDEST, NARROWEST = 100, 40
-LONGEST_NAME = 26  # columns; the help of longer ones begins on the next line
+LONGEST_NAME = 26  # columns, a third of a narrow page; the help of longer ones is on the next line
 METAVARS = {"int": "N", "integer": "N", "float": "X", "path": "PATH"}  # TEXT for all others
 
 
@@ -38,9 +38,9 @@ def page(command: Any, context: Any) -> str:
         *(["COMMAND"] if members else []),
     ]
     usage = f"Usage: {context.command_path} {' '.join(pieces)}"
-    parts = [usage, textwrap.fill(command.help or "", width)]
+    parts = [usage, *(textwrap.fill(text, width) for text in (command.help or "").split("\n\n"))]
     parts += _section("Arguments", [(_name(entry), _help(entry)) for entry in arguments], width)
-    rows = [(name, member.help or "") for name, member in members.items() if not member.hidden]
+    rows = [(name, _summary(member)) for name, member in members.items() if not member.hidden]
     parts += _section("Commands", rows, width)
     parts += _section(
         "Options", [(_names(entry, context), _help(entry)) for entry in options], width
@@ -55,7 +55,8 @@ def _section(title: str, rows: Iterable[tuple[str, str]], width: int) -> list[st
     rows = list(rows)
     if not rows:
         return []
-    margin = 4 + max([len(name) for name, _ in rows if len(name) <= LONGEST_NAME], default=0)
+    longest = min(LONGEST_NAME, width // 3)
+    margin = 4 + max([len(name) for name, _ in rows if len(name) <= longest], default=0)
     lines: list[str] = []
     for name, text in rows:
         first = f"  {name}".ljust(margin)
@@ -72,6 +73,11 @@ def _section(title: str, rows: Iterable[tuple[str, str]], width: int) -> list[st
         )
         lines.append(filled or first.rstrip())
     return ["\n".join([f"{title}:", *lines])]
+
+
+def _summary(command: Any) -> str:
+    """The first paragraph of a command's help, which lists show."""
+    return (command.help or "").partition("\n\n")[0]
 
 
 def _is_hidden(parameter: Any) -> bool:
@@ -101,7 +107,7 @@ def _value(option: Any, context: Any) -> str:
         return str(option.metavar)
     display_type = getattr(option, "display_type", None)
     kind = display_type(context).strip("<>") if display_type else getattr(option.type, "name", "")
-    return METAVARS.get(kind, "TEXT")
+    return METAVARS.get(kind.removesuffix(" range"), "TEXT")
 
 
 def _help(parameter: Any) -> str:
