@@ -62,6 +62,15 @@ def save_session(path: Path, model_digest: str, messages: Sequence[Mapping[str, 
         raise SessionError(f"cannot save the session to {str(path)!r}: {error}") from error
 
 
+def is_session(path: Path) -> bool:
+    """Whether a file begins as saved sessions do; False for what cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC.encode()
+    except OSError:
+        return False
+
+
 def load_session(path: Path, model_digest: str) -> list[dict[str, str]]:
     """Reads the messages of a session file.
 

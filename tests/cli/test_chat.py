@@ -120,6 +120,26 @@ def test_commands_answer_on_stderr(run: Run, tmp_path: Path) -> None:
     assert "Traceback" not in result.err
 
 
+def test_a_chat_replaces_saved_chats_and_no_other_files(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "letter.txt").write_text("dear all")
+    shown = talk(["hello", "/save ~/chat", "/save ~/chat", "/save ~/letter.txt"], run)
+    assert shown.err.count("saved to ~/chat") == 2
+    assert "~/letter.txt is there and is no saved chat: name another file" in shown.err
+    assert (tmp_path / "letter.txt").read_text() == "dear all"
+    assert "loaded 2 messages from ~/chat" in talk(["/load ~/chat"], run).err
+
+
+def test_settings_are_shown_as_they_are_typed(run: Run) -> None:
+    script = ["/set stop the end", "/set logit_bias 3=-5,7=2.5", "/set stop_ids=5,7", "/set"]
+    lines = talk(script, run).err.splitlines()
+    settings = [" ".join(line.split()) for line in lines]
+    assert settings[:3] == ["stop 'the end'", "logit_bias 3=-5.0,7=2.5", "stop_ids 5,7"]
+    assert {"max_tokens 4", "seed none", "stop_ids 5,7", "ignore_eos False"} <= set(settings[3:])
+
+
 def talk(lines: list[str], run: Run, *options: str, **model: Any) -> Result:
     """A chat of a line each; the fake model's tokens are bytes."""
     script = "\n".join(lines).encode()

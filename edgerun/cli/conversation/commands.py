@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgerun.cli.screen.messages import tell
 from edgerun.cli.screen.visible import folded, visible
 from edgerun.engine.chooser.params import all_options
+from edgerun.engine.session_file import is_session
 from edgerun.env import terminal_erases
 from edgerun.errors import InputError
 from edgerun.values import suggestion
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
 Command: TypeAlias = Callable[["Conversation", str], None]
 COMMANDS: dict[str, Command] = {}
+NAME_AND_VALUE = re.compile(r"^([^\s=]*)\s*=?\s*(.*)$", re.DOTALL)  # with or without a "="
 SHOWN = 40  # characters of a message in a line about it
 ALIASES = {"?": "help", "bye": "quit", "exit": "quit", "q": "quit"}
 
@@ -49,7 +54,7 @@ def help_(conversation: Conversation, argument: str) -> None:
     """Shows this list."""  # noqa: D401
     for name, function in COMMANDS.items():
         names = ", ".join(f"/{name}" for name in (name, *_spellings(name)))
-        tell(f"  {names:<22} {function.__doc__}")
+        tell(f"  {names:<22} {function.__doc__}", indent=" " * 25)
     tell('  Enter sends; Alt-Enter, or \\ at the end, makes a line; """ surrounds a block.')
     tell("  Tab completes commands, Ctrl-C stops a reply, Ctrl-D quits.")
 
@@ -139,21 +144,24 @@ def system(conversation: Conversation, argument: str) -> None:
 @command
 def set_(conversation: Conversation, argument: str) -> None:
     """Shows or sets sampling: /set NAME VALUE."""  # noqa: D401
-    if argument:
-        name, _, value = argument.replace("=", " ", 1).partition(" ")
-        changed = {**conversation.settings, name: parsed(name, value.strip())}
+    name, value = NAME_AND_VALUE.findall(argument)[0]
+    if name:
+        changed = {**conversation.settings, name: parsed(name, value)}
         changed = {key: item for key, item in changed.items() if item is not None}
         conversation.llm.chat_params(**changed)
         conversation.settings = changed
-    params = conversation.llm.chat_params(**conversation.settings)
-    for name, value in params.values().items():
-        tell(f"  {name:<18} {value}")
+    values = conversation.llm.chat_params(**conversation.settings).values()
+    for setting in [name] if name else values:
+        tell(f"  {setting:<18} {typed(values[setting])}", indent=" " * 21)
 
 
 @command
 def save(conversation: Conversation, argument: str) -> None:
     """Saves the chat: /save FILE."""  # noqa: D401
-    conversation.session.save(file_named(argument))
+    path = file_named(argument)
+    if path.is_file() and not is_session(path):
+        raise InputError(f"{argument} is there and is no saved chat: name another file")
+    conversation.session.save(path)
     tell(f"saved to {argument}")
 
 
@@ -215,11 +223,23 @@ def bold(text: str) -> str:
     return f"\x1b[1m{text}\x1b[0m" if sys.stderr.isatty() and terminal_erases() else text
 
 
-def file_named(argument: str) -> str:
-    """Checks that a command was given a file."""
+def file_named(argument: str) -> Path:
+    """The file that a command was given; ~ is the home folder, as in a shell."""
     if not argument:
         raise InputError("name a file, for example /save story.chat")
-    return argument
+    return Path(os.path.expanduser(argument))
+
+
+def typed(value: Any) -> str:
+    """A value of a setting as /set takes it."""
+    if value is None or value in ((), {}):
+        return "none"
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={item}" for key, item in value.items())
+    if isinstance(value, tuple):
+        texts = [item for item in value if isinstance(item, str)]
+        return " ".join(map(repr, texts)) if texts else ",".join(map(str, value))
+    return str(value)
 
 
 def parsed(name: str, text: str) -> Any:

@@ -12,6 +12,11 @@ def say(text: str) -> None:
     tell(f"edgerun: {text}")
 
 
-def tell(text: str) -> None:
-    """Prints a line of help or status in a conversation."""
-    print(folded(visible(text), sys.stderr), file=sys.stderr, flush=True)
+def tell(text: str, indent: str = "  ") -> None:
+    """Prints a line of help or status in a conversation.
+
+    Args:
+        text: what is printed.
+        indent: begins the lines after the first, where a terminal is too narrow for one.
+    """
+    print(folded(visible(text), sys.stderr, indent), file=sys.stderr, flush=True)
