@@ -4,9 +4,9 @@
     python -m tools.train_default.chats.reading tally --out FOLDER
 
 `pairs` writes `pairs.md`, which a reader gets, and `key.json`, which no reader sees. The reader
-gives each story 1 to 5 for grammar, sense, subject and ending, a line of `marks.txt` for each: number,
-A or B, four marks. Replies are drawn as `edgerun run` draws them, by the bundle's own sampling
-settings and a fixed seed.
+gives each story 1 to 5 for grammar, sense, subject and ending, a line of `marks.txt` for each:
+number, A or B, four marks. Replies are drawn as `edgerun run` draws them, by the bundle's own
+sampling settings and a fixed seed.
 """
 
 from __future__ import annotations
