@@ -14,12 +14,14 @@ import numpy as np
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels.host.cores import worker_threads
 from edgerun.model.text.tokenizer import Tokenizer
+from edgerun_export.calibrate.costs import Cost
 from edgerun_export.calibrate.fitted import FittedLayers
-from edgerun_export.calibrate.layers import Cost, LayerFitter, Work
+from edgerun_export.calibrate.layers import LayerFitter
+from edgerun_export.calibrate.observed import Work
 from edgerun_export.calibrate.taps import Group
 from edgerun_export.calibrate.text import CalibrationText, read_calibration, read_sample
 from edgerun_export.checkpoint import open_checkpoint
-from edgerun_export.quantize.hessian import corrected, damped
+from edgerun_export.quantize.columns import corrected
 from edgerun_export.recipe import make_recipe
 from edgerun_export.source.model import interpret
 from edgerun_export.source.weights import SourceWeights
@@ -79,15 +81,17 @@ class Rival(LayerFitter):
         return cost
 
     def _fit(self, work: Work, groups: Sequence[Group]) -> dict[str, PackedWeight]:
-        moments = self._moments(work, groups)
+        inputs = self._inputs(work, groups)
         for group in groups:
-            inputs = moments[group[0].path]
-            hessian = damped(inputs, 1)
+            seen = inputs[group[0].path]
+            assert seen.hessian is not None
+            hessian = seen.hessian.whole()
             for projection in group:
                 name = f"model.layers.{work.layer}.{projection.path}.weight"
                 rows = work.source.matrix(name)
-                stored = self._form(corrected(rows, inputs, hessian, 1, residual=True), hessian)
-                work.quantised.replace(name, stored.values.astype(np.float32))
+                stored = self._form(corrected(rows, seen, 1), hessian)
+                values = stored.values.astype(np.float32)
+                work.quantised.replace(name, lambda values=values: values)
                 self.bytes += stored.bytes
         return {}
 

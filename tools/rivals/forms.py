@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun_export.quantize import block_layout
-from edgerun_export.quantize.hessian import settled
+from edgerun_export.quantize.columns import settled
+from edgerun_export.quantize.hessian import Hessian
 
 F64 = NDArray[np.float64]
 Rounding: TypeAlias = Callable[[int, F64, F64], F64]
@@ -52,10 +53,8 @@ def blocks(weights: str, block: int) -> Form:
 
     def store(target: F64, hessian: F64) -> Stored:
         rows, columns = target.shape
-        more = -columns % block
-        whole = np.pad(hessian, ((0, more), (0, more)))
-        whole[range(columns, columns + more), range(columns, columns + more)] = hessian.trace()
-        codes, grid = settled(np.pad(target, ((0, 0), (0, more))), whole, layout, block)
+        whole = np.pad(target, ((0, 0), (0, -columns % block)))
+        codes, grid = settled(whole, Hessian(hessian.copy(), 0), layout, block)
         values = grid.integers(codes) * np.repeat(_halves(grid.scales), block, axis=1)
         bits = grid.scales.size * (block * layout.bits + _SCALE_BITS)
         return Stored(values[:, :columns], bits / 8)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,13 @@ class FittedLayers:
     Args:
         folder: where the files lie; made if need be, emptied if it is of something else.
         key: what the work depends on, but for the weights.
+
+    Attributes:
+        folder: where the files lie.
     """
 
     def __init__(self, folder: Path, key: Mapping[str, Any]) -> None:
-        self._folder = folder
+        self.folder = folder
         self._text = json.dumps(key, sort_keys=True)
         self._layers: dict[str, int] = {}
         self._latest: tuple[int, dict[str, PackedWeight]] | None = None
@@ -38,12 +41,12 @@ class FittedLayers:
             raise StorageError(f"cannot write '{folder}': {error.strerror}") from error
 
     def _prepare(self) -> None:
-        key = self._folder / _KEY
-        if self._folder.exists() and (
+        key = self.folder / _KEY
+        if self.folder.exists() and (
             not key.is_file() or key.read_text(encoding="utf-8") != self._text
         ):
-            shutil.rmtree(self._folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
         key.write_text(self._text, encoding="utf-8")
 
     def load(self, layer: int, digest: str) -> dict[str, PackedWeight] | None:
@@ -90,14 +93,14 @@ class FittedLayers:
 
     def remove(self) -> None:
         """Removes the files, when the bundle is complete."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _remember(self, layer: int, weights: dict[str, PackedWeight]) -> None:
         self._layers |= dict.fromkeys(weights, layer)
         self._latest = layer, weights
 
     def _file(self, layer: int) -> Path:
-        return self._folder / f"layer-{layer:04d}.npz"
+        return self.folder / f"layer-{layer:04d}.npz"
 
     def _read(self, layer: int, digest: str | None) -> dict[str, PackedWeight] | None:
         """None if there is no such file, if it is broken, or made of other weights."""
@@ -121,10 +124,10 @@ class FittedLayers:
             return None
 
 
-def digest(arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
-    """SHA-256 of arrays with their names."""
+def digest(arrays: Iterable[tuple[str, np.ndarray[Any, Any]]]) -> str:
+    """SHA-256 of arrays with their names, in their order."""
     total = hashlib.sha256()
-    for name in sorted(arrays):
+    for name, values in arrays:
         total.update(name.encode())
-        total.update(np.ascontiguousarray(arrays[name]).data)
+        total.update(np.ascontiguousarray(values).data)
     return total.hexdigest()

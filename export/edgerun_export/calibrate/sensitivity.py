@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.formats.base import PackedWeight
 from edgerun_export.architectures import Projection
-from edgerun_export.calibrate.moments import Moments
-from edgerun_export.calibrate.taps import LayerWeights, all_groups, layer_tensors, observe
+from edgerun_export.calibrate.costs import stream_divergence
+from edgerun_export.calibrate.moments import Moments, Tokens
+from edgerun_export.calibrate.taps import Group, observe, parts
+from edgerun_export.calibrate.weights import LayerWeights
 from edgerun_export.quantize import block_layout, quantise_rows
 from edgerun_export.quantize.method import Inputs, Needs
 from edgerun_export.recipe import TensorRecipe
 from edgerun_export.source.weights import SourceWeights
-from edgerun_export.verify.compare import divergence
-from edgerun_export.verify.numpy_model import Layer, embedded, predicted
+from edgerun_export.verify.numpy_model import Layer, embedded
 
 F32 = NDArray[np.float32]
 _PROBE = TensorRecipe("int4", 32, "mse")
@@ -85,7 +88,7 @@ class SensitivityMeter:
         """Estimates costs of all kinds, for every projection."""
         layers: list[_Layer] = []
         for layer in range(self._spec.num_layers):
-            weights = LayerWeights(layer_tensors(self._source, layer))
+            weights = LayerWeights(self._source, layer)
             for earlier in layers:
                 earlier.changed = self._through(layer, weights, earlier.changed)
             layers.append(self._layer(layer, weights, kinds))
@@ -101,42 +104,59 @@ class SensitivityMeter:
         before = self._through(layer, weights, self._probed)
         everything = weights.copy()
         errors: dict[str, dict[TensorRecipe, float]] = {}
-        for projections, inputs in self._alike(layer, weights):
-            paths = tuple(f"model.layers.{layer}.{each.path}" for each in projections)
-            self._members[paths[0]] = paths
-            alone = weights.copy()
-            probe_error = 0.0
-            for path, seen in zip(paths, inputs, strict=True):
-                rows = weights.matrix(f"{path}.weight")
-                rounded = _rounded(rows, _PROBE, None)
-                alone.replace(f"{path}.weight", rounded)
-                everything.replace(f"{path}.weight", rounded)
-                probe_error += _error(rounded - rows, seen)
-            out = _squares(self._through(layer, alone, self._probed), before)
-            passed = out / probe_error if probe_error else 0.0
-            errors[paths[0]] = {
-                kind: passed
-                * sum(
-                    _sampled_error(weights.matrix(f"{path}.weight"), kind, seen)
-                    for path, seen in zip(paths, inputs, strict=True)
+        stages = [stage for part in parts(self._spec, layer) for stage in part.stages]
+        for stage in stages:  # whose Hessians are in memory together
+            for projections, inputs in self._alike(layer, weights, stage):
+                first = f"model.layers.{layer}.{projections[0].path}"
+                errors[first] = self._tensor(
+                    layer, projections, inputs, weights, everything, before, kinds
                 )
-                for kind in kinds
-            }
         changed = self._through(layer, everything, self._probed)
         return _Layer(errors, _squares(changed, before), changed)
 
+    def _tensor(
+        self,
+        layer: int,
+        projections: Sequence[Projection],
+        inputs: Sequence[Inputs],
+        weights: LayerWeights,
+        everything: LayerWeights,
+        before: Sequence[F32],
+        kinds: Sequence[TensorRecipe],
+    ) -> dict[TensorRecipe, float]:
+        """Squared errors of the layer's output if these are stored as each kind."""
+        paths = tuple(f"model.layers.{layer}.{each.path}" for each in projections)
+        self._members[paths[0]] = paths
+        alone = weights.copy()
+        probe_error = 0.0
+        for path, seen in zip(paths, inputs, strict=True):
+            rows = weights.matrix(f"{path}.weight")
+            packed = _packed(rows, _PROBE, None)
+            for changed in (alone, everything):
+                changed.replace(f"{path}.weight", partial(_unpacked, packed))
+            probe_error += _error(_unpacked(packed) - rows, seen)
+        out = _squares(self._through(layer, alone, self._probed), before)
+        passed = out / probe_error if probe_error else 0.0
+        return {
+            kind: passed
+            * sum(
+                _sampled_error(weights.matrix(f"{path}.weight"), kind, seen)
+                for path, seen in zip(paths, inputs, strict=True)
+            )
+            for kind in kinds
+        }
+
     def _alike(
-        self, layer: int, weights: LayerWeights
+        self, layer: int, weights: LayerWeights, groups: Sequence[Group]
     ) -> list[tuple[list[Projection], list[Inputs]]]:
         """Projections that must be stored alike, the experts of a layer, with what they see."""
-        groups = all_groups(self._spec, layer)
-        sums = {group[0].path: Moments(Needs.HESSIAN) for group in groups}
+        sums = {group[0].path: Moments(Needs.HESSIAN, group[0].in_features) for group in groups}
         for hidden in self._fitted:
             for path, value in observe(self._spec, weights, layer, hidden, groups).inputs.items():
-                sums[path].add(value)
+                sums[path].add([Tokens(value)])
         matrices: dict[str, tuple[list[Projection], list[Inputs]]] = {}
         for group in groups:
-            seen = sums[group[0].path].means(group[0].in_features)
+            seen = sums[group[0].path].means()
             for projection in group:
                 projections, inputs = matrices.setdefault(projection.name, ([], []))
                 projections.append(projection)
@@ -144,34 +164,37 @@ class SensitivityMeter:
         return list(matrices.values())
 
     def _costs(self, layers: Sequence[_Layer]) -> dict[str, dict[TensorRecipe, float]]:
-        expected = [predicted(self._spec, self._source, hidden) for hidden in self._probed]
         costs: dict[str, dict[TensorRecipe, float]] = {}
         for layer in layers:
             nats = sum(
-                divergence(logits, predicted(self._spec, self._source, hidden))
-                for logits, hidden in zip(expected, layer.changed, strict=True)
-            ) / len(expected)
+                stream_divergence(self._spec, self._source, unchanged, changed)
+                for unchanged, changed in zip(self._probed, layer.changed, strict=True)
+            ) / len(self._probed)
             factor = nats / layer.squares if layer.squares else 0.0
             for name, errors in layer.errors.items():
                 costs[name] = {kind: factor * error for kind, error in errors.items()}
         return costs
 
 
-def _rounded(rows: F32, kind: TensorRecipe, inputs: Inputs | None) -> F32:
-    packed = quantise_rows(rows, kind.weights, kind.group_size, kind.method or _METHOD, inputs)
-    return block_layout(kind.weights).unpack(packed)
+def _packed(rows: F32, kind: TensorRecipe, inputs: Inputs | None) -> PackedWeight:
+    return quantise_rows(rows, kind.weights, kind.group_size, kind.method or _METHOD, inputs)
+
+
+def _unpacked(packed: PackedWeight) -> F32:
+    return block_layout(packed.format).unpack(packed)
 
 
 def _error(difference: F32, inputs: Inputs) -> float:
     """Mean squared error of the outputs."""
     assert inputs.hessian is not None
-    return float(np.einsum("nk,nk->", difference @ inputs.hessian, difference))
+    return inputs.hessian.error(difference)
 
 
 def _sampled_error(rows: F32, kind: TensorRecipe, inputs: Inputs) -> float:
     """The same of a kind, from some rows."""
     some = rows[:: max(1, len(rows) // _ROWS)]
-    return _error(_rounded(some, kind, inputs) - some, inputs) * len(rows) / len(some)
+    rounded = _unpacked(_packed(some, kind, inputs))
+    return _error(rounded - some, inputs) * len(rows) / len(some)
 
 
 def _squares(stream: Sequence[F32], before: Sequence[F32]) -> float:

@@ -14,8 +14,9 @@ from edgerun.errors import UnsupportedError
 from edgerun.kernels.host.cores import worker_threads
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun_export.architectures import DecoderSpec
+from edgerun_export.calibrate.costs import Cost
 from edgerun_export.calibrate.fitted import FittedLayers
-from edgerun_export.calibrate.layers import Cost, LayerFitter, single_threaded
+from edgerun_export.calibrate.layers import LayerFitter
 from edgerun_export.calibrate.mixed import USUAL_METHOD, check_budget, mixed_recipe, sensitivity_of
 from edgerun_export.calibrate.text import (
     WINDOW_TOKENS,
@@ -23,6 +24,7 @@ from edgerun_export.calibrate.text import (
     CalibrationText,
     read_calibration,
 )
+from edgerun_export.calibrate.workers import single_threaded
 from edgerun_export.quantize import block_layout, method_for
 from edgerun_export.quantize.method import Needs
 from edgerun_export.recipe import Recipe, TensorRecipe
@@ -222,6 +224,12 @@ def _warnings(fitter: LayerFitter, options: CalibrationOptions, windows: int) ->
             f"{sum(fitter.silent.values())} inputs of {len(fitter.silent)} projections, first "
             f"{next(iter(fitter.silent))}, were zero in all of the calibration text; the weights "
             "that read them are rounded one by one"
+        )
+    if fitter.singular:
+        warnings.append(
+            f"inputs of {len(fitter.singular)} projections, first {fitter.singular[0]}, hang "
+            "together so that more than a hundredth was added to their mean square; more text "
+            "makes better weights"
         )
     return warnings
 

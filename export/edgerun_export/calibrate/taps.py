@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun_export.architectures import DecoderSpec, Projection
-from edgerun_export.source.weights import SourceWeights
+from edgerun_export.calibrate.weights import LayerWeights
 from edgerun_export.verify.numpy_model import Layer, Observer
 
 F32 = NDArray[np.float32]
@@ -19,43 +19,6 @@ F32 = NDArray[np.float32]
 Group: TypeAlias = tuple[Projection, ...]
 Run: TypeAlias = Callable[[Layer, F32], F32]
 _TO_RESIDUAL = ("o_proj", "down_proj")
-
-
-class LayerWeights:
-    """The tensors of one layer in memory, by Hugging Face name."""
-
-    def __init__(self, tensors: Mapping[str, F32]) -> None:
-        self._tensors = dict(tensors)
-
-    def vector(self, name: str) -> F32:
-        return self._tensors[name]
-
-    def matrix(self, name: str) -> F32:
-        return self._tensors[name]
-
-    def head_name(self) -> str:
-        raise KeyError("a layer has no head")
-
-    def rows(self, name: str, rows: slice) -> F32:
-        return self._tensors[name][rows]
-
-    def replace(self, name: str, value: F32) -> None:
-        """Gives a tensor other values."""
-        self._tensors[name] = value
-
-    def copy(self) -> LayerWeights:
-        """Another of the same tensors, in which others can be put."""
-        return LayerWeights(self._tensors)
-
-
-def layer_tensors(source: SourceWeights, layer: int) -> dict[str, F32]:
-    """Reads all tensors of a layer."""
-    shapes = source.spec.tensors()
-    names = [name for name in shapes if name.startswith(f"model.layers.{layer}.")]
-    return {
-        name: source.matrix(name) if len(shapes[name]) == 2 else source.vector(name)
-        for name in names
-    }
 
 
 @dataclass(slots=True)

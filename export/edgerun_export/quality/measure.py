@@ -14,11 +14,13 @@ from typing import Any
 from edgerun._version import __version__
 from edgerun.errors import InputError
 from edgerun.files.private import write_atomically
+from edgerun_export.calibrate.costs import Cost
 from edgerun_export.calibrate.fitted import FittedLayers
-from edgerun_export.calibrate.layers import Cost, LayerFitter, single_threaded
+from edgerun_export.calibrate.layers import LayerFitter
 from edgerun_export.calibrate.mixed import check_budget, mixed_recipe, sensitivity_of
 from edgerun_export.calibrate.sensitivity import Sensitivity
 from edgerun_export.calibrate.text import CalibrationText, Sample
+from edgerun_export.calibrate.workers import single_threaded
 from edgerun_export.quality.settings import Setting
 from edgerun_export.recipe import Recipe, make_recipe
 from edgerun_export.rules import check_offsets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -100,6 +101,23 @@ def slab(packed: PackedWeight, rows: slice) -> PackedWeight:
         scales=packed.scales[rows],
         zeros=zeros,
         offsets=offsets,
+    )
+
+
+def joined(slabs: Sequence[PackedWeight]) -> PackedWeight:
+    """The matrix of which these are the rows, one after the other."""
+    first = slabs[0]
+    if len(slabs) == 1:
+        return first
+    zeros = [each.zeros for each in slabs if each.zeros is not None]
+    offsets = [each.offsets for each in slabs if each.offsets is not None]
+    return replace(
+        first,
+        shape=(sum(each.shape[0] for each in slabs), first.shape[1]),
+        codes=np.concatenate([each.codes for each in slabs]),
+        scales=np.concatenate([each.scales for each in slabs]),
+        zeros=np.concatenate(zeros) if zeros else None,
+        offsets=np.concatenate(offsets, axis=1) if offsets else None,
     )
 
 

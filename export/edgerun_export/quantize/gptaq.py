@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from edgerun.formats.base import BlockFormat, PackedWeight
 from edgerun_export.quantize.blocks import pack
-from edgerun_export.quantize.hessian import corrected, damped, importance, rounded_in_turn
+from edgerun_export.quantize.columns import corrected, importance, rounded_in_turn
 from edgerun_export.quantize.method import Inputs, Method, Needs
 from edgerun_export.quantize.mse import searched_grid
 
@@ -21,10 +21,9 @@ def fit(rows: F32, layout: BlockFormat, block: int, inputs: Inputs | None) -> Pa
     which minimises the same error: given the columns that are rounded, the others are the least
     squares solution of the whole problem.
     """
-    assert inputs is not None
-    hessian = damped(inputs, block)
-    target = corrected(rows, inputs, hessian, block, residual=False)
-    grid = searched_grid(target, layout, block, importance(hessian))
+    assert inputs is not None and inputs.hessian is not None
+    hessian, target = inputs.hessian, corrected(rows, inputs, block)
+    grid = searched_grid(target, layout, block, importance(hessian, block))
     codes = rounded_in_turn(grid.centred(target), hessian, grid.scales, layout)
     return pack(codes, grid, layout, block, rows.shape[1])
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from edgerun.formats.base import BlockFormat, PackedWeight
 from edgerun_export.quantize.blocks import pack
-from edgerun_export.quantize.hessian import damped, importance, rounded_in_turn, weights
+from edgerun_export.quantize.columns import importance, rounded_in_turn, weights
 from edgerun_export.quantize.method import Inputs, Method, Needs
 from edgerun_export.quantize.mse import searched_grid
 
@@ -20,9 +20,9 @@ def fit(rows: F32, layout: BlockFormat, block: int, inputs: Inputs | None) -> Pa
     Scales are those of ``mse``, errors weighed by the Hessian's diagonal, and stay as they are,
     so that columns can go in any order.
     """
-    assert inputs is not None
-    hessian, target = damped(inputs, block), weights(rows, block)
-    grid = searched_grid(target, layout, block, importance(hessian))
+    assert inputs is not None and inputs.hessian is not None
+    hessian, target = inputs.hessian, weights(rows, block)
+    grid = searched_grid(target, layout, block, importance(hessian, block))
     codes = rounded_in_turn(grid.centred(target), hessian, grid.scales, layout)
     return pack(codes, grid, layout, block, rows.shape[1])
 

@@ -1,198 +1,156 @@
-"""What the methods share that know how the inputs of a matrix hang together."""
+"""How the inputs of a matrix hang together, in the memory of one square matrix."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.formats.base import BlockFormat
-from edgerun_export.quantize.blocks import Grid, padded
-from edgerun_export.quantize.factor import inverse_factor
-from edgerun_export.quantize.method import Inputs
-from edgerun_export.quantize.mse import searched_grid
+from edgerun_export.quantize.factor import (
+    inverse_factor,
+    multiply_upper,
+    multiply_upper_transposed,
+    put_upper,
+)
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 DAMPING = 0.01  # of the mean of the diagonal, as GPTQ has it
-_PANEL = 32  # columns between which changes are made good at once, before all others
+_GROWTH = 10.0  # of the damping where that was too little
+_STRIP = 512  # rows that are multiplied at a time
+_PANEL = 128  # rows that are put in order at a time
 
 
-def damped(inputs: Inputs, block: int) -> F64:
-    """The Hessian ``[K', K']`` with a little on its diagonal, K padded to whole blocks.
+class Hessian:
+    """The mean products H of any two inputs, with a little on the diagonal.
 
-    Inputs that were silent in all of the text are rounded as if they were independent of others.
-    """
-    assert inputs.hessian is not None, "a method that needs it"
-    hessian = inputs.hessian
-    extra = -len(hessian) % block
-    mean = float(np.trace(hessian)) / len(hessian)
-    whole: F64 = np.pad(hessian, ((0, extra), (0, extra)))
-    whole[np.diag_indices_from(whole)] += DAMPING * mean if mean > 0 else 1.0
-    return whole
-
-
-def weights(rows: F32, block: int) -> F64:
-    """Rows as float64 ``[n, K']``, K padded to whole blocks."""
-    return padded(rows.astype(np.float64), block)
-
-
-def corrected(rows: F32, inputs: Inputs, hessian: F64, block: int, *, residual: bool) -> F64:
-    """Weights that give what the source's give, from inputs that are no longer the source's.
-
-    They minimise the mean of ``|W x_source + r_source - W' x - r|^2`` over float W'. GPTAQ (Li et
-    al. 2025) and QEP (Arai and Ichikawa 2025, equation 8) have the first difference; with
-    ``residual`` what earlier layers did wrong to the sum that the output is added to is made up
-    for as well, as far as x tells.
-
-    Returns:
-        float64 ``[n, K']``.
-    """
-    whole = weights(rows, block)
-    if inputs.drift is None and (inputs.residual is None or not residual):
-        return whole
-    change = np.zeros((len(rows), len(inputs.importance)))
-    if inputs.drift is not None:
-        change += rows.astype(np.float64) @ inputs.drift
-    if residual and inputs.residual is not None:
-        change += inputs.residual
-    whole += np.linalg.solve(hessian, padded(change, block).T).T
-    return whole
-
-
-def importance(hessian: F64) -> F64:
-    """The diagonal, relative to its mean."""
-    diagonal: F64 = np.diag(hessian)
-    relative: F64 = diagonal / diagonal.mean()
-    return relative
-
-
-def rounded_in_turn(target: F64, hessian: F64, scales: F64, layout: BlockFormat) -> F64:
-    """Rounds column by column; those that follow make up for what each one lost.
-
-    GPTQ (Frantar et al. 2022, algorithm 1), with columns in descending order of the Hessian's
-    diagonal and scales that are given.
+    H lies below the diagonal of a matrix. Above it is what GPTQ rounds by, as soon as somebody
+    asks for it: the triangle U with ``UᵀU = H⁻¹``, columns and rows in ``order``. So both take
+    the memory of one.
 
     Args:
-        target: weights ``[n, K]``.
-        hessian: positive definite ``[K, K]``.
-        scales: ``[n, blocks]`` of equal width; where one is 0, codes are.
-        layout: format of the codes.
+        products: float64 ``[K, K]``, of which what is below the diagonal and on it is read; it is
+            taken over.
+        damping: what is added to the diagonal, relative to its mean.
 
-    Returns:
-        Integer codes as float64 ``[n, K]``.
+    Attributes:
+        diagonal: of H with what is added, float64 ``[K]``.
+        added: to the diagonal.
+        was_singular: whether more was added than ``damping`` says, because H had no U.
     """
-    order = np.argsort(-np.diag(hessian), kind="stable")
-    factor = inverse_factor(hessian[np.ix_(order, order)])
-    # A column of weights is a row here, so that it lies in one piece.
-    rest = np.ascontiguousarray(target.T[order])
-    steps = _steps(scales, target.shape[1])[order]
-    codes = np.zeros_like(rest)
-    for start in range(0, len(rest), _PANEL):
-        stop = min(start + _PANEL, len(rest))
-        errors = np.empty((stop - start, rest.shape[1]))
-        for at in range(start, stop):
-            codes[at] = _nearest(rest[at], steps[at], layout)
-            error = (rest[at] - codes[at] * steps[at]) / factor[at, at]
-            rest[at + 1 : stop] -= factor[at, at + 1 : stop, None] * error
-            errors[at - start] = error
-        rest[stop:] -= factor[start:stop, stop:].T @ errors
-    in_order = np.empty_like(codes)
-    in_order[order] = codes
-    return np.ascontiguousarray(in_order.T)
 
+    def __init__(self, products: F64, damping: float = DAMPING) -> None:
+        self._matrix = products
+        self.diagonal: F64 = products.diagonal().copy()
+        mean = float(self.diagonal.mean())
+        self.added = damping * mean if mean > 0 else 1.0
+        self.diagonal += self.added
+        self.was_singular = False
+        self._lock = Lock()
+        self._is_factored = False
 
-def descended(
-    codes: F64, target: F64, hessian: F64, scales: F64, layout: BlockFormat, sweeps: int
-) -> F64:
-    """Gives one column after the other the best codes while all others stay, until none changes.
+    def __len__(self) -> int:
+        return len(self.diagonal)
 
-    QuantEase (Behdin et al. 2023, algorithm 1). No sweep makes ``tr(E H ET)`` larger.
+    @property
+    def importance(self) -> F64:
+        """The diagonal, relative to its mean."""
+        relative: F64 = self.diagonal / self.diagonal.mean()
+        return relative
 
-    Args:
-        codes: those to begin with, ``[n, K]``.
-        target: weights ``[n, K]``.
-        hessian: positive definite ``[K, K]``.
-        scales: ``[n, blocks]``.
-        layout: format of the codes.
-        sweeps: at most so many.
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """Columns in descending order of the diagonal."""
+        return np.argsort(-self.diagonal, kind="stable")
 
-    Returns:
-        Integer codes as float64 ``[n, K]``.
-    """
-    order = np.argsort(-np.diag(hessian), kind="stable")
-    turned = hessian[np.ix_(order, order)]
-    steps = _steps(scales, target.shape[1])[order]
-    now = np.ascontiguousarray(codes.T[order])
-    slope = turned @ (now * steps - target.T[order])
-    for _ in range(sweeps):
-        before = now.copy()
-        for start in range(0, len(now), _PANEL):
-            stop = min(start + _PANEL, len(now))
-            changes = np.empty((stop - start, now.shape[1]))
-            local = slope[start:stop].copy()
-            for at in range(start, stop):
-                best = now[at] * steps[at] - local[at - start] / turned[at, at]
-                new = _nearest(best, steps[at], layout)
-                changes[at - start] = (new - now[at]) * steps[at]
-                local[at - start + 1 :] += turned[at + 1 : stop, at, None] * changes[at - start]
-                now[at] = new
-            slope += turned[:, start:stop] @ changes
-        if np.array_equal(now, before):
-            break
-    in_order = np.empty_like(now)
-    in_order[order] = now
-    return np.ascontiguousarray(in_order.T)
+    def factor(self) -> F64:
+        """U in the upper triangle of ``[K, K]``, in ``order``; what is below is something else.
 
+        Made when it is first asked for. A Hessian that is not positive definite, in spite of what
+        is on its diagonal, gets ten times as much there until it is.
 
-def refitted(codes: F64, target: F64, hessian: F64, scales: F64) -> F64:
-    """The best scales ``[n, blocks]`` for given codes, all of a row together.
+        Raises:
+            numpy.linalg.LinAlgError: it holds an infinity or no number.
+        """
+        if not np.isfinite(self.diagonal).all():
+            raise np.linalg.LinAlgError("products of inputs are infinite or no number")
+        with self._lock:
+            while not self._is_factored:
+                self._fill_upper()
+                try:
+                    inverse_factor(self._matrix)
+                    self._is_factored = True
+                except np.linalg.LinAlgError:
+                    self.was_singular = True
+                    more = max(self.added, np.finfo(float).eps * self.diagonal.mean()) * _GROWTH
+                    self.diagonal += more - self.added
+                    self.added = more
+        return self._matrix
 
-    With q_g the codes of a block, and zero elsewhere, they solve
-    ``sum_h (q_g H q_h) s_h = q_g H w``. A block of zero codes keeps its scale.
-    """
-    rows, blocks = scales.shape
-    width = codes.shape[1] // blocks
-    cut = codes.reshape(rows, blocks, width)
-    right = np.einsum("ngk,ngk->ng", (target @ hessian).reshape(cut.shape), cut)
-    products = np.empty((rows, blocks, blocks))
-    for block in range(blocks):
-        reach = cut[:, block] @ hessian[block * width : (block + 1) * width]
-        products[:, block] = np.einsum("ngk,ngk->ng", reach.reshape(cut.shape), cut)
-    empty = ~cut.any(axis=2)
-    diagonal = np.einsum("ngg->ng", products)
-    diagonal[:] = np.where(empty, 1.0, diagonal)
-    solved = np.linalg.solve(products, np.where(empty, scales, right)[..., None])[..., 0]
-    return np.asarray(solved)
+    def product(self, values: F64) -> F64:
+        """``H values`` of ``[K, n]``."""
+        out = np.empty_like(values)
+        for start in range(0, len(self), _STRIP):
+            stop = min(start + _STRIP, len(self))
+            left = self._matrix[start:stop, :start]
+            out[start:stop] = self.corner(start, stop) @ values[start:stop]
+            out[start:stop] += left @ values[:start]
+            out[:start] += left.T @ values[start:stop]
+        return out
 
+    def corner(self, start: int, stop: int) -> F64:
+        """Rows and columns from ``start`` to ``stop``."""
+        below: F64 = np.tril(self._matrix[start:stop, start:stop], -1)
+        below += below.T
+        below[np.diag_indices_from(below)] = self.diagonal[start:stop]
+        return below
 
-def settled(
-    target: F64, hessian: F64, layout: BlockFormat, block: int, rounds: int = 2, sweeps: int = 2
-) -> tuple[F64, Grid[np.float64]]:
-    """Codes ``[n, K]`` and a grid of which neither alone can be improved much.
+    def spread(self, start: int, changes: F64, out: F64) -> None:
+        """Adds ``H[:, start : start + n] changes`` of ``[n, m]`` to ``[K, m]``."""
+        stop = start + len(changes)
+        out[:start] += self._matrix[start:stop, :start].T @ changes
+        out[start:stop] += self.corner(start, stop) @ changes
+        out[stop:] += self._matrix[stop:, start:stop] @ changes
 
-    Begins with GPTQ's, then fits scales and codes in turns; zero points stay. No step makes the
-    error larger.
-    """
-    grid = searched_grid(target, layout, block, importance(hessian))
-    codes = rounded_in_turn(grid.centred(target), hessian, grid.scales, layout)
-    for _ in range(rounds):
-        grid = _refitted(codes, target, hessian, grid)
-        codes = descended(codes, grid.centred(target), hessian, grid.scales, layout, sweeps)
-    return codes, _refitted(codes, target, hessian, grid)
+    def reach(self, start: int, values: F64) -> F64:
+        """``values H[start : start + n, : start + n]`` of ``[m, n]``."""
+        stop = start + values.shape[1]
+        out = np.empty((len(values), stop))
+        np.matmul(values, self._matrix[start:stop, :start], out=out[:, :start])
+        np.matmul(values, self.corner(start, stop), out=out[:, start:])
+        return out
 
+    def solve(self, values: F64) -> F64:
+        """``values H⁻¹`` of ``[n, K]``."""
+        factor, order = self.factor(), self.order
+        turned = np.ascontiguousarray(values.T[order])
+        multiply_upper(factor, turned)
+        multiply_upper_transposed(factor, turned)
+        out = np.empty_like(values)
+        out[:, order] = turned.T
+        return out
 
-def _refitted(codes: F64, target: F64, hessian: F64, grid: Grid[np.float64]) -> Grid[np.float64]:
-    scales = refitted(grid.integers(codes), target, hessian, grid.scales)
-    return replace(grid, scales=scales)
+    def error(self, difference: F32 | F64) -> float:
+        """Mean squared error of outputs if weights ``[n, K]`` differ so; nothing is added to H."""
+        total = 0.0
+        step = max(1, (1 << 21) // len(self))
+        for start in range(0, len(difference), step):
+            part = difference[start : start + step].T.astype(np.float64)
+            total += float(np.einsum("kn,kn->", part, self.product(part) - self.added * part))
+        return total
 
+    def whole(self) -> F64:
+        """H with what is added, symmetric ``[K, K]``; a copy."""
+        return self.corner(0, len(self))
 
-def _steps(scales: F64, columns: int) -> F64:
-    """The scale of every weight, ``[K, n]``."""
-    return np.repeat(scales.T, columns // scales.shape[1], axis=0)
-
-
-def _nearest(values: F64, steps: F64, layout: BlockFormat) -> F64:
-    ratio = np.divide(values, steps, out=np.zeros_like(values), where=steps != 0)
-    return np.clip(np.rint(ratio), layout.low, layout.high)
+    def _fill_upper(self) -> None:
+        """Puts H above the diagonal, in ``order``."""
+        order = self.order
+        for start in range(0, len(self), _PANEL):
+            stop = min(start + _PANEL, len(self))
+            rows, columns = order[start:stop, None], order[start:]
+            block = self._matrix[np.maximum(rows, columns), np.minimum(rows, columns)]
+            block[np.diag_indices(stop - start)] = self.diagonal[order[start:stop]]
+            put_upper(self._matrix[start:stop, start:stop], block[:, : stop - start])
+            self._matrix[start:stop, stop:] = block[:, stop - start :]

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from edgerun.formats.base import BlockFormat, PackedWeight
 from edgerun_export.quantize.blocks import pack
-from edgerun_export.quantize.hessian import corrected, damped, settled
+from edgerun_export.quantize.columns import corrected, settled
 from edgerun_export.quantize.method import Inputs, Method, Needs
 
 F32 = NDArray[np.float32]
@@ -19,11 +19,9 @@ def fit(rows: F32, layout: BlockFormat, block: int, inputs: Inputs | None) -> Pa
     Every matrix is fitted to give what the source's gives (as ``gptaq``), and those that add to
     the residual stream bring it back to the source's as far as their inputs tell how it strayed.
     """
-    assert inputs is not None
-    hessian = damped(inputs, block)
-    target = corrected(rows, inputs, hessian, block, residual=True)
-    codes, grid = settled(target, hessian, layout, block)
+    assert inputs is not None and inputs.hessian is not None
+    codes, grid = settled(corrected(rows, inputs, block), inputs.hessian, layout, block)
     return pack(codes, grid, layout, block, rows.shape[1])
 
 
-METHOD = Method(fit, Needs.SOURCE, makes_zeros=True)
+METHOD = Method(fit, Needs.RESIDUAL, makes_zeros=True)

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from edgerun.activations.base import UNCHANGED
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun_export.architectures import DecoderSpec, Projection
-from edgerun_export.calibrate.moments import Moments
-from edgerun_export.calibrate.taps import LayerWeights, all_groups, layer_tensors, observe
+from edgerun_export.calibrate.moments import Moments, Tokens
+from edgerun_export.calibrate.taps import all_groups, observe
 from edgerun_export.calibrate.text import CalibrationText
+from edgerun_export.calibrate.weights import LayerWeights
 from edgerun_export.quantize import block_layout, quantise_rows
 from edgerun_export.quantize.method import Inputs, Needs
 from edgerun_export.recipe import Recipe, TensorRecipe
@@ -58,7 +59,7 @@ def apply(source: SourceWeights, recipe: Recipe, text: CalibrationText | None) -
     some = text.windows[:: -(-len(text.windows) // _WINDOWS)]
     stream = [embedded(spec, source, window) for window in some]
     for layer in range(spec.num_layers):
-        weights = LayerWeights(layer_tensors(source, layer))
+        weights = LayerWeights(source, layer)
         seen = _inputs(spec, weights, layer, stream)
         for pair in _pairs(spec, layer):
             scales = _scales(pair, weights, seen[pair.readers[0].path], recipe, layer)
@@ -71,11 +72,11 @@ def _inputs(
     spec: DecoderSpec, weights: LayerWeights, layer: int, stream: Sequence[F32]
 ) -> dict[str, Inputs]:
     groups = all_groups(spec, layer)
-    sums = {group[0].path: Moments(Needs.HESSIAN) for group in groups}
+    sums = {group[0].path: Moments(Needs.HESSIAN, group[0].in_features) for group in groups}
     for hidden in stream:
         for path, value in observe(spec, weights, layer, hidden, groups).inputs.items():
-            sums[path].add(value)
-    return {group[0].path: sums[group[0].path].means(group[0].in_features) for group in groups}
+            sums[path].add([Tokens(value)])
+    return {path: moments.means() for path, moments in sums.items()}
 
 
 def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
@@ -124,7 +125,7 @@ def _error(rows: F32, scales: F32, inputs: Inputs, kind: TensorRecipe) -> float:
     packed = quantise_rows(rows * scales, kind.weights, kind.group_size)
     difference = block_layout(kind.weights).unpack(packed) / scales - rows
     assert inputs.hessian is not None
-    return float(np.einsum("nk,nk->", difference @ inputs.hessian, difference))
+    return inputs.hessian.error(difference)
 
 
 def _scale(

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from edgerun.discovery import entries
 from edgerun.errors import UnsupportedError
-from edgerun_export.calibrate.layers import single_threaded
 from edgerun_export.calibrate.text import CalibrationText
+from edgerun_export.calibrate.workers import single_threaded
 from edgerun_export.recipe import Recipe
 from edgerun_export.source.weights import SourceWeights
 from edgerun_export.transforms.transform import Transform

@@ -5,6 +5,7 @@ It shares no code with the graph or the quantisers, and handles one sequence wit
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -75,11 +76,19 @@ def embedded(spec: DecoderSpec, weights: Weights, ids: NDArray[np.int64]) -> F32
 
 def predicted(spec: DecoderSpec, weights: Weights, hidden: F32) -> F32:
     """Logits ``[tokens, vocab]`` of what the last layer gives."""
+    parts = [logits for _, logits in predicted_parts(spec, weights, hidden)]
+    return np.concatenate(parts, axis=1)
+
+
+def predicted_parts(
+    spec: DecoderSpec, weights: Weights, hidden: F32
+) -> Iterator[tuple[slice, F32]]:
+    """The same for one part of the vocabulary after the other, ``[tokens, n]`` with its ids."""
     hidden = _norm(hidden, weights.vector(spec.final_norm_weight), spec.norm_eps)
-    starts = range(0, spec.vocab_size, _HEAD_ROWS)
-    parts = [slice(at, min(at + _HEAD_ROWS, spec.vocab_size)) for at in starts]
     head = weights.head_name()
-    return np.concatenate([hidden @ weights.rows(head, part).T for part in parts], axis=1)
+    for start in range(0, spec.vocab_size, _HEAD_ROWS):
+        part = slice(start, min(start + _HEAD_ROWS, spec.vocab_size))
+        yield part, hidden @ weights.rows(head, part).T
 
 
 class Observer:

@@ -8,10 +8,10 @@ import pytest
 
 from edgerun.errors import InputError, UnsupportedError
 from edgerun_export.calibrate.budget import Choice, allocate, hull
-from edgerun_export.calibrate.layers import single_threaded
 from edgerun_export.calibrate.mixed import _bytes, _kinds
 from edgerun_export.calibrate.sensitivity import SensitivityMeter
 from edgerun_export.calibrate.step import CalibrationOptions, checked_budget
+from edgerun_export.calibrate.workers import single_threaded
 from edgerun_export.cli import _choices
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout, quantise_rows

@@ -9,24 +9,21 @@ import numpy as np
 import pytest
 
 from edgerun.errors import CheckpointError, MissingDependencyError, UnsupportedError
-from edgerun_export.calibrate import layers
+from edgerun_export.calibrate import layers, observed
 from edgerun_export.calibrate.fitted import FittedLayers
-from edgerun_export.calibrate.layers import LayerFitter, single_threaded
-from edgerun_export.calibrate.moments import Moments
+from edgerun_export.calibrate.layers import LayerFitter
+from edgerun_export.calibrate.moments import Moments, Tokens
 from edgerun_export.calibrate.step import CalibrationOptions, calibrate, with_methods
-from edgerun_export.calibrate.taps import (
-    LayerWeights,
-    all_groups,
-    layer_tensors,
-    observe,
-    parts,
-)
+from edgerun_export.calibrate.streams import Stream
+from edgerun_export.calibrate.taps import all_groups, observe, parts
 from edgerun_export.calibrate.text import CalibrationText, Sample
+from edgerun_export.calibrate.weights import LayerWeights
+from edgerun_export.calibrate.workers import single_threaded
 from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.onnx_graph import OnnxGraph
 from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.pipeline import ExportOptions, export
-from edgerun_export.quantize import block_layout
+from edgerun_export.quantize import block_layout, quantise_rows
 from edgerun_export.quantize.method import Needs
 from edgerun_export.recipe import make_recipe
 from edgerun_export.rules import with_rules
@@ -85,7 +82,7 @@ def test_projections_see_what_a_pass_over_the_model_gives_them(name, golden, sou
     """The last stage's inputs times its weights are what the layer adds in the end."""
     source = source_weights(golden(name))
     spec = source.spec
-    weights = LayerWeights(layer_tensors(source, 0))
+    weights = LayerWeights(source, 0)
     hidden = np.random.default_rng(0).standard_normal((9, spec.hidden_size)).astype(np.float32)
     stages = [stage for part in parts(spec, 0) for stage in part.stages]
     seen = [observe(spec, weights, 0, hidden, groups) for groups in stages]
@@ -101,64 +98,88 @@ def test_projections_see_what_a_pass_over_the_model_gives_them(name, golden, sou
     assert bool(seen[3].residuals) is is_dense  # what experts add is weighed first
 
 
-def test_moments_are_means_over_all_tokens():
+@pytest.mark.parametrize("width", [4, 600])  # one strip, and more
+def test_moments_are_means_over_all_tokens(width):
     random = np.random.default_rng(0)
-    x, source = (random.standard_normal((30, 4)).astype(np.float32) for _ in range(2))
-    strayed = random.standard_normal((30, 3)).astype(np.float32)
-    whole, part, other = (Moments(Needs.SOURCE) for _ in range(3))
-    whole.add(x, source, strayed)
-    part.add(x[:10], source[:10], strayed[:10])
-    other.add(x[10:], source[10:], strayed[10:])
-    part.merge(other)
-    expected = {
-        "importance": np.square(x).mean(axis=0),
-        "hessian": x.T @ x / 30,
-        "drift": (source - x).T @ x / 30,
-        "residual": strayed.T @ x / 30,
-    }
-    for means in (whole.means(4), part.means(4)):
-        for name, value in expected.items():
-            np.testing.assert_allclose(getattr(means, name), value, rtol=1e-5, atol=1e-6)
-    silent = Moments(Needs.HESSIAN).means(4)
-    assert not silent.hessian.any() and not silent.importance.any()
+    x, drift = (random.standard_normal((30, width)).astype(np.float32) for _ in range(2))
+    change = random.standard_normal((30, 3)).astype(np.float32)
+    moments = Moments(Needs.RESIDUAL, width)
+    moments.add([Tokens(x[:10], drift[:10], change[:10]), Tokens(x[10:25], drift[10:25])])
+    moments.add([Tokens(x[25:])])
+    means = moments.means()
+    np.testing.assert_allclose(means.importance, np.square(x).mean(axis=0), rtol=1e-5)
+    expected = x.T @ x / 30
+    expected[np.diag_indices(width)] += means.hessian.added
+    np.testing.assert_allclose(means.hessian.whole(), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(means.drift, drift[:25].T @ x[:25] / 30, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(means.change, change[:10].T @ x[:10] / 30, rtol=1e-5, atol=1e-6)
+    silent = Moments(Needs.HESSIAN, width).means()
+    assert silent.hessian.error(np.ones((2, width))) == 0 and not silent.importance.any()
 
 
-def test_means_and_merged_sums_take_the_place_of_sums():
-    """Of K = 8,192 a copy is half a gigabyte."""
-    x = np.random.default_rng(0).standard_normal((8, 512)).astype(np.float32)
-    part, total = Moments(Needs.HESSIAN), Moments(Needs.HESSIAN)
-    part.add(x)
+def test_one_matrix_is_all_that_its_inputs_take():
+    """Sums, their means, the triangle, and what is rounded by it: of K = 8,192 half a gigabyte."""
+    random, width = np.random.default_rng(0), 2048
+    x = random.standard_normal((64, width)).astype(np.float32)
+    rows = random.standard_normal((4, width)).astype(np.float32)
     tracemalloc.start()
-    total.merge(part)
-    total.means(512)
+    moments = Moments(Needs.RESIDUAL, width)
+    moments.add([Tokens(x, change=x[:, :4])])
+    quantise_rows(rows, "int4", 32, "residual", moments.means())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 8 * 512**2 / 2
+    assert peak < 1.6 * 8 * width**2  # some strips and panels of this width are a tenth each
 
 
-def test_many_sums_are_not_made_at_once(golden, source_weights, tmp_path, monkeypatch):
-    """Four threads, and memory for the sums of one chunk of windows."""
-    source, alive, most = source_weights(golden("llama")), set(), []
+def test_sums_of_few_experts_are_made_at_once(golden, source_weights, tmp_path, monkeypatch):
+    source, alive, most = source_weights(golden("mixtral")), [], []
 
     class Counted(Moments):
-        def add(self, *values):
-            alive.add(id(self))
+        def __init__(self, *given):
+            alive.append(self)
             most.append(len(alive))
-            super().add(*values)
+            super().__init__(*given)
 
-        def merge(self, other):
-            alive.discard(id(other))
-            super().merge(other)
+        def means(self):
+            alive.remove(self)
+            return super().means()
 
-    monkeypatch.setattr(layers, "Moments", Counted)
-    monkeypatch.setattr(layers, "_MOMENTS_BYTES", 1)
-    fitted(source, tmp_path / "one", make_recipe("int4", method="residual"), threads=4)
-    assert max(most) == 1
-    most.clear()
-    monkeypatch.undo()
-    monkeypatch.setattr(layers, "Moments", Counted)
-    fitted(source, tmp_path / "many", make_recipe("int4", method="residual"), threads=4)
+    monkeypatch.setattr(observed, "Moments", Counted)
+    many, _ = fitted(source, tmp_path / "many", make_recipe("int4", method="residual"))
     assert max(most) > 1
+    most.clear()
+    monkeypatch.setattr(observed, "_MOMENTS_BYTES", 1)
+    few, _ = fitted(source, tmp_path / "few", make_recipe("int4", method="residual"))
+    assert max(most) == 1
+    assert contents(few, source.spec) == contents(many, source.spec)
+
+
+@pytest.mark.parametrize("method", ["mse", "gptq", "residual"])
+def test_slabs_of_rows_make_what_all_rows_make(
+    method, golden, source_weights, tmp_path, monkeypatch
+):
+    source = source_weights(golden("llama"))
+    recipe = make_recipe("int4", method=method, scales="fp16")
+    whole, _ = fitted(source, tmp_path / "whole", recipe)
+    monkeypatch.setattr(layers, "_SLAB_WEIGHTS", 2000)
+    parts, _ = fitted(source, tmp_path / "parts", recipe)
+    for name in contents(whole, source.spec):
+        one, other = (block_layout("int4").unpack(each.packed(name)) for each in (whole, parts))
+        assert np.square(one - other).mean() < 1e-4 * np.square(one).mean()
+
+
+def test_what_lies_between_layers_is_on_disk(tmp_path):
+    random = np.random.default_rng(0)
+    windows = [random.standard_normal((tokens, 8)).astype(np.float32) for tokens in (5, 3, 5)]
+    with Stream(tmp_path) as stream:
+        for number in (2, 0, 1, 2):
+            stream[number] = windows[number]
+        stream[0] = -windows[0]
+        np.testing.assert_array_equal(stream[0], -windows[0])
+        np.testing.assert_array_equal(stream[1], windows[1])
+        np.testing.assert_array_equal(stream[2], windows[2])
+        assert stream.windows() == [2, 0, 1]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral"])

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from edgerun_export.quantize import block_layout, quantise_rows
-from edgerun_export.quantize.hessian import (
+from edgerun_export.quantize.columns import (
     corrected,
-    damped,
     descended,
     refitted,
     rounded_in_turn,
     weights,
 )
+from edgerun_export.quantize.hessian import Hessian
 from edgerun_export.quantize.method import Inputs
 from edgerun_export.quantize.mse import searched_scales
 
@@ -28,11 +28,20 @@ def problem(seed=0, columns=COLUMNS, tokens=200):
     return rows, mixed
 
 
+def products(x):
+    return x.T @ x / len(x)
+
+
 def inputs(x, source=None, residual=None):
     count = len(x)
     drift = None if source is None else (source - x).T @ x / count
     strayed = None if residual is None else residual.T @ x / count
-    return Inputs((x * x).mean(axis=0), x.T @ x / count, drift, strayed)
+    return Inputs((x * x).mean(axis=0), Hessian(products(x)), drift, strayed)
+
+
+def hessian_of(x):
+    """As methods have it, and as a matrix."""
+    return Hessian(products(x)), Hessian(products(x)).whole()
 
 
 def loss(rows, packed, hessian):
@@ -59,20 +68,22 @@ def one_by_one(target, hessian, scales, layout, block):
 @pytest.mark.parametrize("seed", range(3))
 def test_gptq_finds_the_codes_of_the_direct_computation(name, seed):
     rows, x = problem(seed)
-    layout, hessian = block_layout(name), damped(inputs(x), BLOCK)
+    layout, (hessian, matrix) = block_layout(name), hessian_of(x)
     target = weights(rows, BLOCK)
     scales = searched_scales(target, layout, BLOCK)
-    expected = one_by_one(target, hessian, scales, layout, BLOCK)
+    expected = one_by_one(target, matrix, scales, layout, BLOCK)
     np.testing.assert_array_equal(rounded_in_turn(target, hessian, scales, layout), expected)
 
 
 def test_columns_behind_the_first_panel_are_made_up_for_as_well():
     rows, x = problem(columns=80, tokens=400)
-    layout, hessian = block_layout("int4"), damped(inputs(x), 32)
+    layout, (hessian, matrix) = block_layout("int4"), hessian_of(x)
     target = weights(rows, 32)
     scales = searched_scales(target, layout, 32)
-    expected = one_by_one(target, hessian, scales, layout, 32)
-    np.testing.assert_array_equal(rounded_in_turn(target, hessian, scales, layout), expected)
+    codes = rounded_in_turn(target, hessian, scales, layout)
+    expected = one_by_one(target[:, :80], matrix, scales, layout, 32)
+    np.testing.assert_array_equal(codes[:, :80], expected)
+    assert not codes[:, 80:].any()
 
 
 @pytest.mark.parametrize("name", ["ternary", "int2", "int4"])
@@ -80,7 +91,7 @@ def test_each_method_loses_less_than_the_one_before(name):
     rows, x = problem(columns=100)
     known = inputs(x)
     losses = [
-        loss(rows, quantise_rows(rows, name, BLOCK, method, known), known.hessian)
+        loss(rows, quantise_rows(rows, name, BLOCK, method, known), products(x))
         for method in ("rtn", "mse", "gptq", "descent")
     ]
     assert losses == sorted(losses, reverse=True)
@@ -89,7 +100,7 @@ def test_each_method_loses_less_than_the_one_before(name):
 
 def test_no_sweep_makes_the_error_larger_and_none_after_the_last_changes_anything():
     rows, x = problem()
-    layout, hessian = block_layout("int2"), damped(inputs(x), BLOCK)
+    layout, (hessian, matrix) = block_layout("int2"), hessian_of(x)
     target = weights(rows, BLOCK)
     scales = searched_scales(target, layout, BLOCK)
     codes = np.zeros_like(target)
@@ -97,7 +108,7 @@ def test_no_sweep_makes_the_error_larger_and_none_after_the_last_changes_anythin
     for _ in range(12):
         codes = descended(codes, target, hessian, scales, layout, 1)
         difference = codes * np.repeat(scales, BLOCK, axis=1) - target
-        errors.append(np.einsum("nk,kl,nl->", difference, hessian, difference))
+        errors.append(np.einsum("nk,kl,nl->", difference, matrix, difference))
     assert errors == sorted(errors, reverse=True)
     np.testing.assert_array_equal(descended(codes, target, hessian, scales, layout, 9), codes)
     for column in range(COLUMNS):  # no other code alone is better
@@ -105,21 +116,21 @@ def test_no_sweep_makes_the_error_larger_and_none_after_the_last_changes_anythin
             other = codes.copy()
             other[:, column] = code
             difference = other * np.repeat(scales, BLOCK, axis=1) - target
-            each = np.einsum("nk,kl,nl->n", difference, hessian, difference)
+            each = np.einsum("nk,kl,nl->n", difference, matrix, difference)
             best = codes * np.repeat(scales, BLOCK, axis=1) - target
-            assert (each >= np.einsum("nk,kl,nl->n", best, hessian, best) * (1 - 1e-9)).all()
+            assert (each >= np.einsum("nk,kl,nl->n", best, matrix, best) * (1 - 1e-9)).all()
 
 
 def test_refitted_scales_are_the_least_squares_solution():
     rows, x = problem()
-    layout, hessian = block_layout("int2"), damped(inputs(x), BLOCK)
+    layout, (hessian, matrix) = block_layout("int2"), hessian_of(x)
     target = weights(rows, BLOCK)
     scales = searched_scales(target, layout, BLOCK)
     codes = rounded_in_turn(target, hessian, scales, layout)
     codes[0, :BLOCK] = 0  # a block of zeros keeps its scale
-    fitted = refitted(codes, target, hessian, scales)
+    fitted = refitted(codes, target @ matrix, hessian, scales)
     assert fitted[0, 0] == scales[0, 0]
-    root = np.linalg.cholesky(hessian).T
+    root = np.linalg.cholesky(matrix).T
     for row in range(1, ROWS):
         blocks = np.zeros((COLUMNS, 2))
         blocks[:BLOCK, 0], blocks[BLOCK:, 1] = codes[row, :BLOCK], codes[row, BLOCK:]
@@ -134,15 +145,13 @@ def test_corrected_weights_give_what_the_source_gives(residual):
     random = np.random.default_rng(5)
     x = source + 0.3 * random.standard_normal(source.shape)
     strayed = random.standard_normal((len(x), ROWS)) + x[:, :ROWS]
-    known = inputs(x, source, strayed)
-    hessian = damped(known, BLOCK)
-    hold = np.sqrt(len(x) * (hessian[0, 0] - known.hessian[0, 0]))
+    known = inputs(x, source, strayed if residual else None)
+    hold = np.sqrt(len(x) * known.hessian.added)
     goal = source @ rows.T + (strayed if residual else 0)
     left = np.concatenate([x, hold * np.eye(COLUMNS)])
     right = np.concatenate([goal, hold * rows.T.astype(np.float64)])
     expected = np.linalg.lstsq(left, right, rcond=None)[0].T
-    found = corrected(rows, known, hessian, BLOCK, residual=residual)
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(corrected(rows, known, BLOCK), expected, rtol=1e-6, atol=1e-9)
 
 
 def test_methods_that_know_the_source_come_closer_to_its_outputs():
@@ -151,7 +160,8 @@ def test_methods_that_know_the_source_come_closer_to_its_outputs():
     strayed = x[:, :ROWS] * 0.5
     errors, with_residual = {}, {}
     for method in ("gptq", "gptaq", "residual"):
-        packed = quantise_rows(rows, "int8", BLOCK, method, inputs(x, source, strayed))
+        missing = strayed if method == "residual" else None
+        packed = quantise_rows(rows, "int8", BLOCK, method, inputs(x, source, missing))
         made = x @ block_layout("int8").unpack(packed).T
         errors[method] = float(np.square(source @ rows.T - made).sum())
         with_residual[method] = float(np.square(source @ rows.T + strayed - made).sum())
@@ -179,10 +189,54 @@ def test_no_sum_of_a_text_is_singular_once_it_is_damped():
     """However large some inputs are, and though all of them go together."""
     sizes = 10.0 ** np.linspace(-9, 9, COLUMNS)
     x = np.random.default_rng(0).standard_normal((50, 1)) * sizes
-    products = x.astype(np.float32).T @ x.astype(np.float32)  # as they are summed
-    values = np.linalg.eigvalsh(damped(Inputs(np.diag(products), products.astype(float)), BLOCK))
+    sums = x.astype(np.float32).T @ x.astype(np.float32)  # as they are made
+    hessian = Hessian(sums.astype(float))
+    values = np.linalg.eigvalsh(hessian.whole())
+    hessian.factor()
+    assert not hessian.was_singular
     assert values.min() > 0
     assert values.max() / values.min() < 101 * COLUMNS
+
+
+def test_what_has_no_root_gets_more_on_its_diagonal():
+    """As rounded sums may be, of very wide inputs."""
+    sums = products(problem()[1])
+    values, vectors = np.linalg.eigh(sums)
+    values[0] = -0.05 * values.mean()
+    hessian = Hessian((vectors * values) @ vectors.T)
+    before = hessian.added
+    upper = np.triu(hessian.factor())
+    assert hessian.was_singular and hessian.added == pytest.approx(10 * before)
+    order = hessian.order
+    inverse = np.linalg.inv(hessian.whole()[np.ix_(order, order)])
+    np.testing.assert_allclose(upper.T @ upper, inverse, rtol=1e-6, atol=1e-9)
+    sums[3, 3] = np.inf
+    with pytest.raises(np.linalg.LinAlgError):
+        Hessian(sums).factor()
+
+
+def test_one_matrix_holds_what_is_asked_of_it():
+    """Before and after the factor is made beside it; sizes around strips and panels."""
+    random = np.random.default_rng(0)
+    for size in (1, 33, 130, 600):
+        sums = products(random.standard_normal((2 * size, size)))
+        values = random.standard_normal((size, 5))
+        hessian, whole = Hessian(np.tril(sums)), sums + 0.01 * np.eye(size) * np.trace(sums) / size
+        for _ in range(2):
+            np.testing.assert_allclose(hessian.whole(), whole, rtol=1e-12)
+            np.testing.assert_allclose(hessian.product(values), whole @ values, atol=1e-10)
+            start, stop = size // 3, max(size // 2, size // 3 + 1)
+            out = np.ones((size, 5))
+            hessian.spread(start, values[start:stop], out)
+            expected = 1 + whole[:, start:stop] @ values[start:stop]
+            np.testing.assert_allclose(out, expected, atol=1e-10)
+            reach = hessian.reach(start, values[start:stop].T)
+            expected = values[start:stop].T @ whole[start:stop, :stop]
+            np.testing.assert_allclose(reach, expected, atol=1e-10)
+            error = float(np.einsum("kn,kl,ln->", values, sums, values))
+            assert hessian.error(values.T) == pytest.approx(error)
+            solved = hessian.solve(values.T)
+        np.testing.assert_allclose(solved @ whole, values.T, atol=1e-8)
 
 
 def test_importances_decide_what_is_rounded_well():
@@ -190,7 +244,7 @@ def test_importances_decide_what_is_rounded_well():
     x[:, ::2] *= 10
     known = inputs(x)
     plain, weighted = (quantise_rows(rows, "int2", BLOCK, "mse", k) for k in (None, known))
-    importance = np.diag(np.diag(known.hessian))
+    importance = np.diag(known.importance)
     assert loss(rows, weighted, importance) < 0.9 * loss(rows, plain, importance)
 
 

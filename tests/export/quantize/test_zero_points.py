@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from edgerun.errors import UnsupportedError
 from edgerun.formats.base import zero_points
 from edgerun_export.quantize import block_layout, encode_integers, fits, quantise_rows
+from edgerun_export.quantize.hessian import Hessian
 from edgerun_export.quantize.method import Inputs
 
 METHODS = ["rtn", "mse", "gptq", "descent", "gptaq", "residual"]
@@ -25,12 +26,12 @@ def inputs(columns=64):
     x = np.random.default_rng(1).standard_normal((300, columns))
     x[:, 1:] += x[:, :-1]
     hessian = x.T @ x / len(x)
-    return Inputs(np.diag(hessian).copy(), hessian)
+    return Inputs(np.diag(hessian).copy(), Hessian(hessian))
 
 
 def output_error(weights, packed):
     difference = block_layout(packed.format).unpack(packed) - weights
-    return float(np.einsum("nk,kl,nl->", difference, inputs().hessian, difference))
+    return float(np.einsum("nk,kl,nl->", difference, inputs().hessian.whole(), difference))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -47,7 +47,8 @@ def test_rows_are_those_of_the_whole_matrix(transforms, golden, source_weights):
     for name, shape in after.spec.tensors().items():
         if len(shape) == 2:
             some = np.concatenate([after.rows(name, slice(0, 5)), after.rows(name, slice(5, None))])
-            np.testing.assert_array_equal(some, after.matrix(name))
+            # Products of few rows may be summed in another order.
+            np.testing.assert_allclose(some, after.matrix(name), atol=2e-6)
 
 
 def test_a_rotation_spreads_what_stands_out(golden, source_weights):
