@@ -2,7 +2,6 @@
 
 import json
 import sys
-import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +11,8 @@ from edgerun.errors import CheckpointError, MissingDependencyError, UnsupportedE
 from edgerun_export.calibrate import layers, observed
 from edgerun_export.calibrate.fitted import FittedLayers
 from edgerun_export.calibrate.layers import LayerFitter
-from edgerun_export.calibrate.moments import Moments, Tokens
+from edgerun_export.calibrate.moments import Moments
 from edgerun_export.calibrate.step import CalibrationOptions, calibrate, with_methods
-from edgerun_export.calibrate.streams import Stream
 from edgerun_export.calibrate.taps import all_groups, observe, parts
 from edgerun_export.calibrate.text import CalibrationText, Sample
 from edgerun_export.calibrate.weights import LayerWeights
@@ -23,8 +21,7 @@ from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.onnx_graph import OnnxGraph
 from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.pipeline import ExportOptions, export
-from edgerun_export.quantize import block_layout, quantise_rows
-from edgerun_export.quantize.method import Needs
+from edgerun_export.quantize import block_layout
 from edgerun_export.recipe import make_recipe
 from edgerun_export.rules import with_rules
 from edgerun_export.verify.bundle_weights import BundleWeights
@@ -98,39 +95,6 @@ def test_projections_see_what_a_pass_over_the_model_gives_them(name, golden, sou
     assert bool(seen[3].residuals) is is_dense  # what experts add is weighed first
 
 
-@pytest.mark.parametrize("width", [4, 600])  # one strip, and more
-def test_moments_are_means_over_all_tokens(width):
-    random = np.random.default_rng(0)
-    x, drift = (random.standard_normal((30, width)).astype(np.float32) for _ in range(2))
-    change = random.standard_normal((30, 3)).astype(np.float32)
-    moments = Moments(Needs.RESIDUAL, width)
-    moments.add([Tokens(x[:10], drift[:10], change[:10]), Tokens(x[10:25], drift[10:25])])
-    moments.add([Tokens(x[25:])])
-    means = moments.means()
-    np.testing.assert_allclose(means.importance, np.square(x).mean(axis=0), rtol=1e-5)
-    expected = x.T @ x / 30
-    expected[np.diag_indices(width)] += means.hessian.added
-    np.testing.assert_allclose(means.hessian.whole(), expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(means.drift, drift[:25].T @ x[:25] / 30, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(means.change, change[:10].T @ x[:10] / 30, rtol=1e-5, atol=1e-6)
-    silent = Moments(Needs.HESSIAN, width).means()
-    assert silent.hessian.error(np.ones((2, width))) == 0 and not silent.importance.any()
-
-
-def test_one_matrix_is_all_that_its_inputs_take():
-    """Sums, their means, the triangle, and what is rounded by it: of K = 8,192 half a gigabyte."""
-    random, width = np.random.default_rng(0), 2048
-    x = random.standard_normal((64, width)).astype(np.float32)
-    rows = random.standard_normal((4, width)).astype(np.float32)
-    tracemalloc.start()
-    moments = Moments(Needs.RESIDUAL, width)
-    moments.add([Tokens(x, change=x[:, :4])])
-    quantise_rows(rows, "int4", 32, "residual", moments.means())
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1.6 * 8 * width**2  # some strips and panels of this width are a tenth each
-
-
 def test_sums_of_few_experts_are_made_at_once(golden, source_weights, tmp_path, monkeypatch):
     source, alive, most = source_weights(golden("mixtral")), [], []
 
@@ -166,20 +130,6 @@ def test_slabs_of_rows_make_what_all_rows_make(
     for name in contents(whole, source.spec):
         one, other = (block_layout("int4").unpack(each.packed(name)) for each in (whole, parts))
         assert np.square(one - other).mean() < 1e-4 * np.square(one).mean()
-
-
-def test_what_lies_between_layers_is_on_disk(tmp_path):
-    random = np.random.default_rng(0)
-    windows = [random.standard_normal((tokens, 8)).astype(np.float32) for tokens in (5, 3, 5)]
-    with Stream(tmp_path) as stream:
-        for number in (2, 0, 1, 2):
-            stream[number] = windows[number]
-        stream[0] = -windows[0]
-        np.testing.assert_array_equal(stream[0], -windows[0])
-        np.testing.assert_array_equal(stream[1], windows[1])
-        np.testing.assert_array_equal(stream[2], windows[2])
-        assert stream.windows() == [2, 0, 1]
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral"])
