@@ -1,0 +1,203 @@
+"""Ternary weights that are trained: exact in a bundle, and what trains them computes the model."""
+
+import numpy as np
+import pytest
+
+from edgerun_export.checkpoint import open_checkpoint
+from edgerun_export.pipeline import ExportOptions, export
+from edgerun_export.quantize import block_layout, quantise_rows
+from edgerun_export.source.model import interpret
+from edgerun_export.verify.bundle_weights import BundleWeights
+from edgerun_export.verify.numpy_model import forward
+from tools.ternary.codes import GROUP, REACH, Trained, begin
+from tools.torch_llama.save import save_checkpoint
+
+LLAMA = "tests/golden/llama-yarn"
+
+
+@pytest.fixture
+def llama(repo_root):
+    with open_checkpoint(str(repo_root / LLAMA)) as checkpoint:
+        yield checkpoint, interpret(checkpoint)[0]
+
+
+def trained(rows: int, columns: int, seed: int) -> Trained:
+    """Any state: groups without a code, with one, and scales that half precision rounds."""
+    random = np.random.default_rng(seed)
+    units = random.uniform(-1.4, 1.4, (rows, -(-columns // GROUP), GROUP)).astype(np.float32)
+    units[0, 0] = 0.3
+    units[1, 0, 1:] = -0.2
+    scales = random.uniform(1e-3, 0.1, units.shape[:2]).astype(np.float32)
+    return Trained(units, scales, columns)
+
+
+@pytest.mark.parametrize("method", ["rtn", "mse", "gptq"])
+def test_training_begins_with_the_codes_of_a_fit(method):
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((6, 70)).astype(np.float32)
+    rows[2, 32:64] = 0
+    packed = quantise_rows(rows, "ternary", 32, "mse" if method == "gptq" else method)
+    if method == "gptq":  # whose scales have either sign
+        packed.scales[:] *= np.where(random.random(packed.scales.shape) < 0.5, -1, 1)
+    began = begin(packed, rows)
+    expected = block_layout("ternary").unpack(packed)
+    np.testing.assert_allclose(began.values(), expected, rtol=2**-10, atol=1e-7)
+    assert (began.scales > 0).all()
+    codes = np.rint(began.units)
+    assert np.abs(began.units - codes).max() <= REACH + 1e-6
+    assert (began.units.reshape(6, -1)[:, 70:] == 0).all()
+
+
+def test_a_trained_checkpoint_is_exported_to_the_bit(llama, tmp_path):
+    checkpoint, source = llama
+    names = [
+        f"model.layers.{layer}.{projection.path}.weight"
+        for layer in range(source.spec.num_layers)
+        for projection in source.spec.projections(layer)
+    ]
+    changed = {name: trained(*source.shape(name), seed).values() for seed, name in enumerate(names)}
+    norm = source.vector(source.spec.final_norm_weight) * np.float32(1.25)
+    changed[source.spec.final_norm_weight] = norm
+    save_checkpoint(checkpoint, source, changed, tmp_path / "model")
+    for scales in ("fp32", "fp16"):
+        options = ExportOptions(weights="ternary", group_size=GROUP, scales=scales)
+        result = export(str(tmp_path / "model"), tmp_path / scales, options)
+        weights = BundleWeights(result.folder, source.spec)
+        for name in names:
+            np.testing.assert_array_equal(weights.matrix(name), changed[name], err_msg=name)
+        np.testing.assert_array_equal(weights.vector(source.spec.final_norm_weight), norm)
+
+
+def test_a_tensor_of_another_shape_is_not_written(llama, tmp_path):
+    checkpoint, source = llama
+    name = source.spec.final_norm_weight
+    with pytest.raises(ValueError, match=r"model\.norm\.weight"):
+        save_checkpoint(checkpoint, source, {name: np.ones(3, np.float32)}, tmp_path)
+
+
+class TestWithTorch:
+    """What trains."""
+
+    @pytest.fixture(autouse=True)
+    def torch(self):
+        torch = pytest.importorskip("torch")
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        return torch
+
+    @pytest.fixture
+    def ids(self, llama):
+        return np.random.default_rng(0).integers(0, llama[1].spec.vocab_size, (10, 24))
+
+    @pytest.fixture
+    def settings(self, torch):
+        from tools.ternary.blocks import Settings
+
+        return Settings(torch.float32, epochs=20, rate=2e-2, batch=2)
+
+    def test_layers_compute_what_the_numpy_model_does(self, llama, ids, torch):
+        from tools.torch_llama.layer import source_layer
+        from tools.torch_llama.model import Model
+
+        _, source = llama
+        model = Model(source, ids.shape[1], torch.float32)
+        layers = [source_layer(source, at, torch.float32) for at in range(source.spec.num_layers)]
+        with torch.no_grad():
+            logits = model.logits(torch.from_numpy(ids), layers, model.final_norm).numpy()
+        expected = np.stack([forward(source.spec, source, window) for window in ids])
+        assert np.abs(logits - expected).max() <= 1e-5 * np.ptp(expected)
+
+    def test_moments_are_those_of_calibration(self, llama, ids, torch):
+        from edgerun_export.calibrate.moments import Moments
+        from edgerun_export.calibrate.taps import LayerWeights, all_groups, layer_tensors, observe
+        from edgerun_export.quantize.method import Needs
+        from edgerun_export.verify.numpy_model import embedded
+        from tools.ternary.blocks import Stage, Streams
+        from tools.torch_llama.layer import Layer, source_layer
+
+        _, source = llama
+        spec = source.spec
+        here = np.stack([embedded(spec, source, window) for window in ids])
+        there = here + np.random.default_rng(1).standard_normal(here.shape).astype(np.float32)
+        weights = LayerWeights(layer_tensors(source, 0))
+        own = source_layer(source, 0, torch.float32)
+        stage = Stage(Layer(spec, 0, ids.shape[1]), own, own)
+        streams = Streams(torch.from_numpy(here), torch.from_numpy(there), len(ids))
+        groups = all_groups(spec, 0)
+        for part, group in enumerate(groups):
+            sums = Moments(Needs.SOURCE)
+            for window, beside in zip(here, there, strict=True):
+                seen, other = (observe(spec, weights, 0, each, groups) for each in (window, beside))
+                path = group[0].path
+                strayed = None
+                if path in seen.residuals:
+                    strayed = other.residuals[path] - seen.residuals[path]
+                sums.add(seen.inputs[path], other.inputs[path], strayed)
+            expected, found = sums.means(group[0].in_features), stage.moments(part, streams)
+            for name in ("importance", "hessian", "drift", "residual"):
+                first, second = getattr(found, name), getattr(expected, name)
+                assert (first is None) == (second is None), name
+                if second is not None:
+                    assert np.abs(first - second).max() <= 1e-4 * np.abs(second).max() + 1e-9, name
+
+    def test_gradients_pass_through_the_rounding(self, torch):
+        from tools.ternary.matrix import Matrix
+
+        state = trained(4, 70, 3)
+        matrix = Matrix(state, torch.float32)
+        np.testing.assert_allclose(matrix.weight.detach(), state.values(), rtol=1e-3)
+        given = torch.randn(4, 70)
+        (matrix.weight * given).sum().backward()
+        matrix.spread()
+        wide = np.pad(given.numpy(), ((0, 0), (0, 26))).reshape(4, 3, 32)
+        steps = wide * state.scales[..., None]
+        np.testing.assert_allclose(matrix.units.grad, steps, rtol=1e-5)
+        codes = np.clip(np.rint(state.units), -1, 1)
+        np.testing.assert_allclose(
+            matrix.log_scales.grad, (steps * codes).sum(-1), rtol=1e-4, atol=1e-6
+        )
+
+    def test_both_stages_bring_the_model_nearer_and_go_on(
+        self, llama, ids, torch, settings, tmp_path
+    ):
+        from tools.ternary.blocks import Streams, file_of, fit, read_layer
+        from tools.ternary.logits import Student, train, watched
+        from tools.torch_llama.layer import source_layer
+        from tools.torch_llama.model import Model
+        from tools.torch_llama.text import Windows
+
+        _, source = llama
+        windows = Windows(ids[:8], ids[8:])
+        model = Model(source, ids.shape[1], torch.float32)
+        with torch.no_grad():
+            hidden = model.embedding[torch.from_numpy(ids)]
+        fit(source, Streams(hidden, hidden, 8), settings, tmp_path)
+        lines = (tmp_path / "blocks.log").read_text().splitlines()
+        assert len(lines) == source.spec.num_layers
+        before = {layer: read_layer(file_of(tmp_path, layer)) for layer in range(len(lines))}
+        last = len(lines) - 1
+        file_of(tmp_path, last).unlink()
+        fit(source, Streams(hidden, hidden, 8), settings, tmp_path)
+        again = read_layer(file_of(tmp_path, last))
+        for name, each in before[last].items():
+            np.testing.assert_array_equal(again[name].units, each.units)
+
+        teacher = [source_layer(source, at, torch.float32) for at in range(source.spec.num_layers)]
+        # To the windows that it learns: a random model has nothing to say of others.
+        known = torch.from_numpy(windows.fitted)
+
+        def student():
+            return Student(source, model, tmp_path, torch.float32, 1e-2)
+
+        first = student()
+        begun = watched(model, first, teacher, known)["kl"]
+        train(model, first, teacher, windows, (1e9, 30), 2, tmp_path)
+        ended = watched(model, first, teacher, known)["kl"]
+        assert ended < 0.8 * begun
+        second = student()
+        second.restore(tmp_path / "logits.pt")
+        assert second.step == 30
+        expected, found = first.changed(), second.changed()
+        assert expected.keys() == found.keys()
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value)

@@ -1,0 +1,1 @@
+"""Rotations and scales that are learnt (OSTQuant), folded into the weights of a checkpoint."""

@@ -1,0 +1,50 @@
+"""Windows to train on and to watch; no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.model.text.tokenizer import Tokenizer
+from edgerun_export.calibrate.text import read_calibration
+from edgerun_export.checkpoint.base import Checkpoint
+
+I64 = NDArray[np.int64]
+WATCHED = 12  # windows that are held out, of all texts together
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Token ids ``[windows, tokens]``.
+
+    Attributes:
+        fitted: those that weights are trained on, in an order that mixes the texts.
+        held_out: those that only tell how training goes, a few of each text.
+    """
+
+    fitted: I64
+    held_out: I64
+
+
+def read_windows(
+    checkpoint: Checkpoint, files: Sequence[Path], count: int, tokens: int, seed: int = 0
+) -> Windows:
+    """Cuts windows as ``edgerun export --calibrate`` does.
+
+    Raises:
+        InputError: a file cannot be read, or holds less than a window.
+    """
+    stored = checkpoint.tokenizer_files()
+    config = json.loads(stored.get("tokenizer_config.json", b"{}"))
+    tokenizer = Tokenizer.from_json(stored["tokenizer.json"].decode(), config)
+    text = read_calibration(files, tokenizer, count, tokens)
+    share = -(-WATCHED // len(files))
+    held_out = [sample.windows[:share] for sample in text.samples]
+    order = np.random.default_rng(seed).permutation(len(text.windows))
+    watched = np.concatenate(held_out) if held_out else text.windows[:0]
+    return Windows(text.windows[order], watched)
