@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.model.text.tokenizer import Tokenizer
-from edgerun_export.calibrate.text import read_calibration
+from edgerun_export.calibrate.text import read_calibration, read_sample
 from edgerun_export.checkpoint.base import Checkpoint
 
 I64 = NDArray[np.int64]
@@ -31,6 +31,17 @@ class Windows:
     held_out: I64
 
 
+def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
+    stored = checkpoint.tokenizer_files()
+    config = json.loads(stored.get("tokenizer_config.json", b"{}"))
+    return Tokenizer.from_json(stored["tokenizer.json"].decode(), config)
+
+
+def read_test(checkpoint: Checkpoint, file: Path, count: int, tokens: int) -> I64:
+    """The windows that ``edgerun quality --text`` measures on."""
+    return read_sample(file, _tokenizer(checkpoint), count, tokens).windows
+
+
 def read_windows(
     checkpoint: Checkpoint, files: Sequence[Path], count: int, tokens: int, seed: int = 0
 ) -> Windows:
@@ -39,10 +50,7 @@ def read_windows(
     Raises:
         InputError: a file cannot be read, or holds less than a window.
     """
-    stored = checkpoint.tokenizer_files()
-    config = json.loads(stored.get("tokenizer_config.json", b"{}"))
-    tokenizer = Tokenizer.from_json(stored["tokenizer.json"].decode(), config)
-    text = read_calibration(files, tokenizer, count, tokens)
+    text = read_calibration(files, _tokenizer(checkpoint), count, tokens)
     share = -(-WATCHED // len(files))
     held_out = [sample.windows[:share] for sample in text.samples]
     order = np.random.default_rng(seed).permutation(len(text.windows))
