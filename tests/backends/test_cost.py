@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import edgerun.backends.cpu as cpu
+import edgerun.kernels.isa as isa_module
 from edgerun.backends.base import Phase, Shape
 from edgerun.backends.cpu.emit.attention import seen_in_pages
 from edgerun.backends.cpu.emit.linear import BLOCK_STARTS, READERS
@@ -47,10 +48,12 @@ def cost(
     *,
     trits: bool = False,
     threads: int = 1,
+    prefill: str = "exact",
 ) -> float:
     monkeypatch.setattr(cpu, "machine_profile", lambda: profile)
     backend = cpu.make()
-    backend.configure({"threads": threads, "pack": "trits" if trits else "two_bits"})
+    pack = "trits" if trits else "two_bits"
+    backend.configure({"threads": threads, "pack": pack, "prefill": prefill})
     return backend.cost(graph, graph.nodes[0], Shape.of(rows))
 
 
@@ -243,6 +246,26 @@ def test_weights_that_fit_the_cache_stay_there_from_token_to_token(
         streamed = nbytes / 1e6 if streams else K * N / 1e12
         assert cost(monkeypatch, machine, graph, 1) == pytest.approx(streamed, rel=1e-3)
         assert cost(monkeypatch, machine, graph, 4) == pytest.approx(nbytes / 1e6, rel=1e-3)
+
+
+def test_prompts_by_other_weights_cost_what_those_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    isa = replace(isa_module.selected_isa(), regroups=True)
+    monkeypatch.setattr(isa_module, "selected_isa", lambda: isa)
+    graph = linear(random_weight("int4", (K, N), 0), "int8_block")
+    rates = {"int8_block/int4": {1: 1e9}, "int8_block/int8_128": {1: 4e9}}
+    machine = MachineProfile(bandwidth={1: 1e6}, rates=rates, fork_join_s={1: 1e-30})
+    other_bytes = N * (K + 4 * K // 128)
+    assert cost(monkeypatch, machine, graph, 64, prefill="fast") == pytest.approx(
+        other_bytes / 1e6 + 64 * K * N / 4e9
+    )
+    for rows, prefill in ((64, "exact"), (16, "fast")):
+        assert cost(monkeypatch, machine, graph, rows, prefill=prefill) == pytest.approx(
+            graph.constants["w"].nbytes / 1e6 + rows * K * N / 1e9
+        )
+    before = replace(machine, rates={"int8_block/int4": {1: 1e9}})  # measured when there were none
+    assert cost(monkeypatch, before, graph, 64, prefill="fast") == pytest.approx(
+        other_bytes / 1e6 + 64 * K * N / 1e9
+    )
 
 
 def test_what_was_rounded_once_is_read_by_several_layers(monkeypatch: pytest.MonkeyPatch) -> None:

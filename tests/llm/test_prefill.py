@@ -117,7 +117,9 @@ def test_the_plan_says_what_memory_it_takes(capsys: pytest.CaptureFixture[str]) 
     assert "of prompts alone" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("form", [("int4", 32), ("int4+", 32), ("int2", 16), ("int8", 32)])
+@pytest.mark.parametrize(
+    "form", [("int4", 32), ("int4+", 32), ("int4^", 32), ("int2", 16), ("int8", 32)]
+)
 def test_weights_are_rounded_again_to_half_a_step(form: tuple[str, int]) -> None:
     weight = packed_weight(form, 37, 352, row_scale=False)
     again = regrouped(weight)

@@ -59,6 +59,7 @@ class CpuBackend(Backend):
     def __init__(self) -> None:
         self._shared: _Shared | None = None
         self._sized: tuple[Graph, int] | None = None
+        self._regrouped: tuple[Graph, Mapping[str, int]] | None = None
         self.configure({})
 
     def configure(self, given: Mapping[str, Any]) -> None:
@@ -96,7 +97,9 @@ class CpuBackend(Backend):
         options = self._options
         profile = options.profile().for_planning()
         threads = options.threads if options.machine is None else profile.threads
-        speeds = Speeds(profile, threads, options.trits, self._stays_cached(graph, profile))
+        regrouped = self.prompt_bytes(graph) if shape.phase is Phase.PREFILL else {}
+        is_cached = self._stays_cached(graph, profile)
+        speeds = Speeds(profile, threads, options.trits, is_cached, regrouped)
         return EMITTERS[node.op].cost(graph, node, shape, speeds)
 
     @property
@@ -138,8 +141,11 @@ class CpuBackend(Backend):
         from edgerun.backends.cpu.regroup import regrouped_bytes
         from edgerun.kernels.isa import selected_isa
 
-        is_faster = self._options.fast_prefill and selected_isa().regroups
-        return regrouped_bytes(graph) if is_faster else {}
+        if not (self._options.fast_prefill and selected_isa().regroups):
+            return {}
+        if self._regrouped is None or self._regrouped[0] is not graph:  # asked for by every node
+            self._regrouped = graph, regrouped_bytes(graph)
+        return self._regrouped[1]
 
     def expert_bytes(self, graph: Graph, node: Node) -> int:
         """Bytes that one expert of a layer takes in memory."""

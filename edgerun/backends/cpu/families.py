@@ -14,7 +14,7 @@ from edgerun.formats.base import PackedWeight, has_half_scales
 from edgerun.formats.stack import ExpertStack, Matrix
 from edgerun.formats.trits import FAMILY_BITS
 from edgerun.kernels.lang.isa import Isa
-from edgerun.machine.profile import MULTIPLY, family
+from edgerun.machine.profile import MULTIPLY, MachineProfile, family
 
 BY_BLOCK = "int8_block"
 LOOKUP, AMX = "lookup", "amx"
@@ -26,6 +26,7 @@ PATHS: Mapping[str, str] = {
     "amx_gated_row": AMX,
     "amx_gated_block": AMX,
 }
+REGROUPED = "int8_128"  # of prompts, as ``regroup.py`` makes them
 # Bits of a weight, by its name in a family.
 WEIGHT_BITS: Mapping[str, float] = {
     "trits": FAMILY_BITS,
@@ -33,6 +34,7 @@ WEIGHT_BITS: Mapping[str, float] = {
     "int2": 2,
     "int4": 4,
     "int8": 8,
+    REGROUPED: 8,
     "float32": 32,
 }
 SCALE_BYTES = 4
@@ -64,6 +66,17 @@ def family_of(weight: Matrix, activations: str, *, trits: bool) -> str:
     if activations == "int8_row" and weight.format == "ternary":
         return family(activations, "trits" if trits else "ternary")
     return family(activations, f"int{weight.bits}")
+
+
+def faster_family(usual: str, profile: MachineProfile) -> str:
+    """Of prompts by weights that are regrouped; the usual one if the machine was measured before.
+
+    Args:
+        usual: the layer's family for all other rows.
+        profile: of the machine.
+    """
+    regrouped = family(BY_BLOCK, REGROUPED)
+    return regrouped if regrouped in profile.rates else usual
 
 
 def weight_bytes(weight: Matrix | ExpertStack, activations: str, *, trits: bool) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 
 from edgerun.backends.base import FEW_ROWS, CompileOptions, Executable, Progress, Shape, Values
 from edgerun.backends.cpu.emit.attention import seen_in_pages
-from edgerun.backends.cpu.families import WEIGHT_BITS
+from edgerun.backends.cpu.families import REGROUPED, WEIGHT_BITS
 from edgerun.backends.registry import make_backend
 from edgerun.graph.ir import Constant, Graph, Node, ValueShape
 from edgerun.machine.devices import ELEMENTS, interpolated
@@ -37,7 +37,7 @@ FAMILIES = tuple(
     (activations, weights)
     for activations, formats in (
         ("int8_row", ("trits", "ternary", "int2", "int4", "int8")),
-        ("int8_block", ("int2", "int4", "int8")),
+        ("int8_block", ("int2", "int4", "int8", REGROUPED)),
         ("float", ("int2", "int4", "int8", "float32")),
     )
     for weights in formats

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgerun.backends.cpu.families import WEIGHT_BITS
+from edgerun.backends.cpu.families import REGROUPED, WEIGHT_BITS
+from edgerun.backends.cpu.regroup import GROUP
 from edgerun.formats.base import PackedWeight, pack_bits
 from edgerun.graph.ir import Constant, Graph, Node, ValueShape
 
@@ -68,7 +69,8 @@ def random_weight(name: str, size: tuple[int, int], seed: int) -> Constant:
         return rng.standard_normal((n, k), np.float32) * np.float32(k**-0.5)
     ternary = name in ("ternary", "trits")  # of two bits, the ternary codes are 1, 2 and 3
     bits = math.ceil(WEIGHT_BITS[name])
-    codes = rng.integers(int(ternary), 1 << bits, (n, k // BLOCK, BLOCK), np.uint8)
-    scales = np.full((n, k // BLOCK), 1.1 * k**-0.5 / 2 ** (bits - 1), np.float32)
-    stored = "ternary" if ternary else name
-    return PackedWeight(stored, (n, k), BLOCK, pack_bits(codes, bits), scales)
+    block = GROUP if name == REGROUPED else BLOCK
+    codes = rng.integers(int(ternary), 1 << bits, (n, k // block, block), np.uint8)
+    scales = np.full((n, k // block), 1.1 * k**-0.5 / 2 ** (bits - 1), np.float32)
+    stored = "ternary" if ternary else f"int{bits}"
+    return PackedWeight(stored, (n, k), block, pack_bits(codes, bits), scales)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgerun.backends.cpu.families import WEIGHT_BITS, paths_of
+from edgerun.backends.cpu.families import REGROUPED, WEIGHT_BITS, paths_of
 from edgerun.env import read_settings
 from edgerun.errors import EdgerunError
 from edgerun.formats.base import PackedWeight, unpack_bits
@@ -283,8 +283,10 @@ def test_layers_are_chained_and_shared_as_asked(chained: bool, shared: bool) -> 
     assert len(graph.constants) == (1 if shared else 3)
 
 
-def test_a_load_computes_numbers() -> None:
-    with compiled(trial_of("small", replace(SMALL, chained=True)), 1) as (_, run):
+@pytest.mark.parametrize("form", [("int8_row", "ternary"), ("int8_block", REGROUPED)])
+def test_a_load_computes_numbers(form: tuple[str, str]) -> None:
+    load = replace(SMALL, chained=True, activations=form[0], weights=form[1])
+    with compiled(trial_of("small", load), 1) as (_, run):
         (values,) = run().values()
     assert np.isfinite(values).all()
     assert values.any()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from edgerun.backends.base import Shape, Support
@@ -27,12 +27,15 @@ class Speeds:
         threads: that work.
         trits: whether ternary weights lie in memory at 1.6 bits.
         cached: whether all weights stay in the processor's cache from call to call.
+        regrouped: bytes of the other weights of linear layers that have such for so many rows, by
+            the names of their own.
     """
 
     profile: MachineProfile
     threads: int
     trits: bool = False
     cached: bool = False
+    regrouped: Mapping[str, int] = field(default_factory=dict)
 
     def start_seconds(self, instructions: float = 1) -> float:
         """Time to start so many kernels on all threads."""

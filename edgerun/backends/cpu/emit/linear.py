@@ -24,7 +24,7 @@ from edgerun.backends.cpu.emit.gemm import (
     gemm_tokens,
 )
 from edgerun.backends.cpu.emit.lookup import TOKENS, by_lookup, emit_lookup, expand_codes
-from edgerun.backends.cpu.families import BY_BLOCK, family_of, weight_bytes
+from edgerun.backends.cpu.families import BY_BLOCK, family_of, faster_family, weight_bytes
 from edgerun.backends.cpu.operands import Argument
 from edgerun.backends.cpu.weights import DENSE_LANES, DenseWeight, Prepared
 from edgerun.formats.base import PackedWeight
@@ -341,13 +341,16 @@ def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
 
     One row is multiplied while weights stream, if they do: small models stay in the cache from
     token to token, though not from prompt to prompt. With more rows each part of the weights is
-    read, then used for all. Bytes and speed are those of the weights as they will lie in memory. A
-    rounded input is read by about ``READERS`` layers, which share its cost.
+    read, then used for all. Bytes and speed are those of the weights as they will lie in memory,
+    which for prompts may be others. A rounded input is read by about ``READERS`` layers, which
+    share its cost.
     """
     weight, activations = graph.matrix(node.inputs[1]), str(node.attrs["activations"])
     rows = shape.rows
     nbytes = weight_bytes(weight, activations, trits=speeds.trits)
     kernels = family_of(weight, activations, trits=speeds.trits)
+    if node.inputs[1] in speeds.regrouped:
+        nbytes, kernels = speeds.regrouped[node.inputs[1]], faster_family(kernels, speeds.profile)
     multiplied = speeds.work_seconds(math.prod(weight.shape) * rows, kernels, rows)
     if rows == 1:
         seconds = max(speeds.stream_seconds(nbytes), multiplied)
