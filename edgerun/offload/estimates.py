@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.offload.floors import Floor, Floors, kinds_of
 from edgerun.offload.schedule import Starts
 
 F64: TypeAlias = NDArray[np.float64]
@@ -15,7 +16,7 @@ I64: TypeAlias = NDArray[np.int64]
 WEIGHT = 0.15  # of what was seen last: after 20 times 4% is left of what was assumed
 EXCHANGE_S = 3e-4
 START_S = 1e-4
-ONE = np.ones(1, np.int64)
+ONE, ONE_WHOLE = np.ones(1, np.int64), np.ones(1)
 LARGEST_STEP = 4.0  # by which a single time may be off: it may have been a pause of the system
 
 
@@ -37,7 +38,7 @@ class Estimate:
 
     def seconds(self, rows: I64) -> F64:
         """Of experts with so many rows each, ``[experts]``."""
-        kinds, places = np.unique(_kind(rows), return_inverse=True)
+        kinds, places = np.unique(kinds_of(rows), return_inverse=True)
         factors = np.array([self._factor(kind) for kind in kinds.tolist()])
         scaled: F64 = (self.fixed_s + self.row_s * rows) * factors[places]
         return scaled
@@ -56,16 +57,12 @@ class Estimate:
         if not expected > 0 or not seconds > 0:
             return
         step = np.clip(seconds / expected, 1 / LARGEST_STEP, LARGEST_STEP) ** WEIGHT
-        updated = {kind: self._factor(kind) * step for kind in np.unique(_kind(rows)).tolist()}
+        updated = {kind: self._factor(kind) * step for kind in np.unique(kinds_of(rows)).tolist()}
         self._factors.update(updated)
 
     def _factor(self, kind: int) -> float:
         nearest = min(self._factors, key=lambda other: abs(other - kind), default=None)
         return 1.0 if nearest is None else self._factors[nearest]
-
-
-def _kind(rows: I64) -> I64:
-    return np.ceil(np.log2(np.maximum(rows, 1))).astype(np.int64)
 
 
 @dataclass(slots=True)
@@ -80,6 +77,7 @@ class Estimates:
         command: before the device does.
         arrival: before the device begins with what it lacked, beside the uploads.
         exchange_s: what a layer takes longer if one of its experts is cut.
+        floors: the least that experts ever took.
     """
 
     cpu: Estimate
@@ -89,6 +87,16 @@ class Estimates:
     command: Estimate = field(default_factory=lambda: Estimate(START_S))
     arrival: Estimate = field(default_factory=lambda: Estimate(START_S))
     exchange_s: float = EXCHANGE_S
+    floors: Floors = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Has seen nothing yet."""
+        self.floors = Floors(*map(Floor.of, (self.cpu, self.device, self.upload)))
+
+    def observe_upload(self, seconds: float) -> None:
+        """Learns that an expert that no layer waited for was uploaded in so long."""
+        self.upload.observe_one(seconds)
+        self.floors.upload.observe(ONE, ONE_WHOLE, seconds)
 
     def observe_exchange(self, excess_s: float) -> None:
         """Learns that a layer took so much longer than it was to take, this cost included."""

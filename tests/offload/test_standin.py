@@ -96,6 +96,9 @@ def test_tokens_are_those_of_the_processor_bit_for_bit(
             assert backend._estimates is not None
             starts = backend._estimates.starts
             assert all(START_S != each > 0 for each in starts[:2])  # they were seen
+            for tally in backend._tallies:
+                assert 0 < tally.certified_s <= tally.seconds
+                assert tally.early < tally.layers
 
     found = tokens(*form, device, look)
     np.testing.assert_array_equal(found, expected[form])

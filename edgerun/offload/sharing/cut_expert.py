@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
 
+from edgerun.offload.floors import Busy
 from edgerun.offload.places import F32, I64
 from edgerun.offload.sharing.cuts import Cut
 from edgerun.offload.sharing.device import FIRST, SECOND, Product
@@ -53,7 +55,7 @@ class CutExpert:
         self.session.device.x[: self.rows] = x
         self._send(0, FIRST, self.cut.panels[0])
 
-    def exchange(self, x: F32, number: int, cache: SequenceStore, expected_s: float) -> None:
+    def exchange(self, x: F32, number: int, cache: SequenceStore, expected_s: float) -> Busy:
         """Computes the others, and tells the device to go on when both are there.
 
         Args:
@@ -62,13 +64,20 @@ class CutExpert:
             cache: see ``Layer.multiply``.
             expected_s: that the layer is to take.
 
+        Returns:
+            what both took.
+
         Raises:
             DeviceError: the device failed.
         """
+        begin = time.monotonic()
         own = self._own(x, FIRST, 0, cache)
-        self.session.answer(expected_s)
+        busy = Busy(cpu_s=time.monotonic() - begin)
+        answer = self.session.answer(expected_s)
+        busy.device_s = answer.ended_s - answer.began_s
         self.session.device.inner[: self.rows, self.cut.columns[0] :] = own
         self._send(number, SECOND, self.cut.panels[1])
+        return busy
 
     def finish(self, cache: SequenceStore) -> F32:
         """Computes those columns of the second product that are not the device's."""

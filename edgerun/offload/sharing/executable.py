@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgerun.backends.base import NO_VALUES, CompileOptions, Executable, Shape, Values
 from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph
 from edgerun.offload.cache import Step
 from edgerun.offload.estimates import Estimates
+from edgerun.offload.floors import Busy
 from edgerun.offload.places import F32, I64, Places
 from edgerun.offload.schedule import F64, Schedule, Scheduler
 from edgerun.offload.sharing.cut_expert import CutExpert
@@ -58,6 +60,9 @@ class _Plan:
 
     Attributes:
         schedule: of the active experts.
+        shares: of each, what the device computes, 0 to 1.
+        is_cached: whether it has each.
+        certificate_s: nothing takes less, unless something takes less than ever (``Floors``).
         planned_s: what it takes, with what passes before either side begins.
         there: experts that the device computes, all or in part.
         cached: those that it has and computes as a whole.
@@ -66,6 +71,9 @@ class _Plan:
     """
 
     schedule: Schedule
+    shares: F64
+    is_cached: NDArray[np.bool_]
+    certificate_s: float
     planned_s: float
     there: I64
     cached: I64
@@ -162,7 +170,7 @@ class SharedLayer(Executable):
             return np.zeros_like(x)
         plan = self._plan(places)
         results = np.empty((len(places.rows), x.shape[1]), np.float32)
-        cut, here = plan.cut, np.setdiff1d(places.active, plan.there)
+        cut, here, busy = plan.cut, np.setdiff1d(places.active, plan.there), Busy()
         begin = time.monotonic()
         if cut is not None:
             rows_cut = x[places.rows[cut.places]]
@@ -171,7 +179,7 @@ class SharedLayer(Executable):
         if cut is not None:
             command = _Command(len(commands), np.array([cut.expert]), cut.places, 0, [])
             commands.append(command)
-            cut.exchange(rows_cut, command.number, cache, plan.planned_s)
+            busy = cut.exchange(rows_cut, command.number, cache, plan.planned_s)
         started = time.monotonic()
         ended = self._compute_here(x, places, here, results, cache)
         own = None
@@ -179,10 +187,11 @@ class SharedLayer(Executable):
             own, ended = cut.finish(cache), time.monotonic()
         elif commands:
             self._estimates.start.observe_one(started - begin)
-        end = self._collect(places, commands, results, plan, begin, ended)
+        busy.cpu_s += ended - started
+        end = self._collect(places, commands, results, plan, begin, ended, busy)
         if cut is not None and own is not None:
             results[cut.places, cut.cut.columns[1] :] = own
-        self._count(plan, end - begin, len(x), len(places.rows), here)
+        self._count(places, plan, end - begin, len(x), here, busy)
         self._check(x, places, plan, results, cache)
         self._improve(places, here)
         return places.sum(results)
@@ -208,7 +217,11 @@ class SharedLayer(Executable):
             taken = places.select(np.array([expert]))
             cut = CutExpert(self._layer, session, expert, where, taken)
             cached = cached[cached != expert]
-        return _Plan(schedule, planned_s, there, cached, cut, may_cut)
+        floors, shares = self._estimates.floors, schedule.shares / parts
+        certificate_s = floors.certificate_s(places.counts, is_cached, schedule.weights)
+        return _Plan(
+            schedule, shares, is_cached, certificate_s, planned_s, there, cached, cut, may_cut
+        )
 
     def _divide(
         self, costs: tuple[F64, F64, F64], room: int, rows: int
@@ -281,23 +294,25 @@ class SharedLayer(Executable):
         plan: _Plan,
         begin: float,
         ended: float,
+        busy: Busy,
     ) -> float:
         """Waits for the device, of a call that began and that the processor ended at these times.
 
         Returns:
-            when both were done.
+            when both were done; what device and link took is added to ``busy``.
         """
-        estimates, end, free, uploads_s = self._estimates, ended, begin, 0.0
+        estimates, end, free = self._estimates, ended, begin
         for _ in commands:
             answer = self._session.answer(plan.planned_s)
             command = commands[answer.number]
             taken, first = command.places, command.first
             results[taken] = self._session.device.out[first : first + len(taken)]
-            uploads_s += command.upload_s
+            busy.upload_s += command.upload_s
+            busy.device_s += answer.ended_s - answer.began_s
             if command.slots:
                 counts = places.counts[np.isin(places.active, command.experts)]
                 estimates.device.observe(counts, answer.ended_s - answer.began_s)
-                late_s = answer.began_s - begin - uploads_s
+                late_s = answer.began_s - begin - busy.upload_s
                 if not command.upload_s:
                     estimates.command.observe_one(late_s)
                 elif free <= command.arrived_s:
@@ -305,7 +320,9 @@ class SharedLayer(Executable):
             free, end = answer.ended_s, max(end, answer.ended_s)
         return end
 
-    def _count(self, plan: _Plan, seconds: float, rows: int, places: int, here: I64) -> None:
+    def _count(
+        self, places: Places, plan: _Plan, seconds: float, rows: int, here: I64, busy: Busy
+    ) -> None:
         tally, schedule = self._tally, plan.schedule
         tally.layers += 1
         tally.rows += rows
@@ -315,13 +332,16 @@ class SharedLayer(Executable):
         tally.here += len(here)
         tally.planned_s += plan.planned_s
         tally.bound_s += schedule.bound_s
+        tally.certified_s += plan.certificate_s
+        tally.early += seconds < plan.certificate_s
         tally.seconds += seconds
+        self._estimates.floors.observe(places.counts, plan.shares, plan.is_cached, busy)
         if self._is_new(plan.cut):
             return  # both sides had to compile it
         if plan.cut is not None:
             self._estimates.observe_exchange(seconds - plan.planned_s)
         if plan.may_cut:
-            self._trials.observe(rows, seconds, places, is_cut=plan.cut is not None)
+            self._trials.observe(rows, seconds, len(places.rows), is_cut=plan.cut is not None)
 
     def _is_new(self, cut: CutExpert | None) -> bool:
         return cut is not None and cut.kind not in self._cuts
@@ -356,7 +376,7 @@ class SharedLayer(Executable):
             return
         taken = places.select(here)
         expert = int(places.experts[taken[np.argmax(places.weights[taken])]])
-        learn = self._estimates.upload.observe_one
+        learn = self._estimates.observe_upload
         session.improve((number, expert), self._layer.slots[expert], learn)
 
 

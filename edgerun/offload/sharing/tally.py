@@ -21,6 +21,8 @@ class Tally:
         here: experts that the processor computed.
         planned_s: that the schedules said.
         bound_s: that no schedule could have fallen below, by the same estimates.
+        certified_s: the same by the least costs that were ever seen (``offload/floors.py``).
+        early: layers that ended before that, as something took less than ever.
         seconds: from the beginning of a layer until both had computed what was theirs.
         checked: results that were computed here, too, and were the same.
     """
@@ -34,6 +36,8 @@ class Tally:
     here: int = 0
     planned_s: float = 0.0
     bound_s: float = 0.0
+    certified_s: float = 0.0
+    early: int = 0
     seconds: float = 0.0
     checked: int = 0
 
@@ -52,4 +56,6 @@ class Tally:
             "ms a layer": round(each * self.seconds, 3),
             "planned": round(each * self.planned_s, 3),
             "bound": round(each * self.bound_s, 3),
+            "certificate": round(each * self.certified_s, 3),
+            "before it": self.early,
         }
