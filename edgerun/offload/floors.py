@@ -86,8 +86,7 @@ class Floor:
         return seconds < least or bool(is_new.any())
 
     def _assumed(self, rows: I64) -> F64:
-        assumed: F64 = self.fixed_s + self.row_s * rows
-        return assumed
+        return np.asarray(self.fixed_s + self.row_s * rows, np.float64)
 
 
 @dataclass(slots=True)
