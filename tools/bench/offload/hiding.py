@@ -121,19 +121,25 @@ class OnStandin:
         self.upload_s = upload_s
         self._link = Link(UPLOAD_BYTES / upload_s, 0.0)
         self._memory = np.ones((2, UPLOAD_BYTES), np.uint8)
-        self._has_ended = threading.Event()
+        self._has_ended, self._is_under_way = threading.Event(), False
 
     def now(self) -> float:
         return time.monotonic()
 
     def start(self) -> None:
         self._has_ended.clear()
+        self._is_under_way = True
         self._link.start(Upload(*self._memory, lambda seconds: self._has_ended.set()))
 
     def until(self, end: float | None) -> bool:
-        has_ended = self._has_ended.wait(None if end is None else max(0.0, end - self.now()))
-        self._has_ended.clear()
-        return has_ended
+        if not self._is_under_way:
+            time.sleep(max(0.0, end - self.now()) if end is not None else 0.0)
+            return False
+        self._is_under_way = not self._wait(end)
+        return not self._is_under_way
+
+    def _wait(self, end: float | None) -> bool:
+        return self._has_ended.wait(None if end is None else max(0.0, end - self.now()))
 
     def close(self) -> None:
         """Ends its thread."""
