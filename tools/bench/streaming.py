@@ -8,9 +8,11 @@ Each share of all experts is measured in a process of its own, with nothing of t
 system's cache before, which is checked afterwards: where more than 5% of the experts' pages are
 there, the figures are those of another machine and the program ends with an error. Decoding is
 measured once the slots are filled. Its limit is the slower of the disk, which has to bring what was
-missed, and of memory, which is read whatever is missed. The disk is measured right before and after
-by reading experts in random order and doing nothing else: disks of virtual machines are not every
-minute as fast as when they were calibrated, which is what the forecast goes by.
+missed, and of memory, which is read whatever is missed; beside it stands that of whoever knows
+experts two layers before they are needed (``offload/horizon.py``). The disk is measured right
+before and after by reading experts in random order and doing nothing else: disks of virtual
+machines are not every minute as fast as when they were calibrated, which is what the forecast goes
+by.
 
 The yardstick is to let the system bring experts by page faults, as programs do that map the file:
 as many slabs as a token missed are copied out of a mapping, in random order and by as many threads
@@ -37,6 +39,7 @@ from typing import Any
 import numpy as np
 
 import edgerun
+from edgerun.backends.cpu.experts.prefetch import REACH
 from edgerun.cli.screen.report import peak_bytes
 from edgerun.files.direct import DirectFile, span
 from edgerun.formats.stack import ExpertStack
@@ -45,6 +48,7 @@ from edgerun.kernels.host.huge_pages import ReadBuffer
 from edgerun.llm.llm import LLM
 from edgerun.machine.disk import DiskProfile
 from edgerun.machine.profile import machine_bandwidth
+from tools.bench.offload.horizon import token_s
 from tools.bench.page_cache import cached_pages
 
 CACHED_SHARE = 0.05
@@ -60,6 +64,7 @@ COLUMNS = {
     "tokens_per_s": "tokens/s",
     "limit_tokens_per_s": "limit",
     "of_limit": "of it",
+    "of_horizon": "of the limit two layers ahead",
     "forecast_tokens_per_s": "forecast",
     "faults_tokens_per_s": "by page faults",
     "prompt_s": "prompt, s",
@@ -80,6 +85,7 @@ class Row:
     tokens_per_s: float
     limit_tokens_per_s: float
     of_limit: float
+    of_horizon: float
     forecast_tokens_per_s: float
     faults_tokens_per_s: float
     prompt_s: float
@@ -150,10 +156,12 @@ def measure(folder: Path, share: str, tokens: int, prompt: int) -> Row:
         # What was read early and in vain is no part of what anybody needed.
         wasted = decode.wasted * budget.layers[0].stored_bytes
         missed = (decode.read_bytes - wasted) / steps
-        limit = 1 / max(
-            missed / disk_s,
-            llm.model.weight_bytes / machine_bandwidth(llm.model.threads),
-        )
+        compute_s = llm.model.weight_bytes / machine_bandwidth(llm.model.threads)
+        limit = 1 / max(missed / disk_s, compute_s)
+        layer, layers = budget.layers[0], len(budget.layers)
+        missing = missed / (layers * layer.top_k * layer.stored_bytes)
+        read_s = layer.stored_bytes / disk_s
+        horizon_s = token_s(layers, layer.top_k, missing, read_s, compute_s, REACH)
         others = sum(
             each.nbytes
             for each in (llm.model.bundle.graph.constants.values() if llm.model.bundle else ())
@@ -168,6 +176,7 @@ def measure(folder: Path, share: str, tokens: int, prompt: int) -> Row:
             tokens_per_s=steps / decode_s,
             limit_tokens_per_s=limit,
             of_limit=steps / decode_s / limit,
+            of_horizon=steps / decode_s * horizon_s,
             forecast_tokens_per_s=1 / expected.token_s,
             faults_tokens_per_s=1 / (expected.decode.seconds + faults_s),
             prompt_s=prompt_s,
