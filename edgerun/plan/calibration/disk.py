@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import IO
 
 import numpy as np
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 PIECE_BYTES = 3 << 20
 THREADS = (1, 2, 4, 8)
 SECONDS = 0.15  # for each number of threads and way of reading
+SAMPLES, SAMPLE_SECONDS = 5, 0.06  # of a disk that was measured before
 MOST_SECONDS = 20.0  # for all of them: what a slow disk has not shown by then stays unknown
 FILE_BYTES = 256 << 20  # of a file to read, where there is none
 LEAST_FILE_BYTES = 32 << 20
@@ -64,7 +66,10 @@ def disk_profile(folder: Path, file: MappedFile | None, progress: Progress) -> D
         return stored or NOMINAL_DISK
     if stored is not None:
         reader = DirectFile(file.descriptor, file.check, direct=stored.is_direct)
-        now = _read_pieces(reader, len(file), stored.threads, SECONDS)
+        # The middle of several short reads: a disk's pause is not what it does most of the time.
+        now = median(
+            _read_pieces(reader, len(file), stored.threads, SAMPLE_SECONDS) for _ in range(SAMPLES)
+        )
         return replace(stored.scaled(now / stored.bytes_s), measured="now")
     with BusyMeter() as meter:
         measured = measure_file(file, lambda text: progress(f"measuring the {text}"))
