@@ -186,6 +186,18 @@ def test_bad_guesses_never_make_it_slower(compute_s: float, recall: float) -> No
     assert ahead.now <= 1.005 * without.now
 
 
+def test_neither_the_time_before_the_first_layer_nor_a_pause_of_the_program_is_a_rest() -> None:
+    """Else guesses would seem to pay for a thousand layers, on a link that never rests."""
+    prefetch = Prefetch(1, lambda: 1000.0)
+    for layer in range(20):
+        prefetch.note_post(layer, 1000.0 + 1e-3 * layer)
+        prefetch.note_arrival(1.0, is_wish=True)
+        prefetch.note_guess(1, 2, 1)
+    assert not prefetch.pays(1)
+    prefetch.note_post(20, 2000.0)
+    assert not prefetch.pays(1)
+
+
 def test_what_does_not_pay_is_tried_again_and_then() -> None:
     """Guesses cost the processor time, but how good they are may change."""
     link = ran(0.5, 0.1)

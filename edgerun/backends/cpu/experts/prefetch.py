@@ -21,10 +21,12 @@ from edgerun.machine.average import Average
 
 REACH = 2  # layers that guesses are made ahead
 ALL = 0
+NO_LAYER = -2  # none comes after it
 ENOUGH = 16  # guesses, before they are trusted
 MOST_WASTED = 0.15  # of what is read
 WASTED_AT_FIRST = 8
 LEAST_RIGHT = 0.3
+LONGEST_REST = 4  # reads that a rest counts as, at most: the whole program may have paused
 TRIAL_RUNS = 16  # one of so many looks ahead where that does not pay
 
 
@@ -65,7 +67,7 @@ class Prefetch:
         self._idle, self._read = Average(), Average()
         self._right = [Average() for _ in range(1 + REACH)]  # of guesses, by ``ahead``
         self._idle_since = 0.0
-        self._layer, self._runs, self._reads = -1, 0, 0
+        self._layer, self._runs, self._reads = NO_LAYER, 0, 0
 
     def begin_run(self) -> bool:
         """Whether guesses are to be made in the run that begins."""
@@ -99,7 +101,9 @@ class Prefetch:
     def note_post(self, layer: int, seconds: float) -> None:
         """A layer has said at some time what it needs."""
         if layer == self._layer + 1:  # between runs is no time to foresee anything
-            self._idle.add(max(0.0, seconds - self._idle_since))
+            rest_s = max(0.0, seconds - self._idle_since)
+            most_s = LONGEST_REST * self.at_once * self._read.value
+            self._idle.add(min(rest_s, most_s) if self._read.count else rest_s)
         self._layer, self._idle_since = layer, seconds
 
     def note_arrival(self, seconds: float, *, is_wish: bool) -> None:
