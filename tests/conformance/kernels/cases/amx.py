@@ -53,6 +53,7 @@ SHAPES = [
 ]
 LONG = MANY[0]  # more of K than a piece of the other kernels has
 WIDE = (1040, 64, 257, False)  # outputs that go past the caches
+ASKEW = (1040, 64, 258, False)  # as many, off cache lines, which must not
 ROW_FORMS = [("ternary", 32), ("int8", 32), ("int4", 32)]
 BLOCK_FORMS = [("int4", 16), ("int8", 32), ("int4", 128), ("int2", 128)]
 SLOTS, STRIP = 2, 4  # of chunks of 5 panels: two strips, the second not full
@@ -67,7 +68,7 @@ def variants(forms: list[tuple[str, int]]) -> list[Any]:
         for unit in UNITS
         for form in forms
         for is_packed in (True, False)
-        for shape in [*SHAPES, WIDE]
+        for shape in [*SHAPES, WIDE, ASKEW]
     ]
     of_units = [each for each in of_units if each[0] == "amx" or each[1] == forms[0]]
     return of_units + [("amx", form, True, LONG) for form in forms if "amx" in UNITS]
