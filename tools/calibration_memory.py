@@ -82,17 +82,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         text = CalibrationText(("",), ids[_SAMPLES:], samples)
         store = FittedLayers(folder / "fitted", {})
         recipe = make_recipe(options.weights, 32, method=options.method)
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         with open_checkpoint(str(folder / "model")) as checkpoint:
             weights, _ = interpret(checkpoint)
             LayerFitter(weights, recipe, text, store, options.threads).run()
-        seconds = time.perf_counter() - began
+        seconds, worked = time.perf_counter() - began, time.process_time() - worked
         down = store.packed(_DOWN)
         assert down is not None
         digest = hashlib.sha256(down.codes.tobytes() + down.scales.tobytes()).hexdigest()[:12]
     print(
-        f"{_peak_bytes() / 1e6:.0f} MB, {seconds:.1f} s ({options.method}, {options.threads} "
-        f"threads; one matrix of products {8 * options.intermediate**2 / 1e6:.0f} MB; down "
+        f"{_peak_bytes() / 1e6:.0f} MB, {seconds:.1f} s, of processors {worked:.1f} s "
+        f"({options.method}, {options.threads} threads; one matrix of products {8 * options.intermediate**2 / 1e6:.0f} MB; down "
         f"projection {digest})"
     )
 

@@ -48,8 +48,8 @@ from edgerun_export.openvino_ir.install import openvino_version
 from edgerun_export.recipe import MIN_BLOCK, SOURCE, Recipe, check_pack, make_recipe
 from edgerun_export.rules import (
     commonest_source_recipe,
-    rounded_types,
     source_recipe,
+    source_warnings,
     with_rules,
 )
 from edgerun_export.source.model import interpret
@@ -243,11 +243,7 @@ class _Job:
                 f"--weights {SOURCE} keeps what the checkpoint has, so --group-size and --method "
                 "have no effect; leave them out, or give them to a --rule"
             )
-        self._warnings += [
-            f"{count} projections are stored as {kind}, whose weights are not integers times a "
-            "scale, and are rounded to int8"
-            for kind, count in rounded_types(self._weights).items()
-        ]
+        self._warnings += source_warnings(self._weights)
         usual = commonest_source_recipe(self._weights)
         return usual.weights, usual.group_size
 

@@ -12,6 +12,7 @@ from edgerun_export.architectures import DecoderSpec
 from edgerun_export.checkpoint.codecs import HIGHEST_INTEGER, PACKED_FORMATS
 from edgerun_export.checkpoint.minima import MINIMA
 from edgerun_export.quantize import block_layout
+from edgerun_export.quantize.blocks import are_halves
 from edgerun_export.recipe import GROUP_SIZES, SOURCE, Recipe, TensorRecipe, make_recipe
 from edgerun_export.source.weights import SourceWeights
 
@@ -123,8 +124,21 @@ def commonest_source_recipe(source: SourceWeights) -> TensorRecipe:
     return Counter(kinds).most_common(1)[0][0]
 
 
-def rounded_types(source: SourceWeights) -> dict[str, int]:
-    """Types that :func:`source_recipe` rounds, with the number of projections that have them."""
+def source_warnings(source: SourceWeights) -> list[str]:
+    """What :func:`source_recipe` does not keep."""
+    return [
+        f"{count} projections are stored as {kind}, whose weights are not integers times a scale, "
+        "and are rounded to int8"
+        for kind, count in _rounded_types(source).items()
+    ] + [
+        f"{count} projections are stored as {kind}, whose scales are products; codes stay, and "
+        "scales are rounded to half precision, by one part in 2,048 at most"
+        for kind, count in _halved_types(source).items()
+    ]
+
+
+def _rounded_types(source: SourceWeights) -> dict[str, int]:
+    """Types that are rounded anew, with the number of projections that have them."""
     modules = [module for module, _ in _projections(source.spec)]
     kinds = Counter(
         source.stored_type(f"{module}.weight")
@@ -133,6 +147,18 @@ def rounded_types(source: SourceWeights) -> dict[str, int]:
         and not _has_minima(source, module)
     )
     return {kind: count for kind, count in kinds.items() if kind not in _FLOATS}
+
+
+def _halved_types(source: SourceWeights) -> dict[str, int]:
+    """Types with minima whose scales half precision does not hold, with how many have them."""
+    kinds: Counter[str] = Counter()
+    for module, _ in _projections(source.spec):
+        name = f"{module}.weight"
+        if _has_minima(source, module):
+            stored = source.affine(name, slice(0, 1))
+            if stored is not None and not are_halves(stored.scales):
+                kinds[source.stored_type(name)] += 1
+    return dict(kinds)
 
 
 def with_rules(

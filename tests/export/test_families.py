@@ -63,6 +63,13 @@ def config_of(name, **changes):
         ("lfm2", {"layer_types": ["conv"] * 3}, UnsupportedError, "without a layer of attention"),
         ("lfm2", {"layer_types": ["full_attention"]}, CheckpointError, "names 1 layers"),
         ("lfm2", {"layer_types": None, "full_attn_idxs": "1"}, CheckpointError, "list of layers'"),
+        (
+            "lfm2",
+            {"layer_types": None, "full_attn_idxs": [1, 3]},
+            CheckpointError,
+            "names layer 3, and there are layers 0 to 2",
+        ),
+        ("lfm2", {"layer_types": None, "full_attn_idxs": [-1]}, CheckpointError, "layer -1, and"),
         ("lfm2", {"conv_L_cache": 65}, CheckpointError, "'conv_L_cache' is 65"),
         ("lfm2", {"conv_L_cache": 1}, UnsupportedError, "a conv_L_cache of 1"),
         ("gemma3_text", {"final_logit_softcapping": 30.0}, UnsupportedError, "final_logit"),

@@ -51,6 +51,16 @@ def test_sums_of_blocks_are_made_once_for_all_that_read_them(bundle):
     assert len(sums) == 2 * 4  # before queries, before the output, before the gate, before down
 
 
+@pytest.mark.parametrize("weights", ["int4", "int4_offset"])
+@pytest.mark.parametrize("block", [0, -32])
+def test_blocks_of_nothing_are_refused_by_the_name_of_the_node(weights, block, tmp_path):
+    bundle = AlteredBundle(bundle_of("llama", weights=weights), tmp_path / "bundle")
+    node = next(node for node in bundle.model.graph.node if node.op_type == "MatMulNBits")
+    bundle.set(node.name, block_size=block)
+    with pytest.raises(BundleError, match=f"^node '{node.name}' says block_size={block}; at "):
+        open_bundle(bundle.save())
+
+
 def put(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Alteration:
     return lambda bundle: bundle.put(name, change(bundle.array(name)))
 

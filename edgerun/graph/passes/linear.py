@@ -97,7 +97,7 @@ def _added(node: Node, matcher: Matcher, derived: Derived) -> Node | None:
     match = matcher.match(node.inputs[1], _OFFSET)
     if match is None or match["x"] != product.inputs[0] or any(product.inputs[3:4]):
         return None
-    block = int(product.attrs["block_size"])
+    block = _block(product)
     shape = (0, 0, -(-int(product.attrs["K"]) // block), block)
     if not np.array_equal(matcher.graph.array(match["shape"]), shape):
         return None
@@ -121,10 +121,25 @@ def stored_matrix(node: Node, graph: Graph) -> Matrix:
     return graph.array(node.inputs[1]).T if node.op == "MatMul" else _packed(node, graph)
 
 
+def _block(node: Node) -> int:
+    """How many weights share a scale.
+
+    Raises:
+        BundleError: none do.
+    """
+    block = int(node.attrs["block_size"])
+    if block <= 0:
+        raise BundleError(
+            f"node '{node.name}' says block_size={block}; at least one weight has a scale, so the "
+            "file is damaged"
+        )
+    return block
+
+
 def _packed(node: Node, graph: Graph) -> PackedWeight:
     inputs = [*node.inputs, ""]
     n, k, bits = (int(node.attrs[name]) for name in ("N", "K", "bits"))
-    block = int(node.attrs["block_size"])
+    block = _block(node)
     codes, scales = graph.array(inputs[1]), graph.array(inputs[2])
     blocks = -(-k // block)
     fits = (

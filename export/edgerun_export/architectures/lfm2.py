@@ -129,6 +129,11 @@ def _of_indices(config: Config, num_layers: int) -> list[str]:
         raise CheckpointError(
             f"config.json: 'full_attn_idxs' is {indices!r} and must be a list of layers' numbers"
         )
+    if beyond := [each for each in indices if not 0 <= each < num_layers]:
+        raise CheckpointError(
+            f"config.json: 'full_attn_idxs' names layer {beyond[0]}, and there are layers 0 to "
+            f"{num_layers - 1}"
+        )
     return ["full_attention" if each in indices else "conv" for each in range(num_layers)]
 
 

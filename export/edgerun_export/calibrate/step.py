@@ -167,7 +167,7 @@ def calibrate(
         StorageError: the folder cannot be written.
     """
     chosen: dict[str, Any] = {}
-    done = 0.0
+    done, warnings = 0.0, _unused_form(recipe) if options.budget is not None else []
     if options.budget is not None:
         others = other_bytes + overhead_bytes(source.spec)
 
@@ -193,8 +193,21 @@ def calibrate(
         recipe,
         fitted,
         {"calibration": quality, **chosen},
-        _warnings(fitter, options, len(text.windows)),
+        warnings + _warnings(fitter, options, len(text.windows)),
     )
+
+
+def _unused_form(recipe: Recipe) -> list[str]:
+    """What a budget leaves of a format with zero points or offsets."""
+    if recipe.weights == "fp32":
+        return []
+    layout = block_layout(recipe.weights)
+    if not (layout.has_zeros or layout.has_offsets):
+        return []
+    return [
+        f"--budget chooses from formats without zero points and offsets, so --weights "
+        f"{recipe.weights} says no more than int{layout.bits} does: the fewest bits"
+    ]
 
 
 def _rounded(costs: Sequence[Cost]) -> dict[str, Any]:

@@ -180,6 +180,18 @@ def test_what_a_budget_chooses_is_fitted_though_offsets_are_not():
     assert {kind.method for kind in _kinds(make_recipe("int4", method="gptq"))} == {"gptq"}
 
 
+@pytest.mark.parametrize("weights", ["int4_asym", "int4_offset"])
+def test_zero_points_and_offsets_that_a_budget_does_not_choose_are_mentioned(
+    weights, golden, tmp_path
+):
+    given = options(tmp_path, budget=145_000, weights=weights)
+    result = export(golden("llama").folder, tmp_path / "out", given)
+    warning = next(each for each in result.warnings if "--budget" in each)
+    assert f"so --weights {weights} says no more than int4 does" in warning
+    kinds = {each["weights"] for each in result.manifest["recipe"]["tensors"].values()}
+    assert kinds <= {"int4", "int8"}
+
+
 def test_budgets_that_no_bundle_has_are_refused_with_both_sizes(golden, tmp_path):
     llama = golden("llama").folder
     with pytest.raises(InputError, match=r"0.02 MB, and the smallest bundle would take 0.\d\d MB"):

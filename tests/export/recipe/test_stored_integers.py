@@ -17,10 +17,12 @@ from edgerun_export.calibrate.fitted import FittedLayers
 from edgerun_export.calibrate.layers import LayerFitter
 from edgerun_export.calibrate.text import CalibrationText
 from edgerun_export.checkpoint import open_checkpoint
+from edgerun_export.checkpoint.base import Affine
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout, encode_integers, fits
 from edgerun_export.recipe import make_recipe
 from edgerun_export.source.model import interpret
+from edgerun_export.source.weights import SourceWeights
 from edgerun_export.verify.bundle_weights import BundleWeights
 from tests.support.gguf_model import write_gguf
 
@@ -114,6 +116,19 @@ def test_source_keeps_every_projection_as_it_is_stored(kept):
             if "down_proj" not in name:
                 np.testing.assert_array_equal(weights.matrix(name), source.read(name))
     assert result.manifest["quality"]["relative_weight_error"] < 1e-5
+
+
+def test_scales_that_are_no_halves_are_mentioned(kept, tmp_path, monkeypatch):
+    """As those of Q4_K, which are a half times six bits."""
+    read = SourceWeights.affine
+
+    def finer(self, name, rows):
+        stored = read(self, name, rows)
+        return stored and Affine(stored.values, stored.scales * np.float32(1.003), stored.offsets)
+
+    monkeypatch.setattr(SourceWeights, "affine", finer)
+    (warning,) = export(kept[0], tmp_path / "out", ExportOptions(weights="source")).warnings
+    assert warning.startswith("2 projections are stored as Q4_1, whose scales are products")
 
 
 def test_source_keeps_the_codes_of_minima_to_the_bit(kept):

@@ -212,6 +212,7 @@ class PackedLayers:
     def _points(self, name: str) -> NDArray[np.int16]:
         """Zero points of a layer, ``[N, groups]``."""
         stored = self._of_outputs(self._parts(name)[_ZEROS])
+        # AutoGPTQ cuts the sum to its bits as well: of four, 15 stands for 0 and not for 16.
         return ((stored + self._packing.less) & ((1 << self._packing.bits) - 1)).T
 
     def _is_symmetric(self, name: str) -> bool:
