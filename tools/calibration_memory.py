@@ -92,8 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         digest = hashlib.sha256(down.codes.tobytes() + down.scales.tobytes()).hexdigest()[:12]
     print(
         f"{_peak_bytes() / 1e6:.0f} MB, {seconds:.1f} s, of processors {worked:.1f} s "
-        f"({options.method}, {options.threads} threads; one matrix of products {8 * options.intermediate**2 / 1e6:.0f} MB; down "
-        f"projection {digest})"
+        f"({options.method}, {options.threads} threads; one matrix of products "
+        f"{8 * options.intermediate**2 / 1e6:.0f} MB; down projection {digest})"
     )
 
 
