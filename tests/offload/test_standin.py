@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from edgerun.backends import CompileOptions, make_backend
-from edgerun.backends.base import Backend, Executable, Shape
+from edgerun.backends.base import Backend, Executable, Phase, Shape
 from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph
@@ -97,8 +97,9 @@ def test_tokens_are_those_of_the_processor_bit_for_bit(
             starts = backend._estimates.starts
             assert all(START_S != each > 0 for each in starts[:2])  # they were seen
             for tally in backend._tallies:
-                assert 0 < tally.certified_s <= tally.seconds
-                assert tally.early < tally.layers
+                assert tally.early <= tally.layers // 2
+                assert tally.certified_s <= tally.seconds
+                assert tally.certified_s > 0 or tally.phase is not Phase.DECODE
 
     found = tokens(*form, device, look)
     np.testing.assert_array_equal(found, expected[form])
