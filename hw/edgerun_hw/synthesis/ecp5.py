@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgerun.errors import BackendError
 from edgerun_hw.build.sources import digest
-from edgerun_hw.synthesis.harness import HARNESS, harness
+from edgerun_hw.synthesis.harness import HARNESS, Ports, harness, ports_of, ports_script
 from edgerun_hw.synthesis.hierarchy import needed_files
 from edgerun_hw.synthesis.output_registers import pack_output_registers
 from edgerun_hw.synthesis.tools import cache_folder, cached, run_tool, stage, tool_version
@@ -71,31 +72,23 @@ def place_and_route(
 
     Args:
         geometry: parameters of the hardware.
-        module: ``tlmm_engine`` or ``tlmm_glue``.
+        module: any with a clock ``clk``; one that is a part of a unit is placed alone.
         speed_grade: 6, 7 or 8.
         seed: of the placer.
 
     Raises:
         MissingDependencyError: yosys or nextpnr is not installed.
         BackendError: a tool failed, for example because the design does not fit.
+        InputError: there is no such module.
     """
     if speed_grade not in SPEED_GRADES:
         raise BackendError(f"speed grade {speed_grade} does not exist: there are {SPEED_GRADES}")
-    files = needed_files(module)
-    pads = harness(module, module_parameters(geometry, module))
+    files, parameters = needed_files(module), module_parameters(geometry, module)
     versions = tool_version("yosys"), tool_version("nextpnr-ecp5")
-    name = digest(files, pads, speed_grade, seed, TARGET_MHZ, versions, 3)
+    name = digest(files, module, parameters, speed_grade, seed, TARGET_MHZ, versions, 4)
 
     def make(folder: Path) -> dict[str, Any]:
-        (folder / "pads.v").write_text(pads, "utf-8")
-        reads = stage(files, folder)
-        synthesis = f"synth_ecp5 -top {HARNESS} -json design.json\n"
-        script = f"{reads}read_verilog pads.v\n{synthesis}"
-        (folder / "run.ys").write_text(script, "utf-8")
-        run_tool("yosys", ["-q", "-s", "run.ys"], folder)
-        netlist = json.loads((folder / "design.json").read_text("utf-8"))
-        packed = pack_output_registers(netlist, HARNESS)
-        (folder / "design.json").write_text(json.dumps(netlist), "utf-8")
+        packed = _synthesise(folder, files, module, parameters)
         arguments = _nextpnr_arguments(speed_grade, seed)
         run_tool("nextpnr-ecp5", arguments, folder, timeout_s=PLACE_LIMIT_S)
         run_tool("ecppack", ["--compress", "design.config", "design.bit"], folder)
@@ -105,6 +98,30 @@ def place_and_route(
         return asdict(read_report(report, target, speed_grade, seed, packed))
 
     return Placed(**cached("ecp5", name, make))
+
+
+def _synthesise(
+    folder: Path, files: Sequence[Path], module: str, parameters: Mapping[str, int]
+) -> int:
+    """Writes ``design.json``, the module in its harness; returns memories with output registers."""
+    reads = stage(files, folder)
+    ports = read_ports(folder, reads, module, parameters)
+    (folder / "pads.v").write_text(harness(module, parameters, ports), "utf-8")
+    synthesis = f"synth_ecp5 -top {HARNESS} -json design.json\n"
+    (folder / "run.ys").write_text(f"{reads}read_verilog pads.v\n{synthesis}", "utf-8")
+    run_tool("yosys", ["-q", "-s", "run.ys"], folder)
+    netlist = json.loads((folder / "design.json").read_text("utf-8"))
+    packed = pack_output_registers(netlist, HARNESS)
+    (folder / "design.json").write_text(json.dumps(netlist), "utf-8")
+    return packed
+
+
+def read_ports(folder: Path, reads: str, module: str, parameters: Mapping[str, int]) -> Ports:
+    """A module's ports, as yosys sees them; ``reads`` are its commands that read the sources."""
+    script = reads + ports_script(module, parameters, "ports.json")
+    (folder / "ports.ys").write_text(script, "utf-8")
+    run_tool("yosys", ["-q", "-s", "ports.ys"], folder)
+    return ports_of(json.loads((folder / "ports.json").read_text("utf-8")))
 
 
 def read_report(

@@ -7,103 +7,73 @@ edge, so the clock that place and route reports is that of the module's own path
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from edgerun_hw.overlay.register_map import BEAT_BYTES
-from edgerun_hw.synthesis.xilinx import ENGINE, GLUE
+from edgerun.errors import BackendError
 
-BEAT_BITS = 8 * BEAT_BYTES
-HARNESS = "tlmm_pads"
-# Names and widths of a module's inputs and outputs, without the clock.
-Ports: TypeAlias = tuple[dict[str, int], dict[str, int]]
+HARNESS, CLOCK = "tlmm_pads", "clk"
 
 
-def engine_ports(parameters: Mapping[str, int]) -> Ports:
-    """Those of ``tlmm_engine``."""
-    inputs = {
-        "rst": 1,
-        "cmd_valid": 1,
-        "cmd_mode": 1,
-        "cmd_scale": 1,
-        "cmd_row_beats": 16,
-        "cmd_tiles": 16,
-        "cmd_columns": 8,
-        "x_valid": 1,
-        "x_data": BEAT_BITS,
-        "w_valid": 1,
-        "w_data": BEAT_BITS * parameters["PORTS"],
-        "s_valid": 1,
-        "s_data": BEAT_BITS,
-        "y_ready": 1,
+@dataclass(frozen=True)
+class Ports:
+    """A module's inputs and outputs, without its clock: bits by name."""
+
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+
+
+def ports_script(module: str, parameters: Mapping[str, int], file: str) -> str:
+    """Returns the commands for yosys that write what ``ports_of`` reads, to a JSON file."""
+    sets = "".join(f" -set {name} {value}" for name, value in parameters.items())
+    chosen = f"chparam{sets} {module}\nhierarchy -check -top {module}\n"
+    return f"{chosen}proc -noopt\nwrite_json {file}\n"  # JSON cannot hold processes
+
+
+def ports_of(netlist: Mapping[str, Any]) -> Ports:
+    """Returns the ports of a netlist's top.
+
+    Args:
+        netlist: what yosys' ``write_json`` writes.
+
+    Raises:
+        BackendError: it has no top, or one without a clock or without outputs.
+    """
+    tops = [m for m in netlist["modules"].values() if int(m["attributes"].get("top", "0"), 2)]
+    if len(tops) != 1:
+        raise BackendError(f"yosys names {len(tops)} modules as the top")
+    widths = {
+        direction: {
+            name: len(port["bits"])
+            for name, port in tops[0]["ports"].items()
+            if port["direction"] == direction and name != CLOCK
+        }
+        for direction in ("input", "output")
     }
-    outputs = {
-        "cmd_ready": 1,
-        "x_ready": 1,
-        "w_ready": 1,
-        "s_ready": 1,
-        "y_valid": 1,
-        "y_data": BEAT_BITS,
-        "y_last": 1,
-        "busy": 1,
-        "ev_lookup": 1,
-        "ev_stall_weights": 1,
-        "ev_stall_tables": 1,
-        "ev_stall_output": 1,
-    }
-    return inputs, outputs
+    if CLOCK not in tops[0]["ports"] or not widths["output"]:
+        raise BackendError(f"a module that is to be placed needs outputs and the input {CLOCK!r}")
+    return Ports(widths["input"], widths["output"])
 
 
-def glue_ports(parameters: Mapping[str, int]) -> Ports:
-    """Those of ``tlmm_glue``."""
-    del parameters  # it has none
-    inputs = {
-        "rst": 1,
-        "cmd_valid": 1,
-        "cmd_gate": 2,
-        "cmd_norm": 1,
-        "cmd_length": 14,
-        "x_valid": 1,
-        "x_data": BEAT_BITS,
-        "w_valid": 1,
-        "w_data": BEAT_BITS,
-        "y_ready": 1,
-    }
-    outputs = {
-        "cmd_ready": 1,
-        "x_ready": 1,
-        "w_ready": 1,
-        "y_valid": 1,
-        "y_data": BEAT_BITS,
-        "busy": 1,
-        "ev_group": 1,
-        "ev_stall_input": 1,
-        "ev_stall_output": 1,
-    }
-    return inputs, outputs
-
-
-PORTS: dict[str, Callable[[Mapping[str, int]], Ports]] = {ENGINE: engine_ports, GLUE: glue_ports}
-
-
-def harness(module: str, parameters: Mapping[str, int]) -> str:
+def harness(module: str, parameters: Mapping[str, int], ports: Ports) -> str:
     """Returns Verilog of a top with four pins around a module.
 
     Args:
-        module: one of ``PORTS``.
+        module: its name.
         parameters: its parameters by name.
+        ports: with these parameters.
     """
-    inputs, outputs = PORTS[module](parameters)
-    bits, connections, offset = sum(inputs.values()), [], 0
-    for name, width in inputs.items():
+    bits, connections, offset = sum(ports.inputs.values()), [], 0
+    for name, width in ports.inputs.items():
         connections.append(f".{name}(given[{offset} +: {width}])")
         offset += width
     offset = 0
-    for name, width in outputs.items():
+    for name, width in ports.outputs.items():
         connections.append(f".{name}(result[{offset} +: {width}])")
         offset += width
     values = ", ".join(f".{name}({value})" for name, value in parameters.items())
-    joined = ",\n        ".join([".clk(clk)", *connections])
+    joined = ",\n        ".join([f".{CLOCK}(clk)", *connections])
     return f"""module {HARNESS}(input clk, input load, input serial_in, output reg serial_out);
     reg [{bits - 1}:0] shift, given;
     wire [{offset - 1}:0] result;

@@ -132,11 +132,12 @@ def synthesis_script(module: str, parameters: Mapping[str, int], family: str) ->
 def module_parameters(geometry: Geometry, module: str) -> dict[str, int]:
     """Returns the SystemVerilog parameters that ``module`` has."""
     every = geometry.parameters()
-    if module == GLUE:
-        return {}
     if module == ATTENTION:
         return {"QUERIES": geometry.attention}
-    return {name: every[name] for name in ENGINE_PARAMETERS} if module == ENGINE else every
+    if module == ENGINE:
+        return {name: every[name] for name in ENGINE_PARAMETERS}
+    # Glue has none, and parts of units are taken with those that they have by default.
+    return every if module == TOP else {}
 
 
 def count_cells(statistics: Mapping[str, Any]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from edgerun.errors import BackendError, InputError, MissingDependencyError
 from edgerun_hw.build.sources import digest, hardware_folder, rtl_files, wrapped_rtl_files
 from edgerun_hw.overlay.geometry import PRESETS, Geometry
 from edgerun_hw.synthesis import ecp5, tools, xilinx
-from edgerun_hw.synthesis.harness import PORTS, harness
+from edgerun_hw.synthesis.harness import Ports, harness, ports_of
 from edgerun_hw.synthesis.hierarchy import needed_files
 from edgerun_hw.synthesis.output_registers import pack_output_registers
 
@@ -106,24 +106,54 @@ def test_modules_and_notes_are_no_cells():
 # ---- the harness around a module
 
 
-@pytest.mark.parametrize(("module", "folder"), [("tlmm_engine", "engine"), ("tlmm_glue", "glue")])
-def test_harness_connects_every_port_of_the_module(module, folder):
-    text = (hardware_folder("rtl") / folder / f"{module}.sv").read_text()
-    text = re.sub(r"//[^\n]*", "", text)
-    head = text[: text.index(");\n")]
-    ports = re.findall(r"\b(input|output)\s+logic\s*(?:\[[^\]]*\])?\s*(\w+)", head)
-    inputs, outputs = PORTS[module]({"PORTS": 1})
-    assert {name for kind, name in ports if kind == "input"} == {"clk", *inputs}
-    assert {name for kind, name in ports if kind == "output"} == set(outputs)
+def ports_netlist(**ports):
+    """A netlist of a top with ports of so many bits, the clock's first, and of a part of it."""
+    described = {
+        name: {"direction": direction, "bits": list(range(bits))}
+        for name, (direction, bits) in ports.items()
+    }
+    part = {"attributes": {}, "ports": {"q": {"direction": "output", "bits": [1]}}}
+    top = {"attributes": {"top": "1".zfill(32)}, "ports": described}
+    return {"modules": {"part": part, "top": top}}
+
+
+def test_ports_are_those_of_the_top_without_its_clock():
+    netlist = ports_netlist(clk=("input", 1), a=("input", 8), b=("output", 3), c=("input", 1))
+    assert ports_of(netlist) == Ports({"a": 8, "c": 1}, {"b": 3})
+
+
+@pytest.mark.parametrize("ports", [{"b": ("output", 3)}, {"clk": ("input", 1)}])
+def test_what_cannot_be_placed_is_refused(ports):
+    with pytest.raises(BackendError, match="outputs and the input 'clk'"):
+        ports_of(ports_netlist(**ports))
 
 
 def test_harness_covers_the_bits_without_gap_or_overlap():
-    text = harness("tlmm_engine", {"PORTS": 4, "COLUMNS": 1, "NB_MAX": 512, "ROW_SCALE": 0})
+    ports = Ports({"rst": 1, "x": 128, "length": 14}, {"ready": 1, "y": 128})
+    text = harness("unit", {"PORTS": 4}, ports)
+    assert "unit #(.PORTS(4)) placed" in text
     for register in ("given", "result"):
         spans = re.findall(rf"{register}\[(\d+) \+: (\d+)\]", text)
         total = int(re.search(rf"\[(\d+):0\] (?:shift, )?{register};", text)[1]) + 1
         bits = [bit for first, width in spans for bit in range(int(first), int(first) + int(width))]
         assert bits == list(range(total))
+
+
+@pytest.mark.fpga
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("unit", "bits"), [("engine", 512), ("attention", 512), ("glue", 128)])
+def test_yosys_sees_every_port_of_the_source(unit, bits, tmp_path):
+    module = f"tlmm_{unit}"
+    text = (hardware_folder("rtl") / unit / f"{module}.sv").read_text()
+    text = re.sub(r"//[^\n]*", "", text)
+    head = text[: text.index(");\n")]
+    ports = re.findall(r"\b(input|output)\s+logic\s*(?:\[[^\]]*\])?\s*(\w+)", head)
+    reads = tools.stage(needed_files(module), tmp_path)
+    parameters = xilinx.module_parameters(PRESETS["layer-300"], module)
+    seen = ecp5.read_ports(tmp_path, reads, module, parameters)
+    assert {"clk", *seen.inputs} == {name for kind, name in ports if kind == "input"}
+    assert set(seen.outputs) == {name for kind, name in ports if kind == "output"}
+    assert (seen.inputs["w_data"], seen.outputs["y_data"]) == (bits, 128)
 
 
 # ---- output registers
