@@ -13,7 +13,8 @@ module standin #(
     parameter int ATTENTION = 0,
     parameter int GLUE = 0,
     parameter int QUEUE_DEPTH = 8,
-    parameter int ADDR_BITS = 40
+    parameter int ADDR_BITS = 40,
+    parameter int READ_AHEAD = 512
 ) (
     input  logic                       aclk,
     input  logic                       aresetn,

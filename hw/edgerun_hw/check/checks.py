@@ -237,7 +237,8 @@ def fit(plan: Plan) -> Iterator[Outcome]:
             "DSP": needs.dsp / has.dsp,
         }
         figure = ", ".join(f"{share:.0%} of {what}" for what, share in shares.items())
-        fits = max(shares.values()) <= 1
+        figure += f", {needs.uram} of {has.uram} UltraRAMs" if needs.uram else ""
+        fits = max(shares.values()) <= 1 and needs.uram <= has.uram
         yield Outcome("", f"{board.geometry}, {name}", verdict(fits), figure, asdict(needs))
 
 

@@ -17,8 +17,18 @@ if TYPE_CHECKING:
 
 # Of BitNet-2B-4T: attention's output, and down; one that no geometry divides evenly.
 MATRICES = ((2560, 2560), (2560, 6912), (1000, 1001))
+GEOMETRY = "decode-300"
 
-_Geometry = Annotated[str, typer.Option("--geometry", help="Geometry of the overlay.")]
+_Board = Annotated[
+    str | None,
+    typer.Option("--board", help="Board whose geometry, clock and measured rates are taken."),
+]
+_Geometry = Annotated[
+    str | None,
+    typer.Option(
+        "--geometry", help=f"Geometry of the overlay. Default: the board's, or {GEOMETRY}."
+    ),
+]
 _Context = Annotated[int, typer.Option("--context", min=1, help="Tokens attended to.")]
 _Clock = Annotated[
     float | None,
@@ -30,10 +40,11 @@ _Clock = Annotated[
     ),
 ]
 _Profile = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--profile",
-        help="Rates measured on a board: a profile's name, or a file that ends in .json.",
+        help="Rates measured on a board: a profile's name, or a file that ends in .json. Default: "
+        "those of the board, or of a KV260.",
     ),
 ]
 _Storage = Annotated[
@@ -51,10 +62,11 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    geometry: _Geometry = "decode-300",
+    board: _Board = None,
+    geometry: _Geometry = None,
     context: _Context = 1024,
     clock: _Clock = None,
-    profile: _Profile = "kv260",
+    profile: _Profile = None,
     kv_cache: _Storage = "int8",
     simulate: _Simulate = True,
     as_json: _Json = False,
@@ -63,13 +75,17 @@ def bench(
     from edgerun_hw.build.boards import load_board
     from edgerun_hw.devices.simulated import geometry_named
     from edgerun_hw.model.measured import STORAGE
-    from edgerun_hw.model.profile import load_profile
+    from edgerun_hw.model.profile import DEFAULT, load_profile, profile_for
 
-    chosen, rates = geometry_named(geometry), load_profile(profile)
-    mhz = clock or float(load_board(rates.board).pl_clock_mhz)
+    described = load_board(board) if board else None
+    geometry = geometry or (described.geometry if described else GEOMETRY)
+    chosen = geometry_named(geometry)
+    rates = load_profile(profile or (profile_for(board) if board else DEFAULT))
+    mhz = clock or float((described or load_board(rates.board)).pl_clock_mhz)
     if kv_cache not in STORAGE:
         raise InputError(f"--kv-cache {kv_cache!r} is not modelled: there are {', '.join(STORAGE)}")
     report = {
+        "board": board,
         "geometry": geometry,
         "context": context,
         "kv_cache": kv_cache,

@@ -95,7 +95,7 @@ def measured_terms(
     else:
         terms.append(_attention(shape, profile, context, storage))
     if geometry.glue and host == "native":
-        return terms + layer_terms(shape, profile, clock_mhz)
+        return terms + layer_terms(shape, geometry, profile, clock_mhz)
     steps = shape.layers * len(shape.steps()) + 1
     terms.append(each_step("launches", steps, profile, "launch_us"))
     return terms + (native_terms(shape, profile, steps) if host == "native" else [_python(steps)])

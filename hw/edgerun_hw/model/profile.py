@@ -91,6 +91,24 @@ def profile_names() -> tuple[str, ...]:
     return tuple(sorted(file.stem for file in FOLDER.glob("*.json")))
 
 
+def profile_for(board: str) -> str:
+    """Returns the name of a profile of what was measured on a kind of board.
+
+    Args:
+        board: its name in ``hw/boards``.
+
+    Raises:
+        InputError: there is none.
+    """
+    boards = {load_profile(name).board: name for name in profile_names()}
+    if board not in boards:
+        raise InputError(
+            f"nobody's measurements of the board {board!r} are here, only of {', '.join(boards)}: "
+            "name rates with --profile"
+        )
+    return boards[board]
+
+
 def load_profile(name: str = DEFAULT) -> Profile:
     """Reads a profile.
 

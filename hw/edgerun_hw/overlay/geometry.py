@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from edgerun_hw.overlay.register_map import BEAT_BYTES, GROUP, MAX_PORTS, PORT_ROWS, TABLES
@@ -24,6 +24,8 @@ class Geometry:
             a power of two of ports.
         queue_depth: commands that may wait in the overlay.
         addr_bits: width of addresses on the memory ports.
+        read_ahead: beats that each weight port may hold before they are used; from 4,096 on in
+            UltraRAM, which not all parts have.
 
     Raises:
         ValueError: a value is outside what the hardware can be built for.
@@ -37,6 +39,7 @@ class Geometry:
     glue: bool = False
     queue_depth: int = 8
     addr_bits: int = 40
+    read_ahead: int = 512
 
     def __post_init__(self) -> None:
         limits = {
@@ -46,12 +49,13 @@ class Geometry:
             "attention": (0, 4),
             "queue_depth": (2, 128),
             "addr_bits": (32, 64),
+            "read_ahead": (128, 1 << 15),
         }
         for name, (least, most) in limits.items():
             value = getattr(self, name)
             if not least <= value <= most:
                 raise ValueError(f"{name} must be from {least} to {most}, not {value}")
-        for name in ("nb_max", "queue_depth"):
+        for name in ("nb_max", "queue_depth", "read_ahead"):
             value = getattr(self, name)
             if value & (value - 1):
                 raise ValueError(f"{name} must be a power of two, not {value}")
@@ -97,9 +101,13 @@ class Geometry:
             "GLUE": int(self.glue),
             "QUEUE_DEPTH": self.queue_depth,
             "ADDR_BITS": self.addr_bits,
+            "READ_AHEAD": self.read_ahead,
         }
 
 
+# Layers that are queued whole read weights while norms and gates are computed; a KV260's UltraRAMs
+# hold what comes meanwhile, 256 KiB on four ports.
+LAYER = Geometry(ports=4, row_scale=True, attention=2, glue=True, read_ahead=4096)
 PRESETS: Mapping[str, Geometry] = MappingProxyType(
     {
         "tiny": Geometry(ports=1, columns=1, nb_max=64),
@@ -109,9 +117,9 @@ PRESETS: Mapping[str, Geometry] = MappingProxyType(
         "decode-300": Geometry(ports=4, columns=1),
         "decode-300-scale": Geometry(ports=4, columns=1, row_scale=True),
         "attention-300": Geometry(ports=4, columns=1, attention=2),
-        "layer-300": Geometry(ports=4, columns=1, row_scale=True, attention=2, glue=True),
+        "layer-300": LAYER,
         "prefill-1500": Geometry(ports=4, columns=5),
         "attention-1500": Geometry(ports=4, columns=5, attention=2),
-        "layer-1500": Geometry(ports=4, columns=5, row_scale=True, attention=2, glue=True),
+        "layer-1500": replace(LAYER, columns=5),
     }
 )

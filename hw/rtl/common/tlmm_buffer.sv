@@ -1,4 +1,5 @@
-// A deep FIFO in block RAM, for read data that was asked for ahead of its use.
+// A deep FIFO in block RAM, or from 4096 words on in UltraRAM (which KV260s have and smaller parts
+// have not), for read data that was asked for ahead of its use.
 //
 // A block RAM needs a cycle to read and is slow to come out, so two stages stand behind it: the
 // RAM's own output latch and a register. Both are refilled in the cycle in which they empty: one
@@ -17,8 +18,9 @@ module tlmm_buffer #(
     output logic [WIDTH-1:0] head
 );
   localparam int INDEX_BITS = $clog2(DEPTH);
+  localparam STYLE = DEPTH < 4096 ? "block" : "ultra";
 
-  (* ram_style = "block" *) logic [WIDTH-1:0] words[DEPTH];
+  (* ram_style = STYLE *) logic [WIDTH-1:0] words[DEPTH];
   logic [INDEX_BITS-1:0] read_index;
   logic [INDEX_BITS:0] write_count, read_count;  // one bit more, to tell full from empty
   logic [WIDTH-1:0] latch;

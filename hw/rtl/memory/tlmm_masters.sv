@@ -10,7 +10,7 @@ module tlmm_masters #(
     parameter int ADDR_BITS = 40,
     parameter int SLOT_BITS = 3,
     parameter int W_BURST = 64,
-    parameter int W_DEPTH = 512,
+    parameter int READ_AHEAD = 512,
     parameter int SOURCES = PORTS + 3  // of errors: weight ports, activations, scales, writer
 ) (
     input  logic                              clk,
@@ -104,7 +104,7 @@ module tlmm_masters #(
         .COUNT_BITS(W_COUNT_BITS),
         .SLOT_BITS(SLOT_BITS),
         .BURST(W_BURST),
-        .DEPTH(W_DEPTH)
+        .DEPTH(READ_AHEAD)
     ) weights (
         .clk,
         .rst,

@@ -17,7 +17,7 @@ module tlmm_top #(
     parameter int QUEUE_DEPTH = 8,  // a power of two, 2 to 128
     parameter int ADDR_BITS = 40,   // 32 to 64
     parameter int W_BURST = 64,     // beats of a weight burst
-    parameter int W_DEPTH = 512     // beats that a weight port buffers
+    parameter int READ_AHEAD = 512  // beats that a weight port holds; a power of two, 128 or more
 ) (
     input  logic                       aclk,
     input  logic                       aresetn,
@@ -279,7 +279,7 @@ module tlmm_top #(
       .ADDR_BITS(ADDR_BITS),
       .SLOT_BITS(SLOT_BITS),
       .W_BURST(W_BURST),
-      .W_DEPTH(W_DEPTH)
+      .READ_AHEAD(READ_AHEAD)
   ) masters (
       .clk,
       .rst(clear),

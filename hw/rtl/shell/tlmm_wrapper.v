@@ -13,7 +13,8 @@ module tlmm_wrapper #(
     parameter ATTENTION   = 0,
     parameter GLUE        = 0,
     parameter QUEUE_DEPTH = 8,
-    parameter ADDR_BITS   = 40
+    parameter ADDR_BITS   = 40,
+    parameter READ_AHEAD  = 512
 ) (
     (* X_INTERFACE_PARAMETER = "ASSOCIATED_BUSIF s_axi_control:m_axi_w0:m_axi_w1:m_axi_w2:m_axi_w3:m_axi_d, ASSOCIATED_RESET aresetn" *)
     (* X_INTERFACE_INFO = "xilinx.com:signal:clock:1.0 aclk CLK" *)
@@ -320,7 +321,8 @@ module tlmm_wrapper #(
         .ATTENTION(ATTENTION),
         .GLUE(GLUE),
         .QUEUE_DEPTH(QUEUE_DEPTH),
-        .ADDR_BITS(ADDR_BITS)
+        .ADDR_BITS(ADDR_BITS),
+        .READ_AHEAD(READ_AHEAD)
     ) top (
         .aclk(aclk),
         .aresetn(aresetn),

@@ -9,7 +9,8 @@ module tlmm_wrapped #(
     parameter int ATTENTION = 0,
     parameter bit GLUE = 1'b0,
     parameter int QUEUE_DEPTH = 8,
-    parameter int ADDR_BITS = 40
+    parameter int ADDR_BITS = 40,
+    parameter int READ_AHEAD = 512
 ) (
     input  logic                       aclk,
     input  logic                       aresetn,
@@ -165,7 +166,8 @@ module tlmm_wrapped #(
       .ATTENTION(ATTENTION),
       .GLUE(GLUE),
       .QUEUE_DEPTH(QUEUE_DEPTH),
-      .ADDR_BITS(ADDR_BITS)
+      .ADDR_BITS(ADDR_BITS),
+      .READ_AHEAD(READ_AHEAD)
   ) wrapper (
       `WEIGHT_PORT(0),
       `WEIGHT_PORT(1),

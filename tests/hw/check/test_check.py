@@ -150,6 +150,17 @@ def test_overlay_that_does_not_fit_its_board_fails(monkeypatch):
     assert (32, "tlmm_top", "xc7") in asked and (40, "tlmm_top", "xcup") in asked
 
 
+def test_ultrarams_that_a_part_lacks_fail(monkeypatch):
+    from edgerun_hw.synthesis import xilinx
+
+    cells = {"LUT6": 1, "URAM288": 8}
+    monkeypatch.setattr(xilinx, "estimate", lambda *given: xilinx.summarise(cells))
+    outcomes = {o.subject.split(", ")[1]: o for o in checks.CHECKS["fit"](Plan(full=True))}
+    results = {name: outcome.result for name, outcome in outcomes.items()}
+    assert results == {"kv260": "passed", "pynq-z2": "failed", "ultra96v2": "failed"}
+    assert "8 of 64 UltraRAMs" in outcomes["kv260"].figure
+
+
 def test_units_are_held_to_their_luts_and_multipliers(monkeypatch):
     from edgerun_hw.synthesis import xilinx
 
@@ -305,6 +316,32 @@ def test_bench_labels_what_is_modelled(run):
 def test_bench_takes_the_clock_that_the_board_asks_for(run):
     report = json.loads(run("bench", "--no-simulate", "--json")[1])
     assert report["assumptions"]["clock_mhz"] == load_board(report["profile"]["board"]).pl_clock_mhz
+
+
+def test_bench_takes_all_that_a_board_says(run):
+    report = json.loads(run("bench", "--no-simulate", "--json", "--board", "kv260")[1])
+    board = load_board("kv260")
+    assert (report["board"], report["geometry"]) == ("kv260", board.geometry)
+    assert report["profile"]["board"] == "kv260"
+    chosen = ("bench", "--no-simulate", "--json", "--geometry", board.geometry)
+    assert json.loads(run(*chosen)[1])["terms"] == report["terms"]
+    other = ("--board", "ultra96v2", "--profile", "kv260", "--geometry", "decode-75")
+    report = json.loads(run("bench", "--no-simulate", "--json", *other)[1])
+    assert report["geometry"] == "decode-75"
+    assert report["assumptions"]["clock_mhz"] == load_board("ultra96v2").pl_clock_mhz
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--board", "kv261"), "no board 'kv261'"),
+        (("--board", "pynq-z2"), "nobody's measurements of the board 'pynq-z2'"),
+        (("--board", "kv260", "--geometry", "decode-7"), "decode-7"),
+    ],
+)
+def test_bench_refuses_boards_of_which_nothing_is_known(run, arguments, words):
+    code, out, err = run("bench", "--no-simulate", *arguments)
+    assert code == 2 and out == "" and words in err
 
 
 def test_bench_states_how_keys_and_values_are_stored(run):

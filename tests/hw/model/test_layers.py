@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from edgerun_hw.backend.native.chain import code
-from edgerun_hw.model import layers
+from edgerun_hw.model import layers, tokens
 from edgerun_hw.model.cycles import capabilities_of, matrix_work
-from edgerun_hw.model.layers import glue_cycles
+from edgerun_hw.model.layers import glue_cycles, read_ahead
 from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.command import Command
 from edgerun_hw.overlay.cut import cut_matrix
 from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.overlay.glue import Gate
@@ -21,6 +25,7 @@ from tests.hw.rtl.glue_bench import random_command
 from tests.hw.support.glue_cases import place_glue
 
 GEOMETRY = PRESETS["layer-300"]
+SHORT = 512  # beats that a port of other geometries reads ahead
 
 
 @pytest.mark.fpga
@@ -72,3 +77,81 @@ def test_scaled_results_leave_one_a_cycle(rows: int, K: int) -> None:
         busy = simulator.read(regs.BUSY)
     work = matrix_work(cut, can, 1, scaled=True)
     assert work.cycles + work.exposed == pytest.approx(busy, rel=0.03)
+
+
+@pytest.mark.fpga
+def test_weights_come_while_glue_runs_until_the_ports_are_full() -> None:
+    """A matrix behind a gate: before its first lookup all that ports hold has been asked for."""
+    with Simulator(GEOMETRY, memory=DDR_PRESETS["kv260"]) as simulator:
+        for command in commands_of(simulator, [(Gate.SWIGLU, 4096, (2560, 1024))]):
+            push(simulator, command)
+        assert simulator.run_until(regs.COMPLETED, 0xFFFFFFFF, 1, 100_000)
+        beats = simulator.statistics().read_beats[: GEOMETRY.ports]
+    of_norm = 4096 // 4 // GEOMETRY.ports
+    assert max(beats) <= GEOMETRY.read_ahead + of_norm + 8  # registers behind the memory
+    assert min(beats) >= GEOMETRY.read_ahead + of_norm - 64
+
+
+@pytest.mark.slow
+@pytest.mark.fpga
+def test_reading_ahead_saves_what_the_model_says() -> None:
+    """A layer's commands at the rate of a board's memory, and on an overlay that holds less."""
+    shape, clock_mhz, gb_per_s = tokens.SHAPES["bitnet-0.73b"], 250.0, 12.73
+    bus = gb_per_s / 0.92 * 1e9  # of which so much comes
+    rate = replace(DDR_PRESETS["kv260"], clock_mhz=clock_mhz, bytes_per_second=bus)
+    steps = shape.steps()
+    parts = [
+        (Gate.NONE, shape.heads * shape.head_dim, steps["o"]),
+        (Gate.RESIDUAL, shape.hidden, steps["gate/up"]),
+        (Gate.SWIGLU, shape.intermediate, steps["down"]),
+        (Gate.RESIDUAL, shape.hidden, steps["qkv"]),
+    ]
+    cycles, expected = [], []
+    for beats in (SHORT, GEOMETRY.read_ahead):
+        geometry = replace(GEOMETRY, read_ahead=beats)
+        with Simulator(geometry, memory=rate) as simulator:
+            commands = list(commands_of(simulator, parts))
+            for number, command in enumerate(commands):
+                while number - simulator.read(regs.COMPLETED) >= geometry.queue_depth:
+                    simulator.step(50)
+                push(simulator, command)
+            assert simulator.run_until(regs.COMPLETED, 0xFFFFFFFF, len(commands), 1_000_000)
+            cycles.append(simulator.read(regs.BUSY))
+        expected.append(read_ahead(shape, geometry, clock_mhz, gb_per_s) * clock_mhz * 1e6)
+    saved = cycles[0] - cycles[1]
+    assert saved == pytest.approx(expected[1] - expected[0], rel=0.1)
+
+
+def commands_of(
+    simulator: Simulator, parts: list[tuple[Gate, int, tuple[int, int]]]
+) -> Iterator[Command]:
+    """Glue and the matrix behind it, of zeros; each waits for those before."""
+    geometry = simulator.geometry
+    can = capabilities_of(geometry)
+
+    def room(nbytes: int) -> int:
+        return simulator.allocate(nbytes).address
+
+    for gate, length, (rows, K) in parts:
+        groups, codes = length // 4, -(-length // 15)
+        norm = tuple(room(4 * length) for _ in range(geometry.ports))
+        second = room(4 * length) if gate is not Gate.NONE else None
+        yield Command(
+            room(4 * length + 32),
+            room(16 * (groups + codes + 1)),
+            norm,
+            codes,
+            length,
+            scales=second,
+            glue=True,
+            gate=gate,
+            norm=True,
+            after=True,
+        )
+        cut = cut_matrix((rows, K), 1, K, can)
+        for first, last in cut.pieces():
+            beats, tiles = geometry.row_beats(last - first), cut.mode.tiles(K)
+            weights = tuple(room(16 * tiles * beats) for _ in range(geometry.ports))
+            results = 4 * beats * geometry.rows_per_beat
+            x, y, scales = room(16 * tiles), room(results), room(results)
+            yield Command(x, y, weights, beats, tiles, scales=scales, after=True)
