@@ -73,11 +73,12 @@ module tlmm_glue_lane (
   assign first = gate == SWIGLU ? sigmoid : gate == RELU2 ? positive : ONE;
 
   // ---- other passes: elements as shares of the power of two of the largest
-  logic signed [9:0] relative;
+  logic signed [9:0] relative, offset;
   logic [23:0] share, element_1, weight_1;
 
-  assign relative = $signed({2'b00, element[22:15]}) - $signed({2'b00, top}) + 10'sd127;
+  assign relative = $signed({2'b00, element[22:15]}) + offset;
   always_ff @(posedge clk) begin
+    offset <= 10'sd127 - $signed({2'b00, top});  // which stands still during a pass
     share[23] <= element[23];
     share[22:15] <= element[22:15] == '0 || relative < 10'sd1 ? '0 : relative[7:0];
     share[14:0] <= element[14:0];

@@ -36,23 +36,16 @@ module tlmm_glue_sigmoid (
 
   // ---- cycles 15 to 19: y = power / 2**octaves, and 1 / (1 + y)
   logic [15:0] power, power_17, power_19, reciprocal;
-  logic [5:0] octaves_16, octaves_17, octaves_19;
+  logic [5:0] octaves_15, octaves_16, octaves_17, octaves_19;
   logic saturated_16, saturated_17, saturated_19, negative_19;
-  logic [15:0] moved;
+  logic [3:0] down;
   logic [10:0] place;
+  logic whole;  // not even an octave: y is 1, or nearly
 
   tlmm_exp2 exp2 (
       .clk,
       .fraction,
       .power
-  );
-  tlmm_delay #(
-      .WIDTH (6),
-      .CYCLES(2)
-  ) delay_octaves (
-      .clk,
-      .in (octaves),
-      .out(octaves_16)
   );
   tlmm_delay #(
       .WIDTH (1),
@@ -62,9 +55,12 @@ module tlmm_glue_sigmoid (
       .in (saturated_11),
       .out(saturated_16)
   );
-  assign moved = power >> (octaves_16 > 6'd12 ? 5'd16 : octaves_16[4:0] + 5'd4);
+  // A power has its top bit set, so it fills the table's 11 bits when an octave has been taken off.
   always_ff @(posedge clk) begin
-    place <= saturated_16 ? '0 : moved > 16'd2047 ? 11'd2047 : moved[10:0];
+    {octaves_16, octaves_15} <= {octaves_15, octaves};
+    whole <= octaves_15 == '0;
+    down <= octaves_15 > 6'd11 ? 4'd11 : octaves_15[3:0] - 4'd1;
+    place <= saturated_16 ? '0 : whole ? '1 : power[15:5] >> down;
     {power_17, octaves_17, saturated_17} <= {power, octaves_16, saturated_16};
   end
   tlmm_glue_reciprocal reciprocals (
