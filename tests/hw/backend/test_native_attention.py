@@ -245,6 +245,18 @@ def test_greedy_tokens_are_the_cpus_in_one_round_trip_each(board, by_cpu, querie
 
 
 @pytest.mark.fpga
+@pytest.mark.timeout(900)
+def test_the_simulated_unit_attends_for_native_code():
+    """On the RTL of an overlay that has no other unit; all of a token in one program."""
+    with load(kv_cache="int8", backend="fpga", device="native-cosim:attention-300") as llm:
+        ids = llm.generate(PROMPT, max_tokens=2, temperature=0.0, ignore_eos=True).ids
+        notes = [note for report in llm.reports() for note in report.notes]
+    with load(kv_cache="int8", backend="cpu") as llm:
+        assert ids == llm.generate(PROMPT, max_tokens=2, temperature=0.0, ignore_eos=True).ids
+    assert any(f" in {2 + TESTS} round trips" in note and "attention" in note for note in notes)
+
+
+@pytest.mark.fpga
 @pytest.mark.parametrize("first", [60, 66, 71])
 def test_a_device_lost_between_attention_and_projection(tmp_path, monkeypatch, by_cpu, first):
     """From some command on all fail: the CPU goes on with what the cache holds."""

@@ -111,6 +111,19 @@ def test_a_layer_is_one_hand_over(board: MakeBoard) -> None:
     assert counts == [1 + 2, 2 * 4]
 
 
+def test_commands_take_turns_in_being_computed_again(board: MakeBoard) -> None:
+    """One in ``CHECK_EVERY``; a token begins one later than the last one.
+
+    The last layer has no matrix behind its last norm.
+    """
+    graph = layers(np.random.default_rng(4), "silu", True)
+    board()
+    for before, expected in ((1, 0), (CHECK_EVERY - COMMANDS + 1, COMMANDS - 1)):
+        checks: list[int] = []
+        run(graph, COMMANDS, before=before, checks=checks)
+        assert checks == [before + COMMANDS, expected]
+
+
 @pytest.mark.parametrize("kind", [Gate.NONE, Gate.RESIDUAL, Gate.SWIGLU, None])
 def test_wrong_results_that_last_are_noticed(
     board: MakeBoard, caplog: pytest.LogCaptureFixture, kind: Gate | None

@@ -111,3 +111,16 @@ def test_norms_of_parts_of_a_row_are_the_processors(board: MakeBoard) -> None:
     queued = run(graph, chains=0)
     board(preset="attention-300")
     np.testing.assert_array_equal(queued, run(graph, chains=0))
+
+
+@pytest.mark.parametrize(("hidden", "chains"), [(96, 2), (128, 0)])
+def test_matrices_are_not_cut_in_the_middle_of_a_beat(
+    board: MakeBoard, hidden: int, chains: int
+) -> None:
+    """With one port rows come in fives: of 256 the second command would write from the 126th on."""
+    graph = layers(np.random.default_rng(4), "silu", True, hidden)
+    board(preset="tiny-glue")
+    queued = run(graph, chains=chains)
+    board(preset="tiny-prefill")
+    plain = run(graph, chains=0)
+    assert np.abs(plain - queued).max() <= (0.2 if chains else 0) * np.abs(plain).max()

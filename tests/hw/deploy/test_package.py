@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from edgerun_hw.deploy import hardware
+from edgerun_hw.deploy import hardware, plan
 from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.emulate.example_bit import example_bit
 from edgerun_hw.deploy.emulate.sample import sample_hwh, sample_overlay
@@ -79,6 +79,17 @@ def flip(file: Path, generator: random.Random) -> None:
     file.write_bytes(data)
 
 
+def say_parameters(sources: Sources, parameters: str) -> None:
+    """Has the .hwh say how the overlay was built: names and values in turn."""
+    words_of = iter(parameters.split())
+    elements = "".join(f'<PARAMETER NAME="{name}" VALUE="{next(words_of)}"/>' for name in words_of)
+    file = sources.bitstream.with_suffix(".hwh")
+    marker = f'VLNV="{VLNV}">'
+    text = file.read_text()
+    assert marker in text
+    file.write_text(text.replace(marker, f"{marker}<PARAMETERS>{elements}</PARAMETERS>"))
+
+
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
@@ -98,14 +109,21 @@ def flip(file: Path, generator: random.Random) -> None:
 def test_a_package_says_how_its_overlay_was_built(
     sources: Sources, parameters: str, words: str
 ) -> None:
-    words_of = iter(parameters.split())
-    elements = "".join(f'<PARAMETER NAME="{name}" VALUE="{next(words_of)}"/>' for name in words_of)
-    file = sources.bitstream.with_suffix(".hwh")
-    marker = f'VLNV="{VLNV}">'
-    text = file.read_text()
-    assert marker in text
-    file.write_text(text.replace(marker, f"{marker}<PARAMETERS>{elements}</PARAMETERS>"))
+    say_parameters(sources, parameters)
     assert overlay_of(make_package(sources)) == words
+
+
+@pytest.mark.parametrize("glue", ["", " GLUE 0"])
+def test_a_package_says_that_it_lacks_the_glue_unit_that_its_board_asks_for(
+    sources: Sources, monkeypatch: pytest.MonkeyPatch, glue: str
+) -> None:
+    """Designs of older register maps do not name the parameter."""
+    asking = dataclasses.replace(plan.load_board("kv260"), geometry="layer-1500")
+    monkeypatch.setattr(plan, "load_board", lambda name: asking)
+    say_parameters(sources, f"ATTENTION 2 PORTS 4 COLUMNS 5{glue}")
+    assert overlay_of(make_package(sources)) == (
+        "4 ports, 5 columns, attention unit of 2 queries, no glue unit, which board.toml asks for"
+    )
 
 
 @pytest.mark.parametrize(

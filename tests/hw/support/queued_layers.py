@@ -82,8 +82,11 @@ def make_boards(root: Path, monkeypatch: pytest.MonkeyPatch) -> MakeBoard:
     return make
 
 
-def layers(rng: np.random.Generator, activation: str, norms: bool) -> Graph:
-    """Two layers; ``norms``: also before the output projection and the down projection."""
+def layers(rng: np.random.Generator, activation: str, norms: bool, hidden: int = HIDDEN) -> Graph:
+    """Two layers; ``norms``: also before the output projection and the down projection.
+
+    ``hidden`` are the elements of a gate.
+    """
     constants: dict[str, object] = {}
     nodes: list[Node] = []
 
@@ -108,17 +111,26 @@ def layers(rng: np.random.Generator, activation: str, norms: bool) -> Graph:
         row = norm(f"row{layer}", f"a{layer}", DIM) if norms else f"a{layer}"
         residual = linear(f"o{layer}", row, WIDTH, DIM, residual)
         inner = norm(f"inner{layer}", residual, WIDTH)
-        gate, up = (linear(f"{part}{layer}", inner, HIDDEN, WIDTH) for part in ("gate", "up"))
+        gate, up = (linear(f"{part}{layer}", inner, hidden, WIDTH) for part in ("gate", "up"))
         attrs = {"activation": activation}
         nodes.append(Node("gate", f"act{layer}", (gate, up), (f"h{layer}",), attrs))
-        h = norm(f"sub{layer}", f"h{layer}", HIDDEN) if norms else f"h{layer}"
-        residual = linear(f"down{layer}", h, WIDTH, HIDDEN, residual)
+        h = norm(f"sub{layer}", f"h{layer}", hidden) if norms else f"h{layer}"
+        residual = linear(f"down{layer}", h, WIDTH, hidden, residual)
         before = norm(f"next{layer}", residual, WIDTH)
     return Graph(nodes, ["x"], [before], constants)  # type: ignore[arg-type]
 
 
-def run(graph: Graph, tokens: int = 3, chains: int = 2, before: int = 0) -> NDArray[np.float32]:
-    """What the device ``fake`` makes of a few rows of a sequence, after ``before`` other runs."""
+def run(
+    graph: Graph,
+    tokens: int = 3,
+    chains: int = 2,
+    before: int = 0,
+    checks: list[int] | None = None,
+) -> NDArray[np.float32]:
+    """What the device ``fake`` makes of a few rows of a sequence, after ``before`` other runs.
+
+    ``checks`` gets how many runs there were then, and how many commands were computed again.
+    """
     backend, cpu = FpgaBackend(), make_cpu()
     backend.use_device("fake")
     spec = same_attention(2, 1, DIM)
@@ -135,6 +147,8 @@ def run(graph: Graph, tokens: int = 3, chains: int = 2, before: int = 0) -> NDAr
         cache.reserve(slot, position + 1)
         batch = Batch.of([0], position, slot)
         outs.append(executable(batch, cache, {"x": normal(rng, 1, WIDTH)})[graph.outputs[0]].copy())
+    if checks is not None and executable._memory is not None:
+        checks += executable._memory.checks.tolist()
     executable.close()
     backend.close()
     cpu.close()

@@ -19,6 +19,7 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import input_shapes
 from edgerun_hw.backend.native.placement import Placed
 from edgerun_hw.overlay.glue import Gate
+from edgerun_hw.overlay.glue_layout import LANES
 from edgerun_hw.overlay.packing import LookupMode
 from edgerun_hw.overlay.register_map import MAX_GLUE_LENGTH
 
@@ -147,11 +148,11 @@ class _Search:
         norm_d, outputs, more = self._next(result, matrices)
         nodes += more
         sizes = tuple(matrix.matrix.cut.shape[1] for matrix in matrices[:3])
-        rows = tuple(matrix.matrix.cut.shape[0] for matrix in matrices[:3])
-        if any(size > MAX_GLUE_LENGTH or size % 4 for size in sizes):
+        if max(sizes) > MAX_GLUE_LENGTH:
             raise _OtherwiseError
-        if rows != (sizes[1], 2 * sizes[2], sizes[1]):
-            raise _OtherwiseError
+        # Formats have whole blocks of weights, so rows are whole beats; sums and gates have rows of
+        # the sizes that their readers multiply.
+        assert not any(size % LANES for size in sizes)
         order = {node.name: place for place, node in enumerate(self._segment.nodes)}
         nodes.sort(key=lambda node: order[node.name])
         return Chain(
