@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from edgerun.llm.chat_session import ChatSession
     from edgerun.llm.completion import Completion, TextStream
     from edgerun.llm.llm import LLM, load
-    from edgerun.llm.loading import LoadKeywords, LoadOptions
+    from edgerun.llm.options import LoadKeywords, LoadOptions
     from edgerun.model.chat.template import Message
 
 __all__ = [
@@ -71,8 +71,8 @@ if not TYPE_CHECKING:  # a type checker is to see the names above and no others
         "Stats": "edgerun.engine.stats",
         "LLM": "edgerun.llm.llm",
         "load": "edgerun.llm.llm",
-        "LoadKeywords": "edgerun.llm.loading",
-        "LoadOptions": "edgerun.llm.loading",
+        "LoadKeywords": "edgerun.llm.options",
+        "LoadOptions": "edgerun.llm.options",
         "Message": "edgerun.model.chat.template",
     }
 

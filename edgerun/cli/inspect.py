@@ -44,7 +44,7 @@ def describe(bundle: Bundle, *, tensors: bool) -> dict[str, Any]:
     import msgspec
 
     from edgerun.llm.compiling import packing_of
-    from edgerun.llm.loading import LoadOptions
+    from edgerun.llm.options import LoadOptions
 
     manifest = msgspec.to_builtins(bundle.manifest)
     listed = list(_tensors(bundle.graph))

@@ -66,14 +66,15 @@ def plan(
     from edgerun.backends.registry import absent_backends
     from edgerun.kernels.host.memory import available_memory
     from edgerun.llm.compiling import candidates_for, packing_of
-    from edgerun.llm.loading import LoadOptions, call_rows, experts_of, resolve
+    from edgerun.llm.loading import call_rows, experts_of, resolve
+    from edgerun.llm.options import LoadOptions
     from edgerun.model.bundle import open_bundle
     from edgerun.plan.routes import plan_for
     from edgerun.plan.streaming import held_bytes, prompt_bytes
     from edgerun.plan.tasks import Budget
 
     if plot is not None:
-        from edgerun.cli.plan_plot import check_plot
+        from edgerun.cli.plan_plot import check_plot, draw
 
         check_plot(plot)
     chosen = LoadOptions(
@@ -90,8 +91,6 @@ def plan(
     budget = Budget(call_rows=call_rows(chosen, experts), memory_bytes=available_memory())
     planned = plan_for(bundle.graph, candidates, budget, weighs_all=True)
     if plot is not None:
-        from edgerun.cli.plan_plot import draw
-
         draw(planned, bundle.path.resolve().name, bundle.manifest.model.context_length, plot)
     held = held_bytes(planned, candidates.every(), experts.nbytes if experts else None)
     of_prompts = prompt_bytes(planned, candidates.every())

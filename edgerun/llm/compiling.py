@@ -22,7 +22,7 @@ from edgerun.plan.tasks import Budget
 from edgerun.state import State
 
 if TYPE_CHECKING:
-    from edgerun.llm.loading import LoadOptions
+    from edgerun.llm.options import LoadOptions
     from edgerun.plan.expert_memory import ExpertBudget
 
 EXACT, FAST = "exact", "fast"  # how prompts are multiplied

@@ -31,7 +31,7 @@ from edgerun.plan.expert_memory import (
 from edgerun.plan.tasks import CACHED, task_of
 
 if TYPE_CHECKING:
-    from edgerun.llm.loading import LoadOptions
+    from edgerun.llm.options import LoadOptions
 
 
 def expert_budget(bundle: Bundle, options: LoadOptions, state_bytes: int) -> ExpertBudget | None:

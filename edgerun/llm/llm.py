@@ -30,7 +30,8 @@ from edgerun.llm.arguments import (
 from edgerun.llm.chat_session import ChatSession
 from edgerun.llm.compiling import compile_bundle
 from edgerun.llm.completion import Completion, TextStream, Writer, together, write
-from edgerun.llm.loading import LoadOptions, Model, prepare
+from edgerun.llm.loading import Model, prepare
+from edgerun.llm.options import LoadOptions
 from edgerun.model.chat.format import ChatFormat
 from edgerun.model.chat.template import DEFAULT_STOPS, Message
 from edgerun.model.text.tokenizer import Tokenizer
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from edgerun.engine.chooser.keywords import SamplingKeywords
-    from edgerun.llm.loading import LoadKeywords
+    from edgerun.llm.options import LoadKeywords
     from edgerun.plan.expert_forecast import ExpertForecast
 
 

@@ -20,7 +20,8 @@ from edgerun.errors import InputError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.llm.arguments import check_path
 from edgerun.llm.llm import LLM
-from edgerun.llm.loading import LoadOptions, prepare_bundle, resolve
+from edgerun.llm.loading import prepare_bundle, resolve
+from edgerun.llm.options import LoadOptions
 from edgerun.model.bundle import open_bundle
 from edgerun.offload.trace_file import CHOICE, NO_EXPERT, Trace
 from edgerun.plan.programs import Programs
@@ -29,7 +30,7 @@ from edgerun.state import Batch, SequenceStore
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from edgerun.llm.loading import LoadKeywords
+    from edgerun.llm.options import LoadKeywords
 
 BACKEND = "cpu"  # others may run a whole graph, or keep what they made of one without its routes
 LAYER = re.compile(r"layers\.(\d+)")

@@ -17,7 +17,7 @@ from edgerun.env import PACKS, read_settings
 from edgerun.errors import BundleError, InputError, UnsupportedError
 from edgerun.kernels import isa
 from edgerun.llm.compiling import packing_of
-from edgerun.llm.loading import LoadOptions
+from edgerun.llm.options import LoadOptions
 from edgerun.model.bundle import open_bundle
 from edgerun_export.pipeline import ExportOptions, export
 from tests.support.bundles import GOLDEN, bundle_of, runner

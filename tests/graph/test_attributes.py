@@ -12,7 +12,8 @@ from edgerun.graph.attributes import Read
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
 from edgerun.graph.passes.registry import ATTRIBUTES, PASSES
-from edgerun.llm.loading import LoadOptions, prepare
+from edgerun.llm.loading import prepare
+from edgerun.llm.options import LoadOptions
 from edgerun.model.bundle import open_bundle
 from edgerun.ops.registry import OPS
 from edgerun.plan.planner import make_plan

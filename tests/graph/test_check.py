@@ -18,7 +18,8 @@ from edgerun.graph.check import check
 from edgerun.graph.constants import check_constant
 from edgerun.graph.geometry import confirm, geometry
 from edgerun.graph.ir import Graph
-from edgerun.llm.loading import LoadOptions, prepare
+from edgerun.llm.loading import prepare
+from edgerun.llm.options import LoadOptions
 from edgerun.model.bundle import open_bundle
 from edgerun.ops.base import matrix, vector
 from edgerun.ops.registry import OPS

@@ -14,7 +14,7 @@ import edgerun
 from edgerun.engine.chooser.params import all_options
 from edgerun.errors import EdgerunError, InputError, PromptError
 from edgerun.llm.llm import LLM
-from edgerun.llm.loading import LoadKeywords, LoadOptions
+from edgerun.llm.options import LoadKeywords, LoadOptions
 from edgerun.llm.scoring import score_texts
 from tests.llm.test_llm import model
 

@@ -25,7 +25,8 @@ from edgerun.errors import (
 from edgerun.kernels.host.cores import cores
 from edgerun.llm.completion import TextStream, Writer
 from edgerun.llm.llm import LLM
-from edgerun.llm.loading import LoadOptions, resolve
+from edgerun.llm.loading import resolve
+from edgerun.llm.options import LoadOptions
 from tests.support import fakes
 
 

@@ -23,7 +23,7 @@ from edgerun.kernels import isa as isa_module
 from edgerun.kernels.isa import selected_isa
 from edgerun.kernels.lang.isa import ISAS
 from edgerun.llm import experts
-from edgerun.llm.loading import LoadOptions
+from edgerun.llm.options import LoadOptions
 from edgerun.model.bundle import open_bundle
 from edgerun.plan.calibration.loads import random_weight
 from edgerun.plan.plans import Plan, Route, Segment

@@ -13,7 +13,8 @@ import pytest
 from edgerun.env import read_settings
 from edgerun.errors import BundleError, SessionError
 from edgerun.llm.llm import load
-from edgerun.llm.loading import LoadOptions, prepare
+from edgerun.llm.loading import prepare
+from edgerun.llm.options import LoadOptions
 from edgerun.model import verification
 from edgerun.model.bundle import Bundle, open_bundle
 from tests.support.bundles import bundle_of

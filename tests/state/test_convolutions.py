@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from edgerun.errors import EdgerunError
-from edgerun.llm.loading import LoadOptions, prepare
+from edgerun.llm.loading import prepare
+from edgerun.llm.options import LoadOptions
 from edgerun.state import Batch
 from tests.support.bundles import bundle_of, error_of, runner
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from edgerun.backends.base import NO_VALUES, Executable, Shape, Values
-from edgerun.llm.loading import LoadOptions, Model
+from edgerun.llm.loading import Model
+from edgerun.llm.options import LoadOptions
 from edgerun.model.chat.template import ChatTemplate
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.plan.programs import Programs

@@ -207,7 +207,8 @@ def test_the_environment_alone_can_ask_for_it(environment):
 
 def test_without_a_device_it_takes_no_part_and_costs_nothing(environment):
     code = (
-        "import sys; from edgerun.llm.loading import LoadOptions, prepare; "
+        "import sys; from edgerun.llm.loading import prepare; "
+        "from edgerun.llm.options import LoadOptions; "
         "prepare(None, LoadOptions(threads=1)); "
         "sys.exit(any(name.startswith('edgerun_hw') for name in sys.modules))"
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import edgerun
-from edgerun.llm.loading import LoadOptions, Model, prepare
+from edgerun.llm.loading import Model, prepare
+from edgerun.llm.options import LoadOptions
 from edgerun.state import Batch, SequenceStore
 from edgerun.state.capacity import token_bytes
 
