@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 SPARE_BYTES = 128 << 20  # stays free for everything else
 UNLIMITED = 1 << 62
@@ -38,3 +44,15 @@ class Memory:
             return False
         self._left -= nbytes
         return True
+
+
+def zeros_at_page(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Zeros that begin with a page of the system; committed on first use.
+
+    NumPy's own large arrays begin 16 bytes into one: of loads as wide as a cache line each would
+    take two lines.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + mmap.PAGESIZE, np.uint8)
+    start = -raw.ctypes.data % mmap.PAGESIZE
+    return raw[start : start + size].view(dtype).reshape(shape)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edgerun.errors import Full, InputError
 from edgerun.state.codecs import codec_named
-from edgerun.state.memory import Memory
+from edgerun.state.memory import Memory, zeros_at_page
 from edgerun.state.policies.base import Policy
 from edgerun.state.prefixes import Key, PageIndex
 from edgerun.state.spec import AttentionState
@@ -81,7 +81,7 @@ class PagePool:
         self._layers = {state.name: layer for layer, state in enumerate(states)}
         self._memory, self._transfer = memory, transfer
         self.arrays: dict[str, NDArray[Any]] = {
-            name: np.zeros((pages, len(states), *shape), dtype)
+            name: zeros_at_page((pages, len(states), *shape), dtype)
             for name, shape, dtype in _page_arrays(states[0])
         }
         self.page_bytes = page_bytes(states)

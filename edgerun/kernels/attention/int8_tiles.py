@@ -25,6 +25,7 @@ from edgerun.kernels.lang.ir import (
     literals,
     load_from,
     offset,
+    prefetch_line,
     shuffle,
     store_to,
     variable,
@@ -44,7 +45,8 @@ from edgerun.kernels.lang.tiles import load_vector, store_scores, sum_lanes
 from edgerun.kernels.lang.word import set_float
 from edgerun.kernels.pointwise.quantize import largest
 
-CODE_MAX = 32767
+CODE_MAX, LINE = 32767, 64
+TURNED_TOKENS, TURNED_DIMENSIONS = 16, 64  # of keys that are turned together
 SMALLEST = 1e-35  # a largest value below is as good as zero
 
 _I16 = ir.IntType(16)
@@ -121,25 +123,145 @@ def score_codes(typingctx, q, k, out, out_stride, queries, tokens, head_dim, lan
     return signature, codegen
 
 
+def _quarters(places: tuple[int, ...]) -> list[int]:
+    """The same places in each quarter of 16 elements."""
+    return [quarter + place for quarter in range(0, 16, 4) for place in places]
+
+
+def _turned(builder: Any, rows: list[Any]) -> list[list[Any]]:
+    """16 vectors of 16 int32, turned: four lists, the j-th of which has columns j, j + 4, ...
+
+    Fours of rows are turned in each quarter of a vector, then the quarters.
+    """
+    fours = []
+    for four in range(0, 16, 4):
+        low, high = (_quarters(places) for places in ((0, 16, 1, 17), (2, 18, 3, 19)))
+        pairs = [
+            shuffle(builder, rows[first], rows[first + 1], half)
+            for first in (four, four + 2)
+            for half in (low, high)
+        ]
+        even, odd = (_quarters(places) for places in ((0, 1, 16, 17), (2, 3, 18, 19)))
+        fours.append(
+            [
+                shuffle(builder, pairs[half], pairs[half + 2], places)
+                for half in (0, 1)
+                for places in (even, odd)
+            ]
+        )
+    even, odd = (
+        [quarter + n for quarter in range(first, 32, 8) for n in range(4)] for first in (0, 4)
+    )
+    columns = []
+    for j in range(4):
+        parts = [
+            [shuffle(builder, fours[g][j], fours[g + 1][j], places) for g in (0, 2)]
+            for places in (even, odd)
+        ]
+        columns.append(
+            [shuffle(builder, *parts[half], places) for places in (even, odd) for half in (0, 1)]
+        )
+    return columns
+
+
+def _kept(builder: Any, vector: Any) -> Any:
+    """The same vector, of which LLVM does not know where it comes from.
+
+    Or it would make one sum of two, and wait for every product before the next.
+    """
+    return builder.asm(ir.FunctionType(vector.type, [vector.type]), "", "=v,0", [vector], False)
+
+
 @intrinsic(prefer_literal=True)
-def weigh_codes(typingctx, p, p_stride, v, pairs, factors, acc, queries, vectors, head_dim, lanes):  # type: ignore[no-untyped-def]
+def score_turned(typingctx, q, k, out, out_stride, ahead, queries, head_dim, asked):  # type: ignore[no-untyped-def]
+    """``score_codes`` for 16 tokens, whose sums then lie side by side in the lanes of a vector.
+
+    ``q`` is as ``swap_middle`` leaves it, ``head_dim`` a multiple of 64. With every four
+    dimensions ``asked`` bytes are asked for, at most a line, from ``ahead`` on.
+    """
+    values = literals(queries, head_dim, asked)
+    if values is None:
+        return None
+    m_count, size, asked_bytes = values
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        q_base, k_base, out_base, stride, ahead = args[:5]
+        words, eight = ir.VectorType(_I16, 32), constant(Vec("i16", 32), 8)
+        sums: dict[tuple[int, int], Any] = {}
+        step = 0
+        for d in range(0, size, TURNED_DIMENSIONS):
+            rows = [
+                load_vector(builder, offset(builder, k_base, t * size + d), "i32", 16)
+                for t in range(16)
+            ]
+            for j, columns in enumerate(_turned(builder, rows)):
+                for n, column in enumerate(columns):
+                    prefetch_line(builder, offset(builder, ahead, step * asked_bytes))
+                    step += 1
+                    codes = builder.bitcast(column, words)
+                    low = builder.ashr(builder.shl(codes, eight), eight)
+                    for part, keys in enumerate((low, builder.ashr(codes, eight))):
+                        for m in range(m_count):
+                            at = (m * size + d + 16 * n + 4 * j + 2 * part) * 2
+                            query = _pair_of_weights(builder, offset(builder, q_base, at), 16)
+                            product = _pair_products(builder, query, keys)
+                            before = sums.get((m, part))
+                            sums[m, part] = (
+                                product if before is None else builder.add(before, product)
+                            )
+        for m in range(m_count):
+            total = builder.add(_kept(builder, sums[m, 0]), sums[m, 1])
+            total = builder.sitofp(total, Vec("f32", 16).llvm)
+            row = builder.add(out_base, builder.mul(stride, integer(m * 4)))
+            store_to(builder, total, row)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 5, queries, head_dim, asked), codegen
+
+
+@intrinsic(prefer_literal=True)
+def _swap_middle(typingctx, address):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        value = load_vector(builder, args[0], "i16", 16)
+        places = [four + n for four in range(0, 16, 4) for n in (0, 2, 1, 3)]
+        store_to(builder, shuffle(builder, value, value, places), args[0])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), codegen
+
+
+@njit(inline="always")
+def swap_middle(codes, count):  # type: ignore[no-untyped-def]
+    """Of every four int16 swaps the second and the third, so that pairs are even and odd bytes."""
+    for index in range(0, count, 16):
+        _swap_middle(codes + index * 2)
+
+
+@intrinsic(prefer_literal=True)
+def weigh_codes(  # type: ignore[no-untyped-def]
+    typingctx, p, p_stride, v, pairs, factors, acc, ahead, queries, vectors, head_dim, lanes, asked
+):
     """``acc[m, :] += factors[m] * sum_t p[m, t] * v[t, :]`` over pairs of tokens.
 
     ``p`` is int16 with rows ``p_stride`` elements apart, ``v`` int8 ``[2 * pairs, head_dim]``,
     ``factors`` float32 ``[queries]``, ``acc`` float32 ``[queries, head_dim]``; ``v`` and ``acc``
-    point to the first of ``vectors * lanes`` columns.
+    point to the first of ``vectors * lanes`` columns. With every pair ``asked`` bytes from
+    ``ahead`` on are asked for.
     """
-    values = literals(queries, vectors, head_dim, lanes)
+    values = literals(queries, vectors, head_dim, lanes, asked)
     if values is None:
         return None
-    m_count, j_count, size, width = values
+    m_count, j_count, size, width, asked_bytes = values
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        p_base, stride, v_base, count, factor_base, acc_base = args[:6]
+        p_base, stride, v_base, count, factor_base, acc_base, ahead = args[:7]
         total, floats = Vec("i32", width), Vec("f32", width)
         cells = [(m, j) for m in range(m_count) for j in range(j_count)]
         sums = {cell: variable(builder, constant(total, 0)) for cell in cells}
         with cgutils.for_range(builder, count, intp=I64) as loop:
+            line = builder.add(ahead, builder.mul(loop.index, integer(asked_bytes)))
+            for place in range(0, asked_bytes, LINE):
+                prefetch_line(builder, offset(builder, line, place))
             row = builder.add(v_base, builder.mul(loop.index, integer(2 * size)))
             first, second = (
                 load_vector(builder, offset(builder, row, at), "i8", j_count * width)
@@ -165,8 +287,8 @@ def weigh_codes(typingctx, p, p_stride, v, pairs, factors, acc, queries, vectors
             store_to(builder, after, target)
         return context.get_dummy_value()
 
-    literal = (queries, vectors, head_dim, lanes)
-    return types.void(*[types.intp] * 6, *literal), codegen
+    literal = (queries, vectors, head_dim, lanes, asked)
+    return types.void(*[types.intp] * 7, *literal), codegen
 
 
 def _pair_of_weights(builder: Any, place: Any, width: int) -> Any:

@@ -134,10 +134,12 @@ def _int8(dtype: str, head_dim: int, shape: Blocking, lanes: int) -> tuple[Produ
             (high - even + 1) // 2,
             factors + m * 4,
             out + (m * head_dim + column) * 4,
+            0,
             block,
             vectors,
             head_dim,
             lanes,
+            0,
         )
 
     return score, weigh

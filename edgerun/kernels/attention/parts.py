@@ -32,7 +32,7 @@ from edgerun.kernels.attention.units import (
     UNIT_ROWS,
 )
 from edgerun.kernels.lang.simd import load, maximum, reduce_add, reduce_max, splat, store
-from edgerun.kernels.lang.vectormath import exp
+from edgerun.kernels.lang.vectormath import exp, within
 from edgerun.kernels.lang.word import float_at, int_at, set_float
 
 LOWEST = -3.0e38
@@ -137,55 +137,57 @@ def _share_beside(sink, state, lanes):  # type: ignore[no-untyped-def]
     return ours / (float_at(state, 1) * ours + others)
 
 
-@njit
-def _fill(x, first, last, value):  # type: ignore[no-untyped-def]
-    """Sets float32 elements ``first .. last - 1``."""
-    for index in range(first, last):
-        set_float(x, index, value)
-
-
-@njit(inline="always")
-def _multiply(x, y, factor, lanes):  # type: ignore[no-untyped-def]
-    """``x *= y * factor`` for the float32 of one page."""
-    every = splat(factor, "f32", lanes)
-    for index in range(0, PAGE_TOKENS * 4, lanes * 4):
-        store(x + index, load(x + index, "f32", lanes) * (load(y + index, "f32", lanes) * every))
-
-
 @njit(inline="always")
 def soften(a, slot, p, out, state, first, last, factor, size, head_dim, lanes):  # type: ignore[no-untyped-def]
     """Turns a query's scores of a page into weights and updates its running sums.
 
-    Tokens outside ``first .. last - 1`` get weight zero. A state is the running maximum and the
-    sum of weights (Milakov and Gimelshein 2018); ``out`` is the sum of values under them. Scales
-    of int8 keys and ``factor`` go into the scores, those of values into the weights.
+    A state is the running maximum and the sum of weights (Milakov and Gimelshein 2018); ``out`` is
+    the sum of values under them.
     """
-    if first >= last:
-        _fill(p, 0, PAGE_TOKENS, float32(0))
-        return
-    if size == 1:
-        _multiply(p, a.key_scales + slot * 4, factor, lanes)
-    _fill(p, 0, first, float32(LOWEST))
-    _fill(p, last, PAGE_TOKENS, float32(LOWEST))
-    top = splat(float_at(state, 0), "f32", lanes)
-    for index in range(0, last * 4, lanes * 4):
-        top = maximum(top, load(p + index, "f32", lanes))
-    highest = reduce_max(top)
-    top = splat(highest, "f32", lanes)
-    for index in range(0, last * 4, lanes * 4):
-        store(p + index, exp(load(p + index, "f32", lanes) - top))
-    _fill(p, 0, first, float32(0))
-    _fill(p, last, PAGE_TOKENS, float32(0))
-    total = splat(float32(0), "f32", lanes)
-    for index in range(0, last * 4, lanes * 4):
-        total = total + load(p + index, "f32", lanes)
-    _raise(state, out, highest, reduce_add(total), head_dim, lanes)
-    if size == 1:
-        _multiply(p, a.value_scales + slot * 4, float32(1), lanes)
+    highest = top_score(a, slot, p, state, first, last, factor, size, lanes)
+    total = weights_of(a, slot, p, highest, first, last, size, lanes)
+    raise_sums(state, out, highest, total, head_dim, lanes)
 
 
 @njit(inline="always")
-def _raise(state, out, highest, total, head_dim, lanes):  # type: ignore[no-untyped-def]
+def top_score(a, slot, p, state, first, last, factor, size, lanes):  # type: ignore[no-untyped-def]
+    """The highest of a page's scores and those before.
+
+    Scores of tokens outside ``first .. last - 1`` become the lowest. Scales of int8 keys and
+    ``factor`` go into the others.
+    """
+    every, lowest = splat(factor, "f32", lanes), splat(float32(LOWEST), "f32", lanes)
+    top = splat(float_at(state, 0), "f32", lanes)
+    for index in range(0, PAGE_TOKENS, lanes):
+        score = load(p + index * 4, "f32", lanes)
+        if size == 1:
+            score = score * (load(a.key_scales + (slot + index) * 4, "f32", lanes) * every)
+        score = within(score, lowest, first - index, last - index)
+        store(p + index * 4, score)
+        top = maximum(top, score)
+    return reduce_max(top)
+
+
+@njit(inline="always")
+def weights_of(a, slot, p, highest, first, last, size, lanes):  # type: ignore[no-untyped-def]
+    """Turns scores into weights, zero for tokens outside ``first .. last - 1``; returns their sum.
+
+    Scales of int8 values then go into the weights.
+    """
+    top, zero = splat(highest, "f32", lanes), splat(float32(0), "f32", lanes)
+    total = zero
+    for index in range(0, PAGE_TOKENS, lanes):
+        weight = exp(load(p + index * 4, "f32", lanes) - top)
+        weight = within(weight, zero, first - index, last - index)
+        total = total + weight
+        if size == 1:
+            weight = weight * load(a.value_scales + (slot + index) * 4, "f32", lanes)
+        store(p + index * 4, weight)
+    return reduce_add(total)
+
+
+@njit(inline="always")
+def raise_sums(state, out, highest, total, head_dim, lanes):  # type: ignore[no-untyped-def]
     """Adds a page's sum of weights; rescales what was summed under a lower maximum."""
     before = float_at(state, 0)
     if highest > before:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from llvmlite import ir
 from numba import float32, int32, njit, types
 from numba.extending import intrinsic
 
+from edgerun.kernels.lang.ir import I32
 from edgerun.kernels.lang.simd import (
     Vec,
     broadcast,
@@ -29,6 +31,24 @@ def like(typingctx, value, scalar):  # type: ignore[no-untyped-def]
         return broadcast(builder, args[1], value)
 
     return value(value, kind), codegen
+
+
+@intrinsic
+def within(typingctx, value, other, first, last):  # type: ignore[no-untyped-def]
+    """Lanes ``first .. last - 1`` of a vector, and those of ``other`` elsewhere."""
+    if not isinstance(value, Vec) or value != other:
+        return None
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        lanes = Vec("i32", value.lanes)
+        place = ir.Constant(lanes.llvm, list(range(value.lanes)))
+        begin, end = (broadcast(builder, builder.trunc(bound, I32), lanes) for bound in args[2:])
+        seen = builder.and_(
+            builder.icmp_signed(">=", place, begin), builder.icmp_signed("<", place, end)
+        )
+        return builder.select(seen, args[0], args[1])
+
+    return value(value, other, types.int64, types.int64), codegen
 
 
 @njit
