@@ -1,5 +1,7 @@
 """Pages that are really there: a context that does not fit, pages that run out."""
 
+import mmap
+
 import numpy as np
 import pytest
 
@@ -81,3 +83,10 @@ def test_a_model_whose_context_does_not_fit_is_refused_before_it_is_compiled(mon
     )
     with pytest.raises(InputError, match=r"a context of 512 tokens takes .* of at most \d+ tokens"):
         edgerun.load(context=512, kv_cache="fp32")
+
+
+@pytest.mark.parametrize("codec", ["fp16", "int8"])
+def test_keys_and_values_begin_with_a_page_of_the_system(codec):
+    states = same_attention(4, 8, 64, codec)
+    arrays = SequenceStore(states, 40 * PAGE_TOKENS, 1).pool(states[0].name).arrays
+    assert [name for name, array in arrays.items() if array.ctypes.data % mmap.PAGESIZE] == []

@@ -159,7 +159,11 @@ def _turned(builder: Any, rows: list[Any]) -> list[list[Any]]:
             for places in (even, odd)
         ]
         columns.append(
-            [shuffle(builder, *parts[half], places) for places in (even, odd) for half in (0, 1)]
+            [
+                shuffle(builder, parts[half][0], parts[half][1], places)
+                for places in (even, odd)
+                for half in (0, 1)
+            ]
         )
     return columns
 

@@ -191,7 +191,8 @@ def _softening(
             running, place = state + m * 8, out + m * head_dim * 4
             raise_sums(running, place, float_at(tops, m), float_at(added, m), head_dim, lanes)
 
-    return soften_all
+    softening: Product = soften_all
+    return softening
 
 
 def _page_products(
@@ -251,7 +252,8 @@ def _turned(head_dim: int, shape: Blocking, reading: _Reading) -> Product:
                     asked,
                 )
 
-    return score
+    product: Product = score
+    return product
 
 
 def _weigh_int8(head_dim: int, shape: Blocking, lanes: int, reading: _Reading) -> Product:
@@ -288,7 +290,8 @@ def _weigh_int8(head_dim: int, shape: Blocking, lanes: int, reading: _Reading) -
                 )
                 ahead += at_once + asked * PAGE_TOKENS // 2
 
-    return weigh
+    product: Product = weigh
+    return product
 
 
 @njit(inline="always")
