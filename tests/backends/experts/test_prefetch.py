@@ -7,6 +7,7 @@ of their own, so that nothing here depends on the speed of a machine.
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -298,3 +299,28 @@ def test_three_quarters_of_a_layer_are_most_of_it() -> None:
         layer.post[COUNT] = count
         post = words.post(1)
         assert post is not None and post.needs_most == (count >= 6)
+
+
+def test_no_run_begins_while_a_reader_gives_up_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would be given up itself, and nobody could say why."""
+    stream = ExpertStream(ExpertMemory(1024, ScanResistant), slots=4, slot_bytes=256, top_k=2)
+    middle, abort = threading.Event(), stream._words.abort
+
+    def slowly(reason: int) -> None:
+        middle.set()
+        time.sleep(0.2)
+        abort(reason)
+
+    def give_up() -> None:
+        with stream._deciding():
+            raise ValueError
+
+    monkeypatch.setattr(stream._words, "abort", slowly)
+    reader = threading.Thread(target=give_up)
+    reader.start()
+    assert middle.wait(10)
+    with stream.run():
+        reader.join()
+    stream.close()

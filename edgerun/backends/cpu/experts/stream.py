@@ -107,8 +107,9 @@ class ExpertStream:
         """
         if not self._threads:
             self._start()
-        self._fault = None
-        self._words.start(self._bell[1], foresees=self._prefetch.begin_run())
+        with self._lock:  # a reader that gives up the run before this one does it whole
+            self._fault = None
+            self._words.start(self._bell[1], foresees=self._prefetch.begin_run())
         try:
             yield
         finally:  # what is behind the lock must not be left in the middle by Ctrl-C
@@ -245,7 +246,8 @@ class ExpertStream:
         try:
             experts = self._foreseen(post, layer)
         except Exception as error:  # a defect, which must not end a reader without a word
-            self._give_up(error)
+            with self._lock:
+                self._give_up(error)
             return
         with self._deciding():
             if experts and not self._is_closed:
