@@ -108,37 +108,42 @@ class TestWithTorch:
         assert np.abs(logits - expected).max() <= 1e-5 * np.ptp(expected)
 
     def test_moments_are_those_of_calibration(self, llama, ids, torch):
-        from edgerun_export.calibrate.moments import Moments
-        from edgerun_export.calibrate.taps import LayerWeights, all_groups, layer_tensors, observe
-        from edgerun_export.quantize.method import Needs
+        from edgerun_export.calibrate.taps import all_groups, observe
+        from edgerun_export.calibrate.weights import LayerWeights
         from edgerun_export.verify.numpy_model import embedded
         from tools.ternary.blocks import Stage, Streams
         from tools.torch_llama.layer import Layer, source_layer
 
         _, source = llama
-        spec = source.spec
+        spec, random = source.spec, np.random.default_rng(1)
         here = np.stack([embedded(spec, source, window) for window in ids])
-        there = here + np.random.default_rng(1).standard_normal(here.shape).astype(np.float32)
-        weights = LayerWeights(layer_tensors(source, 0))
+        there = here + random.standard_normal(here.shape).astype(np.float32)
+        weights = LayerWeights(source, 0)
         own = source_layer(source, 0, torch.float32)
         stage = Stage(Layer(spec, 0, ids.shape[1]), own, own)
         streams = Streams(torch.from_numpy(here), torch.from_numpy(there), len(ids))
         groups = all_groups(spec, 0)
+
+        def seen(hidden, path):
+            runs = [observe(spec, weights, 0, each, groups) for each in hidden]
+            inputs = np.concatenate([run.inputs[path] for run in runs])
+            added = [run.residuals[path] for run in runs if path in run.residuals]
+            return inputs, np.concatenate(added) if added else None
+
         for part, group in enumerate(groups):
-            sums = Moments(Needs.SOURCE)
-            for window, beside in zip(here, there, strict=True):
-                seen, other = (observe(spec, weights, 0, each, groups) for each in (window, beside))
-                path = group[0].path
-                strayed = None
-                if path in seen.residuals:
-                    strayed = other.residuals[path] - seen.residuals[path]
-                sums.add(seen.inputs[path], other.inputs[path], strayed)
-            expected, found = sums.means(group[0].in_features), stage.moments(part, streams)
-            for name in ("importance", "hessian", "drift", "residual"):
-                first, second = getattr(found, name), getattr(expected, name)
-                assert (first is None) == (second is None), name
-                if second is not None:
-                    assert np.abs(first - second).max() <= 1e-4 * np.abs(second).max() + 1e-9, name
+            path = group[0].path
+            (x, at), (other, beside) = seen(here, path), seen(there, path)
+            found = stage.moments(part, streams)
+            np.testing.assert_allclose(found.importance, (x * x).mean(axis=0), rtol=1e-4)
+            if at is None:
+                assert found.change is None
+                expected, given = (other - x).T @ x / len(x), found.drift
+            else:
+                assert found.drift is None
+                matrix = source.matrix(f"model.layers.0.{path}.weight")
+                missing = (other - x) @ matrix.T + beside - at
+                expected, given = missing.T @ x / len(x), found.change
+            assert np.abs(given - expected).max() <= 1e-4 * np.abs(expected).max()
 
     def test_gradients_pass_through_the_rounding(self, torch):
         from tools.ternary.matrix import Matrix

@@ -20,7 +20,7 @@ from edgerun_export.calibrate.taps import Group
 from edgerun_export.calibrate.text import CalibrationText, read_calibration, read_sample
 from edgerun_export.checkpoint import Checkpoint, open_checkpoint
 from edgerun_export.quantize import block_layout
-from edgerun_export.quantize.hessian import corrected, damped
+from edgerun_export.quantize.columns import corrected
 from edgerun_export.recipe import make_recipe
 from edgerun_export.source.model import interpret
 from edgerun_export.source.weights import SourceWeights
@@ -72,17 +72,19 @@ class Pair(LayerFitter):
         return math.exp(cost.nats / cost.tokens), math.exp(cost.source_nats / cost.tokens)
 
     def _fit(self, work: Work, groups: Sequence[Group]) -> dict[str, PackedWeight]:
-        moments = self._moments(work, groups)
+        seen = self._inputs(work, groups)
         for group in groups:
-            inputs = moments[group[0].path]
-            hessian = damped(inputs, 1)
+            inputs = seen[group[0].path]
+            assert inputs.hessian is not None
+            hessian = inputs.hessian.whole()
             for projection in group:
                 name = f"model.layers.{work.layer}.{projection.path}.weight"
                 rows = work.source.matrix(name)
                 base = np.zeros(rows.shape) if self._base is None else self._base[name]
-                target = corrected(rows, inputs, hessian, 1, residual=True)
+                target = corrected(rows, inputs, 1)
                 stored = self._beside(base)(target, hessian)
-                work.quantised.replace(name, stored.values.astype(np.float32))
+                values = stored.values.astype(np.float32)
+                work.quantised.replace(name, lambda values=values: values)
                 self.bytes += stored.bytes
         return {}
 

@@ -22,10 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgerun_export.calibrate.layers import single_threaded
+from edgerun_export.calibrate.moments import Moments, Tokens
+from edgerun_export.calibrate.workers import single_threaded
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.quantize import quantise_rows
-from edgerun_export.quantize.method import Inputs
+from edgerun_export.quantize.method import Inputs, Needs
 from edgerun_export.source.model import interpret
 from edgerun_export.source.weights import SourceWeights
 from edgerun_export.verify.numpy_model import embedded
@@ -46,6 +47,7 @@ from tools.torch_llama.layer import (
 from tools.torch_llama.text import read_windows
 
 AT_ONCE = 4  # windows
+ADDING = (1, 3)  # parts whose output is added to the residual stream
 TYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -106,20 +108,19 @@ class Stage:
     @torch.no_grad()
     def moments(self, part: int, streams: Streams) -> Inputs:
         """Means over tokens of products of inputs, as ``residual`` needs them."""
-        sums: dict[str, Tensor] = {}
-        tokens = 0
+        sums = None
         for few in streams.parts(streams.seen):
             here, at = self.inputs(part, streams.here[few], self.own)
             there, beside = self.inputs(part, streams.there[few], self.layer)
-            here, there = here.flatten(0, 1), there.flatten(0, 1)
-            tokens += len(here)
-            found = {"hessian": here.T @ here, "drift": (there - here).T @ here}
-            if part in (1, 3):
-                found["residual"] = (beside - at).flatten(0, 1).T @ here
-            for name, value in found.items():
-                sums[name] = sums[name] + value.double() if name in sums else value.double()
-        means = {name: value.numpy() / tokens for name, value in sums.items()}
-        return Inputs(importance=np.diag(means["hessian"]).copy(), **means)
+            away, change = there - here, None
+            if part in ADDING:
+                change = plain_product(away, self.layer[PARTS[part][0]]) + beside - at
+                change = change.flatten(0, 1).numpy()
+            here, away = (each.flatten(0, 1).numpy() for each in (here, away))
+            sums = sums or Moments(Needs.RESIDUAL, here.shape[1])
+            sums.add([Tokens(here, None if part in ADDING else away, change)])
+        assert sums is not None, "windows to fit to"
+        return sums.means()
 
     @torch.no_grad()
     def outputs(self, x: Tensor, weights: Weights) -> Tensor:
