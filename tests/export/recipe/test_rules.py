@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from hypothesis import given
@@ -127,6 +129,24 @@ def test_the_manifest_says_what_rules_come_to(exported):
     tensors = manifest["recipe"]["tensors"]
     assert tensors[DOWN.format(0)] == {"weights": "int8", "group_size": 16, "method": None}
     assert "8 projections otherwise" in _summary(Path("x"), manifest)
+
+
+def test_a_bundle_of_a_method_that_is_not_known_runs(exported, golden, tmp_path):
+    """Codes are codes, whoever found them."""
+    folder = exported("llama", rules=("layers.0.*=int8",)).folder
+    shutil.copytree(folder, tmp_path / "later")
+    path = tmp_path / "later" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["recipe"]["method"] = "of later"
+    for kind in manifest["recipe"]["tensors"].values():
+        kind["method"] = "of later"
+    manifest["quality"] |= {"of_later": {"nats": 1}}
+    path.write_text(json.dumps(manifest))
+    logits = []
+    for each in (folder, tmp_path / "later"):
+        with runner(each, "reference") as model:
+            logits.append(model.run(golden("llama").ids))
+    np.testing.assert_array_equal(*logits)
 
 
 def test_rules_decide_whether_experts_are_one_operator(golden):
