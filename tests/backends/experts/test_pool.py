@@ -191,6 +191,16 @@ def test_what_a_run_awaited_that_was_given_up_is_forgotten() -> None:
     assert world.pool.prefetch.guesses.needed == 0
 
 
+@pytest.mark.parametrize("name", sorted(policies()))
+def test_what_may_not_leave_now_is_the_first_to_leave_later(name: str) -> None:
+    world = Alone(3, policies()[name]())
+    world.step(Step(0, (0, 1, 2), (1.0,) * 3))
+    order = world.pool._order
+    first, second, third = order.lowest(3, set())
+    assert order.lowest(1, {first}) == [second]
+    assert order.lowest(2, {second}) == [first, third]
+
+
 def test_two_reads_share_the_link_and_a_third_begins_when_one_is_done() -> None:
     world = Alone(4, ScanResistant())
     world.ask(Post(0, (0, 1, 2), (1.0, 1.0, 1.0)))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from edgerun.graph.ir import Graph, Node
+from edgerun_hw.backend.native.chain import search
 from tests.hw.support.overlays import normal, random_weight
 from tests.hw.support.queued_layers import (
     WIDTH,
@@ -97,6 +98,17 @@ UNFIT: dict[str, Callable[[Graph], Graph]] = {
 def test_layers_that_do_not_fit_are_the_processors(board: MakeBoard, name: str) -> None:
     graph = UNFIT[name](layers(np.random.default_rng(4), "silu", True))
     board()
+    queued = run(graph, chains=0)
+    board(preset="attention-300")
+    np.testing.assert_array_equal(queued, run(graph, chains=0))
+
+
+def test_rows_longer_than_the_unit_takes_are_the_processors(
+    board: MakeBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = layers(np.random.default_rng(4), "silu", True)
+    board()
+    monkeypatch.setattr(search, "MAX_GLUE_LENGTH", WIDTH - 4)
     queued = run(graph, chains=0)
     board(preset="attention-300")
     np.testing.assert_array_equal(queued, run(graph, chains=0))
