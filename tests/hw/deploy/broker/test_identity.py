@@ -10,7 +10,9 @@ import pytest
 
 from edgerun_hw.build import boards as build_boards
 from edgerun_hw.build.boards import board_names, load_board
+from edgerun_hw.build.project import write_project
 from edgerun_hw.build.sources import hardware_folder
+from edgerun_hw.check.board import board as diagnosed_board
 from edgerun_hw.deploy.broker import PROTOCOL
 from edgerun_hw.deploy.broker.board.boards import BOARDS, identify
 from edgerun_hw.deploy.broker.board.identity import DEVICE_TREE, board_of
@@ -92,6 +94,11 @@ def test_copied_folder_is_a_new_board_everywhere(tmp_path: Path, monkeypatch) ->
         answer = subprocess.run(command, capture_output=True, text=True, check=True)
         names, mine = answer.stdout.splitlines()
         assert names == "kv260 mine pynq-z2 ultra96v2" and mine == str(BOARDS["mine"])
+        described = build_boards.load_board("mine")
+        write_project(described, described.overlay, tmp_path / "project")
+        assert " mine" in (tmp_path / "project" / "settings.tcl").read_text().splitlines()[2]
+        findings = [finding.found for finding in diagnosed_board(tmp_path / "root")]
+        assert any(f"mine ({described.part})" in found for found in findings), findings
     finally:
         BOARDS.use(build_boards.board_records)
 
