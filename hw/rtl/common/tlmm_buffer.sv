@@ -18,9 +18,7 @@ module tlmm_buffer #(
     output logic [WIDTH-1:0] head
 );
   localparam int INDEX_BITS = $clog2(DEPTH);
-  localparam STYLE = DEPTH < 4096 ? "block" : "ultra";
 
-  (* ram_style = STYLE *) logic [WIDTH-1:0] words[DEPTH];
   logic [INDEX_BITS-1:0] read_index;
   logic [INDEX_BITS:0] write_count, read_count;  // one bit more, to tell full from empty
   logic [WIDTH-1:0] latch;
@@ -30,11 +28,21 @@ module tlmm_buffer #(
   assign refill_latch = !latch_valid || refill_head;
   assign read_index   = read_count[INDEX_BITS-1:0];
 
-  always_ff @(posedge clk) begin
-    if (push) words[write_count[INDEX_BITS-1:0]] <= push_data;
-    if (refill_latch) latch <= words[read_index];
-    if (refill_head) head <= latch;
+  // An attribute's value that depends on a parameter is not for every tool.
+  if (DEPTH < 4096) begin : g_block
+    (* ram_style = "block" *) logic [WIDTH-1:0] words[DEPTH];
+    always_ff @(posedge clk) begin
+      if (push) words[write_count[INDEX_BITS-1:0]] <= push_data;
+      if (refill_latch) latch <= words[read_index];
+    end
+  end else begin : g_ultra
+    (* ram_style = "ultra" *) logic [WIDTH-1:0] words[DEPTH];
+    always_ff @(posedge clk) begin
+      if (push) words[write_count[INDEX_BITS-1:0]] <= push_data;
+      if (refill_latch) latch <= words[read_index];
+    end
   end
+  always_ff @(posedge clk) if (refill_head) head <= latch;
 
   always_ff @(posedge clk) begin
     if (rst) begin
