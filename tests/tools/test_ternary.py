@@ -11,6 +11,7 @@ from edgerun_export.verify.bundle_weights import BundleWeights
 from edgerun_export.verify.numpy_model import forward
 from tools.ternary.codes import GROUP, REACH, Trained, begin
 from tools.torch_llama.save import save_checkpoint
+from tools.torch_llama.text import WATCHED, read_windows
 
 LLAMA = "tests/golden/llama-yarn"
 
@@ -73,6 +74,23 @@ def test_a_tensor_of_another_shape_is_not_written(llama, tmp_path):
     name = source.spec.final_norm_weight
     with pytest.raises(ValueError, match=r"model\.norm\.weight"):
         save_checkpoint(checkpoint, source, {name: np.ones(3, np.float32)}, tmp_path)
+
+
+def test_windows_are_those_of_calibration_mixed_and_some_only_watched(llama, tmp_path):
+    checkpoint, _ = llama
+    files = [tmp_path / name for name in ("first.txt", "second.txt")]
+    for file, letter in zip(files, "ab", strict=True):
+        file.write_text("\n".join(f"{letter}{n} is a line" for n in range(3000)))
+    windows = read_windows(checkpoint, files, 40, 16)
+    fitted = {tuple(window) for window in windows.fitted.tolist()}
+    assert 40 <= len(windows.fitted) <= 42
+    assert 2 <= len(windows.held_out) <= WATCHED
+    assert not fitted & {tuple(window) for window in windows.held_out.tolist()}
+    again = read_windows(checkpoint, files, 40, 16)
+    np.testing.assert_array_equal(windows.fitted, again.fitted)
+    letters = windows.fitted[:, 1]  # all windows begin with bos and a line
+    assert len(set(letters)) == 2
+    assert len(set(letters[:10])) == 2  # neither text comes first
 
 
 class TestWithTorch:
@@ -161,6 +179,37 @@ class TestWithTorch:
         np.testing.assert_allclose(
             matrix.log_scales.grad, (steps * codes).sum(-1), rtol=1e-4, atol=1e-6
         )
+
+    def test_what_is_learnt_stays_only_where_it_is_better(self, llama, ids, torch, settings):
+        from tools.ternary.blocks import Settings, Stage, Streams, learnt, rounded
+        from tools.torch_llama.layer import Layer, norms, source_layer
+
+        _, source = llama
+        hidden = torch.from_numpy(source.matrix(source.spec.embedding_weight))
+        hidden = hidden[torch.from_numpy(ids)]
+        streams = Streams(hidden, hidden, 8)
+        functions = Layer(source.spec, 0, ids.shape[1])
+        stage = Stage(functions, source_layer(source, 0, torch.float32), norms(source, 0))
+        begun = rounded(stage, streams, source, 0)
+        wanted = stage.outputs(hidden, stage.layer)
+        kept, errors = learnt(stage, streams, wanted, begun, settings)
+        assert errors["learnt"] < errors["rounded"]
+        assert not np.array_equal(kept["q_proj"].units, begun["q_proj"].units)
+        wild = Settings(torch.float32, epochs=3, rate=3.0, batch=2)
+        kept, errors = learnt(stage, streams, wanted, begun, wild)
+        assert errors["learnt"] > errors["rounded"]
+        assert kept is begun
+
+    def test_what_is_more_than_a_plain_llama_is_refused(self, repo_root):
+        from edgerun.errors import UnsupportedError
+        from tools.torch_llama.layer import check
+
+        for name in ("llama", "mistral", "qwen3", "mixtral", "bitnet-master"):
+            with (
+                open_checkpoint(str(repo_root / "tests" / "golden" / name)) as checkpoint,
+                pytest.raises(UnsupportedError, match="plain Llama"),
+            ):
+                check(interpret(checkpoint)[0].spec)
 
     def test_both_stages_bring_the_model_nearer_and_go_on(
         self, llama, ids, torch, settings, tmp_path
