@@ -21,7 +21,8 @@ from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.onnx_graph import OnnxGraph
 from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.pipeline import ExportOptions, export
-from edgerun_export.quantize import block_layout
+from edgerun_export.quantize import block_layout, hessian
+from edgerun_export.quantize.factor import inverse_factor
 from edgerun_export.recipe import make_recipe
 from edgerun_export.rules import with_rules
 from edgerun_export.verify.bundle_weights import BundleWeights
@@ -229,6 +230,25 @@ def test_inputs_that_are_always_zero_are_mentioned_once(
     done = calibrate(source, recipe, text, options, tmp_path / "layers", lambda part: None)
     (warning,) = done.warnings
     assert warning.startswith("2 inputs of 1 projections, first layers.1.self_attn.q_proj, were")
+
+
+def test_inputs_that_need_more_on_their_diagonal_are_mentioned_once(
+    golden, source_weights, tmp_path, monkeypatch
+):
+    source, calls = source_weights(golden("llama")), []
+
+    def fails_twice(matrix):
+        calls.append(matrix)
+        if len(calls) in (1, 4):
+            raise np.linalg.LinAlgError
+        inverse_factor(matrix)
+
+    monkeypatch.setattr(hessian, "inverse_factor", fails_twice)
+    recipe = with_methods(make_recipe("int4"), source, calibrates=True)
+    text, options = text_of(source.spec), CalibrationOptions(windows=6, threads=1)
+    done = calibrate(source, recipe, text, options, tmp_path / "layers", lambda part: None)
+    (warning,) = done.warnings
+    assert warning.startswith("inputs of 2 projections, first layers.0.self_attn.q_proj, hang")
 
 
 def test_rules_have_their_own_methods(golden, source_weights, tmp_path):
