@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from edgerun.backends.base import ExpertReads
-from edgerun.machine.disk import DiskProfile
+from edgerun.machine.disk import NOMINAL_DISK, DiskProfile
 from edgerun.plan.expert_memory import ExpertBudget, ExpertLayer
 
 PROMPT_TOKENS = 512
@@ -137,9 +137,11 @@ class ExpertForecast:
         )
 
     def _correction(self) -> str:
+        """Where the disk's speed is not what was measured of it before."""
         if self.calibrated_bytes_s is None:
-            return ""
-        return f", measured were {self.calibrated_bytes_s / 1e9:.2f}"
+            return ", assumed" if self.budget.disk == NOMINAL_DISK else ""
+        how = "assumed" if self.calibrated_bytes_s == NOMINAL_DISK.bytes_s else "measured"
+        return f", {how} were {self.calibrated_bytes_s / 1e9:.2f}"
 
     def _assumption(self) -> str:
         if not self.is_foreseen_assumed or not self.missed_bytes:
