@@ -58,9 +58,12 @@ def architecture(metadata: Mapping[str, Any]) -> Architecture:
     """Look up ``general.architecture``.
 
     Raises:
-        UnsupportedError: it is missing or has no row in ``ARCHITECTURES``.
+        CheckpointError: it is missing.
+        UnsupportedError: it has no row in ``ARCHITECTURES``.
     """
     name = metadata.get("general.architecture")
+    if name is None:
+        raise CheckpointError("the GGUF file does not say its architecture (general.architecture)")
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if name == "llama" and Keys(metadata, "llama").number("expert_count", 0) > 0:
         return MIXTRAL

@@ -102,6 +102,10 @@ class _Cursor:
         self._elements = 0
         self.offset = 0
 
+    @property
+    def file_name(self) -> str:
+        return self._file.name
+
     def take(self, count: int) -> bytes:
         available = self._file.size_bytes - self.offset
         if count > available:
@@ -165,7 +169,7 @@ class _Cursor:
 
 def _preamble(cursor: _Cursor) -> tuple[int, int]:
     if cursor.take(4) != MAGIC:
-        raise CheckpointError("the file does not begin with 'GGUF'")
+        raise CheckpointError(f"'{cursor.file_name}' does not begin with 'GGUF': it is none")
     version = cursor.u32()
     if version not in _VERSIONS:
         # A big-endian file has its version in the upper bytes.

@@ -171,7 +171,7 @@ def contiguous_memory(
     from edgerun.llm.loading import resolve
     from edgerun.model.bundle import open_bundle
     from edgerun_hw.backend.memory import contiguous_needs
-    from edgerun_hw.model.cycles import capabilities_of
+    from edgerun_hw.overlay.geometry import capabilities_of
 
     if model is None and not on_board(root):
         return

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from edgerun_hw.overlay.command import RESULT_BYTES, Capabilities
 from edgerun_hw.overlay.cut import FILL_CYCLES, RESULTS_PER_CYCLE, Cut
-from edgerun_hw.overlay.geometry import Geometry
 from edgerun_hw.overlay.packing import row_beats
 from edgerun_hw.overlay.register_map import BEAT_BYTES
 
@@ -165,19 +164,3 @@ def matrix_seconds(cut: Cut, can: Capabilities, rows: int, assumptions: Assumpti
     work = matrix_work(cut, can, rows)
     processor_us = assumptions.launch_us + work.commands * assumptions.host_us
     return work.seconds(assumptions) + processor_us * 1e-6
-
-
-def capabilities_of(geometry: Geometry) -> Capabilities:
-    """What an overlay of this geometry says about itself."""
-    return Capabilities(
-        ports=geometry.ports,
-        columns=geometry.columns,
-        queue_depth=geometry.queue_depth,
-        max_row_beats=geometry.nb_max,
-        row_scale=geometry.row_scale,
-        ternary=True,
-        multiples=True,
-        addr_bits=geometry.addr_bits,
-        attention=geometry.attention,
-        glue=geometry.glue,
-    )

@@ -6,13 +6,13 @@ rounding are commands, and the processor hands over once a layer.
 
 from __future__ import annotations
 
-from edgerun_hw.model.cycles import capabilities_of, matrix_work
+from edgerun_hw.model.cycles import matrix_work
 from edgerun_hw.model.profile import Profile
 from edgerun_hw.model.tokens import ModelShape, Term
 from edgerun_hw.model.unit import each_step
 from edgerun_hw.overlay.command import GLUE_LANES
 from edgerun_hw.overlay.cut import cut_matrix
-from edgerun_hw.overlay.geometry import Geometry
+from edgerun_hw.overlay.geometry import Geometry, capabilities_of
 
 # Of a command that waits for those before it, in the model of a KV260's DDR: cycles beside the
 # passes; of the first pass for a group, whose row comes over the data port, alone or with a second.

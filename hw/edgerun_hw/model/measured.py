@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from edgerun_hw.model.cycles import PYTHON_HOST_US, Assumptions, capabilities_of
+from edgerun_hw.model.cycles import PYTHON_HOST_US, Assumptions
 from edgerun_hw.model.layers import layer_terms
 from edgerun_hw.model.profile import Profile
 from edgerun_hw.model.tokens import (
@@ -26,7 +26,7 @@ from edgerun_hw.model.tokens import (
     tokens_per_second,
 )
 from edgerun_hw.model.unit import each_step, unit_terms
-from edgerun_hw.overlay.geometry import Geometry
+from edgerun_hw.overlay.geometry import Geometry, capabilities_of
 
 LABEL = "modelled: cycles x assumed clock, rates that others measured on a board; no board here"
 CONTEXTS = (128, 1024, 4096)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgerun_hw.model.cycles import capabilities_of, matrix_work
+from edgerun_hw.model.cycles import matrix_work
 from edgerun_hw.model.measured import attention_macs, kv_bytes, native_terms, streaming
 from edgerun_hw.model.profile import Profile
 from edgerun_hw.model.tokens import HEADS, ModelShape, Term, head_term
 from edgerun_hw.model.unit import each_step, unit_terms
 from edgerun_hw.overlay.cut import cut_matrix
-from edgerun_hw.overlay.geometry import Geometry
+from edgerun_hw.overlay.geometry import Geometry, capabilities_of
 
 TOKENS = 128
 BESIDE = "beside 143 tokens/s that TeLLMe v2 publishes for the 0.73 B model (arXiv:2510.15926)"

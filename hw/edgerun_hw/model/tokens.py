@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from edgerun_hw.model.cycles import PYTHON_HOST_US, Assumptions, capabilities_of, matrix_work
+from edgerun_hw.model.cycles import PYTHON_HOST_US, Assumptions, matrix_work
 from edgerun_hw.overlay.command import Capabilities
 from edgerun_hw.overlay.cut import cut_matrix
-from edgerun_hw.overlay.geometry import Geometry
+from edgerun_hw.overlay.geometry import Geometry, capabilities_of
 
 LABEL = "modelled: cycles x assumed clock, no board"
 

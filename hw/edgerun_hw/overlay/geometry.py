@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from edgerun_hw.overlay.command import Capabilities
 from edgerun_hw.overlay.register_map import BEAT_BYTES, GROUP, MAX_PORTS, PORT_ROWS, TABLES
 
 
@@ -123,3 +124,19 @@ PRESETS: Mapping[str, Geometry] = MappingProxyType(
         "layer-1500": replace(LAYER, columns=5),
     }
 )
+
+
+def capabilities_of(geometry: Geometry) -> Capabilities:
+    """What an overlay of this geometry says about itself."""
+    return Capabilities(
+        ports=geometry.ports,
+        columns=geometry.columns,
+        queue_depth=geometry.queue_depth,
+        max_row_beats=geometry.nb_max,
+        row_scale=geometry.row_scale,
+        ternary=True,
+        multiples=True,
+        addr_bits=geometry.addr_bits,
+        attention=geometry.attention,
+        glue=geometry.glue,
+    )

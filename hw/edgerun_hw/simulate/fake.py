@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from edgerun_hw.overlay import register_map as regs
 from edgerun_hw.overlay.attention_layout import KvLayout, run_attention
-from edgerun_hw.overlay.command import Capabilities, Command, check_command, expected_cycles, sizes
+from edgerun_hw.overlay.command import Command, check_command, expected_cycles, sizes
 from edgerun_hw.overlay.definition import run_command
-from edgerun_hw.overlay.geometry import PRESETS, Geometry
+from edgerun_hw.overlay.geometry import PRESETS, Geometry, capabilities_of
 from edgerun_hw.overlay.glue import Gate
 from edgerun_hw.overlay.glue_layout import join_norm, run_glue
 from edgerun_hw.overlay.packing import LookupMode
@@ -115,18 +115,7 @@ class FakeDevice:
         self.coherent = coherent
         self.memory = np.zeros(memory_bytes, np.uint8)
         self._free: list[tuple[int, int]] = [(0, memory_bytes)]
-        self._capabilities = Capabilities(
-            ports=geometry.ports,
-            columns=geometry.columns,
-            queue_depth=geometry.queue_depth,
-            max_row_beats=geometry.nb_max,
-            row_scale=geometry.row_scale,
-            ternary=True,
-            multiples=True,
-            addr_bits=geometry.addr_bits,
-            attention=geometry.attention,
-            glue=geometry.glue,
-        )
+        self._capabilities = capabilities_of(geometry)
         self._accepted = 0
         self._registers: dict[int, int] = {regs.WATCHDOG: regs.WATCHDOG_RESET}
         self._constants = self._describe()

@@ -247,6 +247,7 @@ def tensor(name: bytes, dims: list[int], kind: int = 0, offset: int = 0) -> byte
 ARRAY = text(b"k") + struct.pack("<IIQ", 9, 4, 2**62)
 BROKEN = {
     "empty": (b"GGUF", "truncated"),
+    "another file": (b"PK" + bytes(40), "^'m.gguf' does not begin with 'GGUF'"),
     "version": (b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "version 9"),
     "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
     "tensor count": (header(tensors=2**63), "announces 9223372036854775808 tensors"),
@@ -281,7 +282,7 @@ BROKEN = {
         header(keys=text(b"general.alignment") + struct.pack("<II", 4, 3), count=1),
         "power of two",
     ),
-    "no architecture": (header(), "architecture 'None'"),
+    "no architecture": (header(), "does not say its architecture"),
 }
 
 

@@ -21,11 +21,10 @@ from edgerun_hw.backend.products import (
     quantise_activations,
 )
 from edgerun_hw.backend.screen import make_screen
-from edgerun_hw.model.cycles import capabilities_of
 from edgerun_hw.overlay.attention_layout import KvLayout
 from edgerun_hw.overlay.cut import cut_matrix
 from edgerun_hw.overlay.driver import Tlmm
-from edgerun_hw.overlay.geometry import PRESETS, Geometry
+from edgerun_hw.overlay.geometry import PRESETS, Geometry, capabilities_of
 from edgerun_hw.overlay.packing import LookupMode
 from edgerun_hw.simulate.fake import FakeBuffer, FakeDevice
 from tests.hw.support.overlays import fake_overlay, normal, random_weight

@@ -10,12 +10,12 @@ import pytest
 
 from edgerun_hw.backend.native.chain import code
 from edgerun_hw.model import layers, tokens
-from edgerun_hw.model.cycles import capabilities_of, matrix_work
+from edgerun_hw.model.cycles import matrix_work
 from edgerun_hw.model.layers import glue_cycles, read_ahead
 from edgerun_hw.overlay import register_map as regs
 from edgerun_hw.overlay.command import Command
 from edgerun_hw.overlay.cut import cut_matrix
-from edgerun_hw.overlay.geometry import PRESETS
+from edgerun_hw.overlay.geometry import PRESETS, capabilities_of
 from edgerun_hw.overlay.glue import Gate
 from edgerun_hw.overlay.packing import LookupMode
 from edgerun_hw.simulate.cases import Case, make_operands, place, push

@@ -12,7 +12,6 @@ from edgerun_hw.backend.products import Multiplier, Product, quantise_activation
 from edgerun_hw.devices.registry import find_device
 from edgerun_hw.model.cycles import (
     Assumptions,
-    capabilities_of,
     command_cycles,
     matrix_seconds,
     matrix_work,
@@ -29,7 +28,7 @@ from edgerun_hw.model.tokens import (
     tokens_per_second,
 )
 from edgerun_hw.overlay.cut import FILL_CYCLES, cut_matrix
-from edgerun_hw.overlay.geometry import PRESETS
+from edgerun_hw.overlay.geometry import PRESETS, capabilities_of
 from edgerun_hw.overlay.port import Counters
 from tests.hw.support.overlays import normal, random_weight
 
