@@ -72,6 +72,7 @@ def test_names_of_options_leave_narrow_pages_room_for_words(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "44")
+    assert "ID,ID\n" in run("run", "--help").out  # a name that fills all the room has its line
     options = run("bench", "--help").out.partition("Options:\n")[2].partition("\n\n")[0]
     texts = [line.strip() for line in options.splitlines() if line.startswith(" " * 10)]
     assert statistics.median(map(len, texts)) > 15

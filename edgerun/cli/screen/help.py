@@ -60,8 +60,8 @@ def _section(title: str, rows: Iterable[tuple[str, str]], width: int) -> list[st
     lines: list[str] = []
     for name, text in rows:
         first = f"  {name}".ljust(margin)
-        if len(first) > margin:
-            lines.append(first)
+        if len(name) + 4 > margin:  # two columns before it, and two behind
+            lines.append(first.rstrip())
             first = " " * margin
         filled = textwrap.fill(
             text,
