@@ -23,12 +23,12 @@ module tlmm_glue_product (
     else exponent = is_zero || base < 10'sd1 ? 8'd0 : base[7:0];
   endfunction
 
-  assign base_high = base_low + 10'sd1;
   always_ff @(posedge clk) begin
     sum <= {1'b0, a[22:15]} + {1'b0, b[22:15]};
     zero <= {zero[0], a[22:15] == '0 || b[22:15] == '0};
     none <= {none[0], &a[22:15] || &b[22:15]};
     base_low <= $signed({1'b0, sum}) - 10'sd127;
+    base_high <= $signed({1'b0, sum}) - 10'sd126;
     low <= exponent(base_low, zero[1], none[1]);
     high <= exponent(base_high, zero[1], none[1]);
     {sign_3, sign_2, sign_1} <= {sign_2, sign_1, a[23] ^ b[23]};
