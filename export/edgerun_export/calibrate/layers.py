@@ -84,10 +84,10 @@ class LayerFitter:
             StorageError: the store cannot be written.
         """
         with ExitStack() as stack:
-            stack.enter_context(self._workers)
             self._hidden, self._source_hidden = (
                 stack.enter_context(Stream(self._store.folder)) for _ in range(2)
             )
+            stack.enter_context(self._workers)  # who write to streams, and so end before them
             self._begin()
             for layer in range(self._spec.num_layers):
                 self._layer(layer)

@@ -20,11 +20,17 @@ class Stream:
 
     Args:
         folder: on the disk that takes it.
+
+    Raises:
+        StorageError: no file can be made there.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        try:
+            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise self._refused(error) from error
         self._places: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._end = 0
         self._lock = Lock()
@@ -75,6 +81,10 @@ class Stream:
                 while left.nbytes:
                     left = left[self._file.write(left) :]
             except OSError as error:
-                raise StorageError(
-                    f"cannot write a file in '{self._folder}': {error.strerror}"
-                ) from error
+                raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> StorageError:
+        return StorageError(
+            f"cannot write the activations of windows to '{self._folder}': {error.strerror}; fewer "
+            "windows take less"
+        )

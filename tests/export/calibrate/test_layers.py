@@ -13,10 +13,11 @@ from edgerun_export.calibrate.fitted import FittedLayers
 from edgerun_export.calibrate.layers import LayerFitter
 from edgerun_export.calibrate.moments import Moments
 from edgerun_export.calibrate.step import CalibrationOptions, calibrate, with_methods
+from edgerun_export.calibrate.streams import Stream
 from edgerun_export.calibrate.taps import all_groups, observe, parts
 from edgerun_export.calibrate.text import CalibrationText, Sample
 from edgerun_export.calibrate.weights import LayerWeights
-from edgerun_export.calibrate.workers import single_threaded
+from edgerun_export.calibrate.workers import Workers, single_threaded
 from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.onnx_graph import OnnxGraph
 from edgerun_export.graph.weight_store import WeightStore
@@ -197,6 +198,20 @@ def test_a_layer_that_computes_no_numbers_is_named(golden, source_weights, tmp_p
     )
     with pytest.raises(CheckpointError, match="layer 1 before self_attn.q_proj .* window 0"):
         fitted(source, tmp_path, make_recipe("int4", method="gptq"))
+
+
+def test_streams_are_open_until_workers_ended(golden, source_weights, tmp_path, monkeypatch):
+    """Of a window that fails, others are computed meanwhile and put into a stream."""
+    ended = []
+
+    def watched(kind):
+        leave = kind.__exit__
+        return lambda self, *given: (leave(self, *given), ended.append(kind))[0]
+
+    for kind in (Workers, Stream):
+        monkeypatch.setattr(kind, "__exit__", watched(kind))
+    fitted(source_weights(golden("llama")), tmp_path, make_recipe("int4", method="gptq"))
+    assert ended == [Workers, Stream, Stream]
 
 
 def test_a_plain_installation_is_told_what_it_lacks(monkeypatch):

@@ -1,10 +1,12 @@
 """Sums over tokens, and what lies between layers."""
 
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from edgerun.errors import StorageError
 from edgerun_export.calibrate.moments import Moments, Tokens
 from edgerun_export.calibrate.streams import Stream
 from edgerun_export.quantize import quantise_rows
@@ -56,3 +58,15 @@ def test_what_lies_between_layers_is_on_disk(tmp_path):
         np.testing.assert_array_equal(stream[2], windows[2])
         assert stream.windows() == [2, 0, 1]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_takes_no_stream_is_said_in_a_sentence(tmp_path, monkeypatch):
+    with pytest.raises(StorageError, match="activations of windows to '.*absent'"):
+        Stream(tmp_path / "absent")
+    if not Path("/dev/full").exists():
+        pytest.skip("has no /dev/full")
+    full = open("/dev/full", "r+b", buffering=0)  # noqa: SIM115 - the stream closes it
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **options: full)
+    refusal = pytest.raises(StorageError, match="No space left on device; fewer windows")
+    with Stream(tmp_path) as stream, refusal:
+        stream[0] = np.zeros((2, 3), np.float32)
