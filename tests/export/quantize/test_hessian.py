@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from edgerun_export.calibrate.moments import Moments, Tokens
 from edgerun_export.quantize import block_layout, quantise_rows
 from edgerun_export.quantize.columns import (
     corrected,
@@ -12,7 +13,7 @@ from edgerun_export.quantize.columns import (
     weights,
 )
 from edgerun_export.quantize.hessian import Hessian
-from edgerun_export.quantize.method import Inputs
+from edgerun_export.quantize.method import Inputs, Needs
 from edgerun_export.quantize.mse import searched_scales
 
 FORMATS = ["ternary", "int2", "int4", "int8"]
@@ -152,6 +153,53 @@ def test_corrected_weights_give_what_the_source_gives(residual):
     right = np.concatenate([goal, hold * rows.T.astype(np.float64)])
     expected = np.linalg.lstsq(left, right, rcond=None)[0].T
     np.testing.assert_allclose(corrected(rows, known, BLOCK), expected, rtol=1e-6, atol=1e-9)
+
+
+def swept(codes, target, hessian, scales, layout):
+    """Two sweeps from the first column to the last, each error computed anew; O(K^3) a row."""
+    steps = np.repeat(scales, BLOCK, axis=1)
+    for _ in range(2):
+        for column in range(COLUMNS):
+            slope = (codes * steps - target) @ hessian[:, column]
+            best = codes[:, column] - slope / hessian[column, column] / steps[:, column]
+            codes[:, column] = np.clip(np.rint(best), layout.low, layout.high)
+    return codes
+
+
+def least_squares(codes, target, hessian):
+    root, scales = np.linalg.cholesky(hessian).T, []
+    for row, goal in zip(codes.reshape(ROWS, -1, BLOCK), target, strict=True):
+        blocks = np.zeros((COLUMNS, len(row)))
+        for number, block in enumerate(row):
+            blocks[number * BLOCK : (number + 1) * BLOCK, number] = block
+        scales.append(np.linalg.lstsq(root @ blocks, root @ goal, rcond=None)[0])
+    return np.array(scales)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_residual_finds_the_codes_of_the_direct_computation(name, is_alone):
+    """From sums over tokens to codes, where several matrices read the inputs or one alone."""
+    rows, x = problem(7)
+    random, layout = np.random.default_rng(8), block_layout(name)
+    x = x.astype(np.float32)
+    drift = (0.3 * random.standard_normal(x.shape)).astype(np.float32)
+    change = drift @ rows.T + (x[:, :ROWS] if is_alone else 0)
+    moments = Moments(Needs.RESIDUAL, COLUMNS)
+    for some in (slice(0, 77), slice(77, None)):
+        moments.add([Tokens(x[some], *((None, change[some]) if is_alone else (drift[some],)))])
+    packed = quantise_rows(rows, name, BLOCK, "residual", moments.means())
+    matrix = products(x.astype(np.float64))
+    matrix += 0.01 * np.trace(matrix) / COLUMNS * np.eye(COLUMNS)
+    missing = change.astype(np.float64).T @ x / len(x)
+    target = rows + np.linalg.solve(matrix, missing.T).T
+    scales = searched_scales(target, layout, BLOCK, np.diag(matrix) / np.diag(matrix).mean())
+    codes = one_by_one(target, matrix, scales, layout, BLOCK)
+    for _ in range(2):
+        scales = least_squares(codes, target, matrix)
+        codes = swept(codes, target, matrix, scales, layout)
+    np.testing.assert_array_equal(layout.integers(packed), codes)
+    np.testing.assert_allclose(packed.scales, least_squares(codes, target, matrix), rtol=1e-4)
 
 
 def test_methods_that_know_the_source_come_closer_to_its_outputs():
