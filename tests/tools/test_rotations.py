@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from edgerun.formats import format_named
+from edgerun_export.architectures.decoder.spec import HEAD_WEIGHT
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.source.model import interpret
 from edgerun_export.transforms import check_unchanged
@@ -65,6 +66,18 @@ def test_rotations_and_scales_change_weights_but_not_what_is_computed(llama, tmp
         for name in changed:
             if name in source.spec.tensors() and source.vector(name).ndim == 2:
                 assert np.abs(after.matrix(name) - source.matrix(name)).max() > 1e-2, name
+
+
+def test_a_norm_that_silences_an_element_is_folded_into_the_head(llama):
+    _, source = llama
+    norm = source.vector(source.spec.final_norm_weight).copy()
+    norm[3] = 0
+    head, random = source.matrix(source.head_name()), np.random.default_rng(2)
+    rotation = orthogonal(random, source.spec.hidden_size)
+    ends = fold_ends(source.spec, head, head, norm, rotation)
+    assert (ends[source.spec.final_norm_weight] == 1).all()
+    x = random.standard_normal(source.spec.hidden_size)
+    np.testing.assert_allclose(ends[HEAD_WEIGHT] @ (x @ rotation), head @ (norm * x), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["input_layernorm", "v_proj", "o_proj", "down_proj", "up_proj"])

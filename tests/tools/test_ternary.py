@@ -151,16 +151,16 @@ class TestWithTorch:
         for part, group in enumerate(groups):
             path = group[0].path
             (x, at), (other, beside) = seen(here, path), seen(there, path)
-            found = stage.moments(part, streams)
-            np.testing.assert_allclose(found.importance, (x * x).mean(axis=0), rtol=1e-4)
+            moments = stage.moments(part, streams)
+            np.testing.assert_allclose(moments.importance, (x * x).mean(axis=0), rtol=1e-4)
             if at is None:
-                assert found.change is None
-                expected, given = (other - x).T @ x / len(x), found.drift
+                assert moments.change is None
+                expected, given = (other - x).T @ x / len(x), moments.drift
             else:
-                assert found.drift is None
+                assert moments.drift is None
                 matrix = source.matrix(f"model.layers.0.{path}.weight")
                 missing = (other - x) @ matrix.T + beside - at
-                expected, given = missing.T @ x / len(x), found.change
+                expected, given = missing.T @ x / len(x), moments.change
             assert np.abs(given - expected).max() <= 1e-4 * np.abs(expected).max()
 
     def test_gradients_pass_through_the_rounding(self, torch):
@@ -191,14 +191,14 @@ class TestWithTorch:
         functions = Layer(source.spec, 0, ids.shape[1])
         stage = Stage(functions, source_layer(source, 0, torch.float32), norms(source, 0))
         begun = rounded(stage, streams, source, 0)
-        wanted = stage.outputs(hidden, stage.layer)
-        kept, errors = learnt(stage, streams, wanted, begun, settings)
+        target = stage.outputs(hidden, stage.layer)
+        stays, errors = learnt(stage, streams, target, begun, settings)
         assert errors["learnt"] < errors["rounded"]
-        assert not np.array_equal(kept["q_proj"].units, begun["q_proj"].units)
+        assert not np.array_equal(stays["q_proj"].units, begun["q_proj"].units)
         wild = Settings(torch.float32, epochs=3, rate=3.0, batch=2)
-        kept, errors = learnt(stage, streams, wanted, begun, wild)
+        stays, errors = learnt(stage, streams, target, begun, wild)
         assert errors["learnt"] > errors["rounded"]
-        assert kept is begun
+        assert stays is begun
 
     def test_what_is_more_than_a_plain_llama_is_refused(self, repo_root):
         from edgerun.errors import UnsupportedError
@@ -238,20 +238,20 @@ class TestWithTorch:
 
         teacher = [source_layer(source, at, torch.float32) for at in range(source.spec.num_layers)]
         # To the windows that it learns: a random model has nothing to say of others.
-        known = torch.from_numpy(windows.fitted)
+        fitted = torch.from_numpy(windows.fitted)
 
         def student():
             return Student(source, model, tmp_path, torch.float32, 1e-2)
 
         first = student()
-        begun = watched(model, first, teacher, known)["kl"]
+        begun = watched(model, first, teacher, fitted)["kl"]
         train(model, first, teacher, windows, (1e9, 30), 2, tmp_path)
-        ended = watched(model, first, teacher, known)["kl"]
+        ended = watched(model, first, teacher, fitted)["kl"]
         assert ended < 0.8 * begun
         second = student()
         second.restore(tmp_path / "logits.pt")
         assert second.step == 30
-        expected, found = first.changed(), second.changed()
-        assert expected.keys() == found.keys()
+        expected, restored = first.changed(), second.changed()
+        assert expected.keys() == restored.keys()
         for name, value in expected.items():
-            np.testing.assert_array_equal(found[name], value)
+            np.testing.assert_array_equal(restored[name], value)

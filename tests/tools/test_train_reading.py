@@ -44,8 +44,23 @@ def test_marks_are_counted_for_the_model_that_earned_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["1 C 1 1 1 1", "1 A 1 1 1", "1 A 1 1 1 6", "1 A 0 1 1 1", "1 A 1 1 1 1\n1 A 1 1 1 1"]
+    "line",
+    [
+        "1 C 1 1 1 1",
+        "1 A 1 1 1",
+        "1 A 1 1 1 6",
+        "1 A 0 1 1 1",
+        "1 A 1 1 1 x",
+        "1",
+        "1 A 1 1 1 1\n1 A 1 1 1 1",
+    ],
 )
 def test_what_is_no_mark_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match="four marks from 1 to 5"):
         read_marks(line)
+
+
+def test_a_story_without_marks_is_named() -> None:
+    marks = read_marks("1 A 1 1 1 1\n1 B 1 1 1 1\n2 A 1 1 1 1\n")
+    with pytest.raises(ValueError, match="story B of pair 2 has no marks"):
+        tally(marks, ["A", "B"])

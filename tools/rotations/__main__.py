@@ -163,8 +163,8 @@ def learn(
     for step in range(steps):
         few = ids[torch.arange(step * batch, (step + 1) * batch) % len(ids)]
         with torch.no_grad():
-            wanted = plain.logits(few, teacher, plain.final_norm)
-        best = wanted.topk(min(LIKELIEST, wanted.shape[-1]), dim=-1)
+            target = plain.logits(few, teacher, plain.final_norm)
+        best = target.topk(min(LIKELIEST, target.shape[-1]), dim=-1)
         layers = [
             {
                 name: each if name in NORMS else rounded_weights(each, layout, block)
@@ -247,7 +247,8 @@ def main() -> None:
         save_checkpoint(checkpoint, source, changed(source, pairs), args.out)
         line = {"weights": args.weights, "activations": args.activations, "steps": args.steps}
         if losses:
-            ends = (losses[: -(-len(losses) // 5)], losses[-(len(losses) // 5 + 1) :])
+            fifth = -(-len(losses) // 5)
+            ends = (losses[:fifth], losses[-fifth:])
             line["loss"] = [round(float(np.mean(part)), 4) for part in ends]
         line["cpu_s"] = round(time.process_time() - began, 1)
         if args.text:

@@ -76,5 +76,5 @@ def fold_ends(
     return {
         spec.embedding_weight: embedding @ rotation,
         HEAD_WEIGHT: (head * final_norm) @ rotation,
-        spec.final_norm_weight: final_norm / final_norm,
+        spec.final_norm_weight: 0 * final_norm + 1,
     }

@@ -22,8 +22,8 @@ def random_rotation(size: int, seed: int) -> Tensor:
 def cayley(matrix: Tensor) -> Tensor:
     """``(I + A/2)^-1 (I - A/2)`` of the skew part A of a matrix: a rotation."""
     half = (matrix - matrix.T) / 4
-    one = torch.eye(len(matrix), dtype=matrix.dtype)
-    return torch.linalg.solve(one + half, one - half)
+    identity = torch.eye(len(matrix), dtype=matrix.dtype)
+    return torch.linalg.solve(identity + half, identity - half)
 
 
 def rounded_weights(weight: Tensor, layout: BlockFormat, block: int) -> Tensor:

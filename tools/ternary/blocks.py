@@ -128,10 +128,10 @@ class Stage:
         return torch.cat([self.run.run(few, weights) for few in x.split(AT_ONCE)])
 
 
-def relative_error(output: Tensor, wanted: Tensor) -> Tensor:
-    """Mean over tokens of the squared error, relative to the square of what is wanted."""
-    square = (output - wanted).square().sum(-1)
-    return (square / wanted.square().sum(-1)).mean()
+def relative_error(output: Tensor, target: Tensor) -> Tensor:
+    """Mean over tokens of the squared error, relative to the square of the target."""
+    square = (output - target).square().sum(-1)
+    return (square / target.square().sum(-1)).mean()
 
 
 def rounded(
@@ -152,7 +152,7 @@ def rounded(
 
 
 def learnt(
-    stage: Stage, streams: Streams, wanted: Tensor, begun: dict[str, Trained], settings: Settings
+    stage: Stage, streams: Streams, target: Tensor, begun: dict[str, Trained], settings: Settings
 ) -> tuple[dict[str, Trained], dict[str, float]]:
     """Trains all projections of a layer; what they began with, if that is better."""
     matrices = {name: Matrix(each, settings.dtype) for name, each in begun.items()}
@@ -164,7 +164,7 @@ def learnt(
 
     def watched() -> float:
         rest = slice(streams.seen, None)
-        return float(relative_error(stage.outputs(streams.here[rest], now()), wanted[rest]))
+        return float(relative_error(stage.outputs(streams.here[rest], now()), target[rest]))
 
     before = watched()
     steps = settings.epochs * -(-streams.seen // settings.batch)
@@ -174,7 +174,7 @@ def learnt(
         for few in torch.randperm(streams.seen, generator=generator).split(settings.batch):
             for group in adam.param_groups:
                 group["lr"] = settings.rate * group["share"] * (1 - done / steps)
-            relative_error(stage.run.run(streams.here[few], now()), wanted[few]).backward()
+            relative_error(stage.run.run(streams.here[few], now()), target[few]).backward()
             for each in matrices.values():
                 each.spread()
             adam.step()
@@ -223,7 +223,7 @@ def fit(source: SourceWeights, streams: Streams, settings: Settings, run: Path) 
         began = time.perf_counter()
         functions = Layer(source.spec, layer, streams.here.shape[1])
         stage = Stage(functions, source_layer(source, layer, settings.dtype), norms(source, layer))
-        wanted = stage.outputs(streams.there, stage.layer)
+        target = stage.outputs(streams.there, stage.layer)
         path = file_of(run, layer)
         errors: dict[str, float] = {}
         if path.exists():
@@ -231,7 +231,7 @@ def fit(source: SourceWeights, streams: Streams, settings: Settings, run: Path) 
         else:
             matrices = rounded(stage, streams, source, layer)
             rounding = time.perf_counter() - began
-            matrices, errors = learnt(stage, streams, wanted, matrices, settings)
+            matrices, errors = learnt(stage, streams, target, matrices, settings)
             write_layer(path, matrices)
             line = {"layer": layer, "rounding_s": rounding, "s": time.perf_counter() - began}
             with (run / "blocks.log").open("a") as log:
@@ -239,7 +239,7 @@ def fit(source: SourceWeights, streams: Streams, settings: Settings, run: Path) 
         for name, each in matrices.items():
             stage.own[name] = torch.from_numpy(each.values()).to(settings.dtype)
         streams.here = stage.outputs(streams.here, stage.own)
-        streams.there = wanted
+        streams.there = target
 
 
 def main() -> None:

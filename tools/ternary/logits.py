@@ -99,8 +99,8 @@ class Student:
     def restore(self, path: Path) -> None:
         """Takes up the state of ``keep``."""
         state = torch.load(path, weights_only=True)
-        for own, kept in zip(self._tensors(), state["tensors"], strict=True):
-            own.copy_(kept)
+        for own, saved in zip(self._tensors(), state["tensors"], strict=True):
+            own.copy_(saved)
         self._adam.load_state_dict(state["adam"])
         self.step, self.seconds = state["step"], state["seconds"]
         for each in self._all():
@@ -143,7 +143,7 @@ def train(
 ) -> None:
     """Steps until the seconds or the steps of ``end`` are over, whichever comes first."""
     fitted, rest = (torch.from_numpy(each) for each in (windows.fitted, windows.held_out))
-    last = kept = time.perf_counter()
+    last = saved = time.perf_counter()
 
     def log(**values: float) -> None:
         line = {"step": student.step, "seconds": round(student.seconds, 1), **values}
@@ -169,9 +169,9 @@ def train(
         if student.step % WATCHED_EVERY == 0:
             log(**watched(model, student, teacher, rest))
             last = time.perf_counter()
-        if now - kept > KEPT_EVERY:
+        if now - saved > KEPT_EVERY:
             student.keep(run / "logits.pt")
-            kept = last = time.perf_counter()
+            saved = last = time.perf_counter()
     student.keep(run / "logits.pt")
     log(**watched(model, student, teacher, rest))
 

@@ -50,5 +50,5 @@ class Model:
 
 def divergence(student: Tensor, teacher: Tensor) -> Tensor:
     """Mean over tokens of KL(teacher || student) of logits, in nats."""
-    logs, wanted = (each.flatten(0, 1).log_softmax(-1) for each in (student, teacher))
-    return kl_div(logs, wanted, reduction="batchmean", log_target=True)
+    logs, target = (each.flatten(0, 1).log_softmax(-1) for each in (student, teacher))
+    return kl_div(logs, target, reduction="batchmean", log_target=True)

@@ -198,4 +198,4 @@ def _sampled_error(rows: F32, kind: TensorRecipe, inputs: Inputs) -> float:
 
 
 def _squares(stream: Sequence[F32], before: Sequence[F32]) -> float:
-    return float(sum(np.square(one - two).sum() for one, two in zip(stream, before, strict=True)))
+    return float(sum(np.square(a - b).sum() for a, b in zip(stream, before, strict=True)))

@@ -50,10 +50,10 @@ def contents(store, spec):
         for layer in range(spec.num_layers)
         for projection in spec.projections(layer)
     ]
-    found = {name: store.packed(name) for name in names}
+    projections = {name: store.packed(name) for name in names}
     return {
         name: (packed.codes.tobytes(), packed.scales.tobytes())
-        for name, packed in found.items()
+        for name, packed in projections.items()
         if packed is not None
     }
 
@@ -130,8 +130,8 @@ def test_slabs_of_rows_make_what_all_rows_make(
     monkeypatch.setattr(layers, "_SLAB_WEIGHTS", 2000)
     parts, _ = fitted(source, tmp_path / "parts", recipe)
     for name in contents(whole, source.spec):
-        one, other = (block_layout("int4").unpack(each.packed(name)) for each in (whole, parts))
-        assert np.square(one - other).mean() < 1e-4 * np.square(one).mean()
+        a, b = (block_layout("int4").unpack(each.packed(name)) for each in (whole, parts))
+        assert np.square(a - b).mean() < 1e-4 * np.square(a).mean()
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral"])

@@ -90,9 +90,9 @@ def test_columns_behind_the_first_panel_are_made_up_for_as_well():
 @pytest.mark.parametrize("name", ["ternary", "int2", "int4"])
 def test_each_method_loses_less_than_the_one_before(name):
     rows, x = problem(columns=100)
-    known = inputs(x)
+    seen = inputs(x)
     losses = [
-        loss(rows, quantise_rows(rows, name, BLOCK, method, known), products(x))
+        loss(rows, quantise_rows(rows, name, BLOCK, method, seen), products(x))
         for method in ("rtn", "mse", "gptq", "descent")
     ]
     assert losses == sorted(losses, reverse=True)
@@ -146,13 +146,13 @@ def test_corrected_weights_give_what_the_source_gives(residual):
     random = np.random.default_rng(5)
     x = source + 0.3 * random.standard_normal(source.shape)
     strayed = random.standard_normal((len(x), ROWS)) + x[:, :ROWS]
-    known = inputs(x, source, strayed if residual else None)
-    hold = np.sqrt(len(x) * known.hessian.added)
+    seen = inputs(x, source, strayed if residual else None)
+    hold = np.sqrt(len(x) * seen.hessian.added)
     goal = source @ rows.T + (strayed if residual else 0)
     left = np.concatenate([x, hold * np.eye(COLUMNS)])
     right = np.concatenate([goal, hold * rows.T.astype(np.float64)])
     expected = np.linalg.lstsq(left, right, rcond=None)[0].T
-    np.testing.assert_allclose(corrected(rows, known, BLOCK), expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(corrected(rows, seen, BLOCK), expected, rtol=1e-6, atol=1e-9)
 
 
 def swept(codes, target, hessian, scales, layout):
@@ -290,9 +290,9 @@ def test_one_matrix_holds_what_is_asked_of_it():
 def test_importances_decide_what_is_rounded_well():
     rows, x = problem()
     x[:, ::2] *= 10
-    known = inputs(x)
-    plain, weighted = (quantise_rows(rows, "int2", BLOCK, "mse", k) for k in (None, known))
-    importance = np.diag(known.importance)
+    seen = inputs(x)
+    plain, weighted = (quantise_rows(rows, "int2", BLOCK, "mse", k) for k in (None, seen))
+    importance = np.diag(seen.importance)
     assert loss(rows, weighted, importance) < 0.9 * loss(rows, plain, importance)
 
 

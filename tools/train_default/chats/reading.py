@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -23,6 +24,7 @@ from tools.train_default.chats.following import SUBJECTS, asks
 COUNT = 40
 SIDES = ("A", "B")
 MARKS = ("grammar", "sense", "subject", "ending")
+_LINE = re.compile(rf"(\d+)\s+([AB])((?:\s+[1-5]){{{len(MARKS)}}})")
 Marks = Mapping[tuple[int, str], Sequence[int]]
 
 
@@ -51,12 +53,12 @@ def read_marks(text: str) -> dict[tuple[int, str], list[int]]:
     """
     marks: dict[tuple[int, str], list[int]] = {}
     for line in filter(str.strip, text.splitlines()):
-        number, side, *given = line.split()
-        values = [int(mark) for mark in given]
-        fits = side in SIDES and len(values) == len(MARKS) and all(1 <= v <= 5 for v in values)
-        if not fits or (int(number), side) in marks:
-            raise ValueError(f"expected a line `NUMBER A|B` and four marks from 1 to 5: {line!r}")
-        marks[int(number), side] = values
+        match = _LINE.fullmatch(line.strip())
+        if match is None or (int(match[1]), match[2]) in marks:
+            raise ValueError(
+                f"expected a line `NUMBER A|B` and four marks from 1 to 5, once each: {line!r}"
+            )
+        marks[int(match[1]), match[2]] = [int(mark) for mark in match[3].split()]
     return marks
 
 
@@ -64,9 +66,15 @@ def tally(marks: Marks, new_sides: Sequence[str]) -> dict[str, float]:
     """Mean marks of both models, and the share of pairs in which the new one has more in all.
 
     A tie counts as half a pair.
+
+    Raises:
+        ValueError: a story has no marks.
     """
     result: dict[str, float] = {}
     sides = {"new": new_sides, "old": ["B" if side == "A" else "A" for side in new_sides]}
+    read = {(number, side) for number in range(1, len(new_sides) + 1) for side in SIDES}
+    if missing := sorted(read - set(marks)):
+        raise ValueError(f"story {missing[0][1]} of pair {missing[0][0]} has no marks")
     given = {
         name: [marks[number, side] for number, side in enumerate(of, 1)]
         for name, of in sides.items()
