@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,12 +12,17 @@ import numpy as np
 
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels.host.cores import worker_threads
-from edgerun.model.text.tokenizer import Tokenizer
 from edgerun_export.calibrate.fitted import FittedLayers
-from edgerun_export.calibrate.layers import LayerFitter, Work
+from edgerun_export.calibrate.layers import LayerFitter
+from edgerun_export.calibrate.observed import Work
 from edgerun_export.calibrate.taps import Group
-from edgerun_export.calibrate.text import CalibrationText, read_calibration, read_sample
-from edgerun_export.checkpoint import Checkpoint, open_checkpoint
+from edgerun_export.calibrate.text import (
+    CalibrationText,
+    read_calibration,
+    read_sample,
+    tokenizer_of,
+)
+from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.quantize import block_layout
 from edgerun_export.quantize.columns import corrected
 from edgerun_export.recipe import make_recipe
@@ -91,25 +95,18 @@ class Pair(LayerFitter):
 
 def rounded_base(source: SourceWeights, text: CalibrationText) -> dict[str, F64]:
     """The projections of a bundle ``int4:32`` of a model, by name."""
-    store = FittedLayers(Path(tempfile.mkdtemp(prefix="edgerun-delta-")), {})
     recipe = make_recipe("int4", method="residual", scales="fp16")
-    LayerFitter(source, recipe, text, store, worker_threads(None)).run()
     values = {}
-    for layer in range(source.spec.num_layers):
-        for projection in source.spec.projections(layer):
-            name = f"model.layers.{layer}.{projection.path}.weight"
-            packed = store.packed(name)
-            assert packed is not None
-            values[name] = block_layout(packed.format).unpack(packed).astype(np.float64)
-    store.remove()
+    with tempfile.TemporaryDirectory(prefix="edgerun-delta-") as folder:
+        store = FittedLayers(Path(folder), {})
+        LayerFitter(source, recipe, text, store, worker_threads(None)).run()
+        for layer in range(source.spec.num_layers):
+            for projection in source.spec.projections(layer):
+                name = f"model.layers.{layer}.{projection.path}.weight"
+                packed = store.packed(name)
+                assert packed is not None
+                values[name] = block_layout(packed.format).unpack(packed).astype(np.float64)
     return values
-
-
-def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
-    """The tokenizer of a checkpoint."""
-    files = checkpoint.tokenizer_files()
-    config = json.loads(files.get("tokenizer_config.json", b"{}"))
-    return Tokenizer.from_json(files["tokenizer.json"].decode(), config)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -126,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     with open_checkpoint(given.base) as first, open_checkpoint(given.fine_tune) as second:
         sources = [interpret(each)[0] for each in (first, second)]
-        tokenizer = tokenizer_of(first)
+        tokenizer = tokenizer_of(first.tokenizer_files())
 
         def fitted_to(file: Path) -> CalibrationText:
             return read_calibration([file], tokenizer, given.calibration_windows, given.tokens)

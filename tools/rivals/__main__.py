@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,13 +12,17 @@ import numpy as np
 
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels.host.cores import worker_threads
-from edgerun.model.text.tokenizer import Tokenizer
 from edgerun_export.calibrate.costs import Cost
 from edgerun_export.calibrate.fitted import FittedLayers
 from edgerun_export.calibrate.layers import LayerFitter
 from edgerun_export.calibrate.observed import Work
 from edgerun_export.calibrate.taps import Group
-from edgerun_export.calibrate.text import CalibrationText, read_calibration, read_sample
+from edgerun_export.calibrate.text import (
+    CalibrationText,
+    read_calibration,
+    read_sample,
+    tokenizer_of,
+)
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.quantize.columns import corrected
 from edgerun_export.recipe import make_recipe
@@ -109,9 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     with open_checkpoint(given.model) as checkpoint:
         source, _ = interpret(checkpoint)
-        files = checkpoint.tokenizer_files()
-        config = json.loads(files.get("tokenizer_config.json", b"{}"))
-        tokenizer = Tokenizer.from_json(files["tokenizer.json"].decode(), config)
+        tokenizer = tokenizer_of(checkpoint.tokenizer_files())
         text = read_calibration(
             [given.calibrate], tokenizer, given.calibration_windows, given.tokens
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.model.text.tokenizer import Tokenizer
-from edgerun_export.calibrate.text import read_calibration, read_sample
+from edgerun_export.calibrate.text import read_calibration, read_sample, tokenizer_of
 from edgerun_export.checkpoint.base import Checkpoint
 
 I64 = NDArray[np.int64]
@@ -31,15 +29,9 @@ class Windows:
     held_out: I64
 
 
-def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
-    stored = checkpoint.tokenizer_files()
-    config = json.loads(stored.get("tokenizer_config.json", b"{}"))
-    return Tokenizer.from_json(stored["tokenizer.json"].decode(), config)
-
-
 def read_test(checkpoint: Checkpoint, file: Path, count: int, tokens: int) -> I64:
     """The windows that ``edgerun quality --text`` measures on."""
-    return read_sample(file, _tokenizer(checkpoint), count, tokens).windows
+    return read_sample(file, tokenizer_of(checkpoint.tokenizer_files()), count, tokens).windows
 
 
 def read_windows(
@@ -50,7 +42,7 @@ def read_windows(
     Raises:
         InputError: a file cannot be read, or holds less than a window.
     """
-    text = read_calibration(files, _tokenizer(checkpoint), count, tokens)
+    text = read_calibration(files, tokenizer_of(checkpoint.tokenizer_files()), count, tokens)
     share = -(-WATCHED // len(files))
     held_out = [sample.windows[:share] for sample in text.samples]
     order = np.random.default_rng(seed).permutation(len(text.windows))

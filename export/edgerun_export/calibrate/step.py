@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,6 @@ from typing import Any
 from edgerun._version import __version__
 from edgerun.errors import UnsupportedError
 from edgerun.kernels.host.cores import worker_threads
-from edgerun.model.text.tokenizer import Tokenizer
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.calibrate.costs import Cost
 from edgerun_export.calibrate.fitted import FittedLayers
@@ -23,6 +21,7 @@ from edgerun_export.calibrate.text import (
     WINDOWS,
     CalibrationText,
     read_calibration,
+    tokenizer_of,
 )
 from edgerun_export.calibrate.workers import single_threaded
 from edgerun_export.quantize import block_layout, method_for
@@ -135,10 +134,8 @@ def read_text(
     """
     if not options.texts:
         return None
-    config = json.loads(files.get("tokenizer_config.json", b"{}"))
-    tokenizer = Tokenizer.from_json(files["tokenizer.json"].decode(), config)
     tokens = min(options.tokens, spec.context_length)
-    return read_calibration(options.texts, tokenizer, options.windows, tokens)
+    return read_calibration(options.texts, tokenizer_of(files), options.windows, tokens)
 
 
 def calibrate(

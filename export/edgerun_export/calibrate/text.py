@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +66,12 @@ class CalibrationText:
             "window_tokens": self.windows.shape[1],
             "ids_sha256": self.digest,
         }
+
+
+def tokenizer_of(files: Mapping[str, bytes]) -> Tokenizer:
+    """The tokenizer of a checkpoint's ``tokenizer_files``."""
+    config = json.loads(files.get("tokenizer_config.json", b"{}"))
+    return Tokenizer.from_json(files["tokenizer.json"].decode(), config)
 
 
 def read_calibration(

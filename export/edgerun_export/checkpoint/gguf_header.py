@@ -169,7 +169,9 @@ class _Cursor:
 
 def _preamble(cursor: _Cursor) -> tuple[int, int]:
     if cursor.take(4) != MAGIC:
-        raise CheckpointError(f"'{cursor.file_name}' does not begin with 'GGUF': it is none")
+        raise CheckpointError(
+            f"'{cursor.file_name}' does not begin with 'GGUF', so it is no GGUF file"
+        )
     version = cursor.u32()
     if version not in _VERSIONS:
         # A big-endian file has its version in the upper bytes.

@@ -225,14 +225,15 @@ def _texts(
     """Windows of the texts to fit to and of those to measure on, the latter in each variant."""
     import numpy as np
 
-    from edgerun.model.text.tokenizer import Tokenizer
-    from edgerun_export.calibrate.text import CalibrationText, read_calibration, read_sample
+    from edgerun_export.calibrate.text import (
+        CalibrationText,
+        read_calibration,
+        read_sample,
+        tokenizer_of,
+    )
     from edgerun_export.quality.measure import Texts
 
-    files = checkpoint.tokenizer_files()
-    tokenizer = Tokenizer.from_json(
-        files["tokenizer.json"].decode(), json.loads(files.get("tokenizer_config.json", b"{}"))
-    )
+    tokenizer = tokenizer_of(checkpoint.tokenizer_files())
     samples = tuple(read_sample(file, tokenizer, measured[1], tokens) for file in measured[0])
     rounded = tuple(
         replace(
