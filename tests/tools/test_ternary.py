@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from edgerun.errors import InputError
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout, quantise_rows
@@ -10,6 +11,7 @@ from edgerun_export.source.model import interpret
 from edgerun_export.verify.bundle_weights import BundleWeights
 from edgerun_export.verify.numpy_model import forward
 from tools.ternary.codes import GROUP, REACH, Trained, begin
+from tools.ternary.run import begin_run, check_model, model_digest
 from tools.torch_llama.save import save_checkpoint
 from tools.torch_llama.text import WATCHED, read_windows
 
@@ -91,6 +93,29 @@ def test_windows_are_those_of_calibration_mixed_and_some_only_watched(llama, tmp
     letters = windows.fitted[:, 1]  # all windows begin with bos and a line
     assert len(set(letters)) == 2
     assert len(set(letters[:10])) == 2  # neither text comes first
+
+
+def test_texts_too_short_to_hold_a_window_out_are_refused(llama, tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text("\n".join(f"{n} is a line" for n in range(300)))
+    with pytest.raises(InputError, match="4 windows are too few to hold one out"):
+        read_windows(llama[0], [file], 3, 16)
+
+
+def test_a_run_goes_on_with_what_it_began_with_alone(llama, tmp_path):
+    model, settings = model_digest(llama[1]), {"rate": "0.003"}
+    with pytest.raises(InputError, match="no layers of this model"):
+        check_model(tmp_path, model)
+    begin_run(tmp_path, model, {"rate": "0.1"})
+    begin_run(tmp_path, model, settings)  # nothing was fitted yet
+    (tmp_path / "layer-0000.npz").write_bytes(b"")
+    begin_run(tmp_path, model, settings)
+    check_model(tmp_path, model)
+    for other in ((model, {"rate": "0.1"}), ("another", settings)):
+        with pytest.raises(InputError, match="another model, or fitted with other text"):
+            begin_run(tmp_path, *other)
+    with pytest.raises(InputError, match="no layers of this model"):
+        check_model(tmp_path, "another")
 
 
 class TestWithTorch:

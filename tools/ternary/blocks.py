@@ -15,13 +15,14 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from edgerun_export.calibrate.fitted import digest
 from edgerun_export.calibrate.moments import Moments, Tokens
 from edgerun_export.calibrate.workers import single_threaded
 from edgerun_export.checkpoint import open_checkpoint
@@ -32,6 +33,7 @@ from edgerun_export.source.weights import SourceWeights
 from edgerun_export.verify.numpy_model import embedded
 from tools.ternary.codes import FORMAT, GROUP, Trained, begin
 from tools.ternary.matrix import Matrix, optimiser
+from tools.ternary.run import begin_run, model_digest
 from tools.torch_llama.layer import (
     INPUT_NORM,
     MLP_NORM,
@@ -257,13 +259,14 @@ def main() -> None:
     parser.add_argument("--products", choices=TYPES, default="bfloat16")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    args.run.mkdir(parents=True, exist_ok=True)
     settings = Settings(TYPES[args.products], args.epochs, args.rate, args.batch)
     with open_checkpoint(args.model) as checkpoint, single_threaded():
         source, _ = interpret(checkpoint)
         check(source.spec)
         windows = read_windows(checkpoint, args.calibrate, args.windows, args.tokens)
         ids = np.concatenate([windows.fitted, windows.held_out])
+        chosen = {name: str(value) for name, value in asdict(settings).items()}
+        begin_run(args.run, model_digest(source), {**chosen, "text": digest([("ids", ids)])})
         used, where = np.unique(ids, return_inverse=True)
         rows = torch.from_numpy(embedded(source.spec, source, used))
         hidden = rows[torch.from_numpy(where.reshape(ids.shape))]

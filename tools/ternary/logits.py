@@ -27,6 +27,7 @@ from edgerun_export.source.model import interpret
 from edgerun_export.source.weights import SourceWeights
 from tools.ternary.blocks import TYPES, file_of, read_layer
 from tools.ternary.matrix import Matrix, optimiser
+from tools.ternary.run import check_model, model_digest
 from tools.torch_llama.layer import Weights, check, norms, paths, source_layer
 from tools.torch_llama.model import Model, divergence
 from tools.torch_llama.save import save_checkpoint
@@ -128,7 +129,7 @@ def watched(
         there = model.logits(ids, teacher, model.final_norm)
         nats = [float(cross_entropy(each[0, :-1], ids[0, 1:])) for each in (own, there)]
         sums += [float(divergence(own, there)), *nats]
-    kl, own_nats, source_nats = (sums / max(1, len(windows))).tolist()
+    kl, own_nats, source_nats = (sums / len(windows)).tolist()
     return {"kl": kl, "perplexity": math.exp(own_nats), "source": math.exp(source_nats)}
 
 
@@ -196,6 +197,7 @@ def main() -> None:
     with open_checkpoint(args.model) as checkpoint:
         source, _ = interpret(checkpoint)
         check(source.spec)
+        check_model(args.run, model_digest(source))
         windows = read_windows(checkpoint, args.calibrate, args.windows, args.tokens)
         dtype = TYPES[args.products]
         model = Model(source, args.tokens, dtype)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.errors import InputError
 from edgerun_export.calibrate.text import read_calibration, read_sample, tokenizer_of
 from edgerun_export.checkpoint.base import Checkpoint
 
@@ -40,11 +41,16 @@ def read_windows(
     """Cuts windows as ``edgerun export --calibrate`` does.
 
     Raises:
-        InputError: a file cannot be read, or holds less than a window.
+        InputError: a file cannot be read, or holds less than a window, or all texts are so short
+            that no window is held out.
     """
     text = read_calibration(files, tokenizer_of(checkpoint.tokenizer_files()), count, tokens)
     share = -(-WATCHED // len(files))
     held_out = [sample.windows[:share] for sample in text.samples]
     order = np.random.default_rng(seed).permutation(len(text.windows))
-    watched = np.concatenate(held_out) if held_out else text.windows[:0]
-    return Windows(text.windows[order], watched)
+    if not held_out:
+        raise InputError(
+            f"{len(text.windows)} windows are too few to hold one out, which tells how training "
+            "goes; give more text, or ask for more or shorter windows"
+        )
+    return Windows(text.windows[order], np.concatenate(held_out))
