@@ -114,6 +114,15 @@ def test_rows_longer_than_the_unit_takes_are_the_processors(
     np.testing.assert_array_equal(queued, run(graph, chains=0))
 
 
+def test_rows_that_end_within_a_beat_are_the_processors(board: MakeBoard) -> None:
+    """Their last block of weights is cut short."""
+    graph = layers(np.random.default_rng(4), "silu", True, hidden=94)
+    board()
+    queued = run(graph, chains=0)
+    board(preset="attention-300")
+    np.testing.assert_array_equal(queued, run(graph, chains=0))
+
+
 def test_norms_of_parts_of_a_row_are_the_processors(board: MakeBoard) -> None:
     """The unit's are of whole rows; a norm between two layers, so none is queued whole."""
     graph = layers(np.random.default_rng(4), "silu", True)

@@ -27,7 +27,7 @@ from edgerun_hw.simulate.fake import FakeDevice, Faults
 from tests.hw.support.overlays import normal, random_weight, replace_fake
 
 BASE, MEMORY_BYTES = 0xA000_0000, 48 << 20
-WIDTH, HIDDEN, DIM = 64, 96, 32
+WIDTH, HIDDEN, DIM, BLOCK = 64, 96, 32, 32
 COMMANDS = 16  # of two layers
 
 
@@ -91,7 +91,9 @@ def layers(rng: np.random.Generator, activation: str, norms: bool, hidden: int =
     nodes: list[Node] = []
 
     def linear(name: str, source: str, rows: int, k: int, residual: str = "") -> str:
-        constants[f"{name}.w"] = random_weight(rng, "ternary", (rows, k), 32, row_scales=True)
+        whole = (rows, -(-k // BLOCK) * BLOCK)
+        weight = random_weight(rng, "ternary", whole, BLOCK, row_scales=True)
+        constants[f"{name}.w"] = replace(weight, shape=(rows, k))
         inputs = (source, f"{name}.w", "", residual) if residual else (source, f"{name}.w")
         nodes.append(Node("linear", name, inputs, (f"{name}.y",), {"activations": "int8_row"}))
         return f"{name}.y"

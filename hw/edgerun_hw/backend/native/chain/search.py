@@ -148,11 +148,9 @@ class _Search:
         norm_d, outputs, more = self._next(result, matrices)
         nodes += more
         sizes = tuple(matrix.matrix.cut.shape[1] for matrix in matrices[:3])
-        if max(sizes) > MAX_GLUE_LENGTH:
+        # The last block of a row may be cut short, so rows need not be whole beats.
+        if any(size > MAX_GLUE_LENGTH or size % LANES for size in sizes):
             raise _OtherwiseError
-        # Formats have whole blocks of weights, so rows are whole beats; sums and gates have rows of
-        # the sizes that their readers multiply.
-        assert not any(size % LANES for size in sizes)
         order = {node.name: place for place, node in enumerate(self._segment.nodes)}
         nodes.sort(key=lambda node: order[node.name])
         return Chain(
