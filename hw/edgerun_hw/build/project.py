@@ -20,6 +20,8 @@ TOP = "tlmm_wrapper"
 ABOUT = "project.json"
 SCRIPTS = ("common.tcl", "build.tcl", "tlmm.xdc")
 DEFAULT_JOBS = 4
+# That a weight port reads ahead in two BRAM36.
+BLOCK_RAM_BEATS = 512
 
 
 def geometry_for(board: Board, geometry: Geometry) -> Geometry:
@@ -34,7 +36,10 @@ def geometry_for(board: Board, geometry: Geometry) -> Geometry:
             f"{len(board.weight_ports)} for them: choose one with fewer, e.g. {board.geometry}"
         )
     if board.family == "zynq7":  # its memory ports take addresses of 32 bits
-        return dataclasses.replace(geometry, addr_bits=32)
+        geometry = dataclasses.replace(geometry, addr_bits=32)
+    if not board.resources.uram:  # results do not depend on how far weights are read ahead
+        read_ahead = min(geometry.read_ahead, BLOCK_RAM_BEATS)
+        geometry = dataclasses.replace(geometry, read_ahead=read_ahead)
     return geometry
 
 

@@ -98,6 +98,15 @@ def test_zynq_7000_gets_addresses_of_32_bits():
     assert geometry_for(load_board("kv260"), Geometry(ports=1)).addr_bits == 40
 
 
+def test_parts_without_ultrarams_read_as_far_ahead_as_block_memory_holds():
+    read_ahead = {
+        name: geometry_for(load_board(name), PRESETS["layer-300"]).read_ahead
+        for name in ("kv260", "ultra96v2")
+    }
+    assert read_ahead == {"kv260": 4096, "ultra96v2": 512}
+    assert geometry_for(load_board("ultra96v2"), Geometry(read_ahead=128)).read_ahead == 128
+
+
 def test_project_does_not_overwrite_what_it_did_not_write(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(InputError, match="empty folder"):
