@@ -11,10 +11,10 @@ module tlmm_attention_weights (
     input  logic             visible,
     input  logic [20:0]      score,
     // a block
-    input  logic [4:0]       head,
+    input  logic [4:0]       head,         // here a cycle before `compare`
     input  logic             fresh,        // nothing of this head came before
-    input  logic             compare,      // of the block: its largest whole part
-    input  logic [9:0]       highest,
+    input  logic             compare,
+    input  logic [9:0]       highest,      // largest whole part of the block; a cycle before, too
     input  logic             raise,        // a cycle later
     input  logic             finish,       // when all weights are done
     output logic [5:0]       rise,         // of the maximum; two cycles after `raise`
@@ -31,19 +31,25 @@ module tlmm_attention_weights (
 );
   // ---- the running maximum and what it rises by
   (* ram_style = "distributed" *) logic [9:0] peaks[32];
-  logic [9:0] peak, previous;
+  logic [9:0] peak, earlier_peak, highest_1, higher;
   logic [10:0] difference;
+  logic [5:0] risen;
 
-  assign difference = {peak[9], peak} - {previous[9], previous};
+  assign higher = fresh || !difference[10] ? highest_1 : earlier_peak;
+  always_comb begin
+    risen = difference[5:0];
+    if (difference[10]) risen = '0;
+    else if (difference[9:6] != '0) risen = 6'd63;
+  end
 
+  // Read, subtracted and chosen from in a cycle each: two of these in one are the longest path.
   always_ff @(posedge clk) begin
-    if (compare) begin
-      previous <= peaks[head];
-      peak <= fresh || $signed(highest) > $signed(peaks[head]) ? highest : peaks[head];
-    end
+    {earlier_peak, highest_1} <= {peaks[head], highest};
+    if (compare) difference <= {highest_1[9], highest_1} - {earlier_peak[9], earlier_peak};
     if (raise) begin
-      peaks[head] <= peak;
-      rise <= difference[10:6] != '0 ? 6'd63 : difference[5:0];
+      peaks[head] <= higher;
+      peak <= higher;
+      rise <= risen;
     end
   end
 
@@ -165,7 +171,7 @@ module tlmm_attention_weights (
     if (raise) begin
       sum <= '0;
       earlier <= fresh ? '0 : totals[head];
-      left <= difference[10:6] != '0 ? 6'd63 : difference[5:0];
+      left <= risen;
     end else begin
       if (seen_6) sum <= sum + 40'(plain);
       if (left != '0) begin
