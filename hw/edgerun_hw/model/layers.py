@@ -95,11 +95,11 @@ def layer_terms(
     )
     rate = profile["body_gb_per_s"]
     ahead = read_ahead(shape, geometry, clock_mhz, rate)
-    kept = geometry.read_ahead * geometry.weight_bytes_per_cycle >> 10
+    kib = geometry.read_ahead * geometry.weight_bytes_per_cycle >> 10
     meanwhile = Term(
         "weights that came meanwhile",
         -shape.layers * ahead,
-        basis=f"{shape.layers} times {ahead * 1e6:.1f} us: up to {kept} KiB are read ahead",
+        basis=f"{shape.layers} times {ahead * 1e6:.1f} us: up to {kib} KiB are read ahead",
     )
     again = shape.layers * COMMANDS / CHECK_EVERY
     elements = round(again * sum(rows) / COMMANDS)

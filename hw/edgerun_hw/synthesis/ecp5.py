@@ -72,7 +72,8 @@ def place_and_route(
 
     Args:
         geometry: parameters of the hardware.
-        module: any with a clock ``clk``; one that is a part of a unit is placed alone.
+        module: any with a clock ``clk``; a part of a unit is placed alone, with the parameters that
+            it has by default.
         speed_grade: 6, 7 or 8.
         seed: of the placer.
 
