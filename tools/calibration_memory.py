@@ -55,7 +55,7 @@ def _config(options: argparse.Namespace) -> dict[str, object]:
 def _peak_bytes() -> int:
     """The most that this process ever had in memory."""
     status = Path("/proc/self/status")
-    if status.exists():  # the other is no less than what the process had that began this one
+    if status.exists():  # ru_maxrss counts what the parent had when it forked
         lines = status.read_text().splitlines()
         return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
