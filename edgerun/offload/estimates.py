@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.offload.floors import Floor, Floors, kinds_of
+from edgerun.offload.floors import ONE, Floor, Floors, kinds_of
 from edgerun.offload.schedule import Starts
 
 F64: TypeAlias = NDArray[np.float64]
@@ -16,7 +16,6 @@ I64: TypeAlias = NDArray[np.int64]
 WEIGHT = 0.15  # of what was seen last: after 20 times 4% is left of what was assumed
 EXCHANGE_S = 3e-4
 START_S = 1e-4
-ONE, ONE_WHOLE = np.ones(1, np.int64), np.ones(1)
 LARGEST_STEP = 4.0  # by which a single time may be off: it may have been a pause of the system
 
 
@@ -96,7 +95,7 @@ class Estimates:
     def observe_upload(self, seconds: float) -> None:
         """Learns that an expert that no layer waited for was uploaded in so long."""
         self.upload.observe_one(seconds)
-        self.floors.upload.observe(ONE, ONE_WHOLE, seconds)
+        self.floors.observe_upload(seconds)
 
     def observe_exchange(self, excess_s: float) -> None:
         """Learns that a layer took so much longer than it was to take, this cost included."""

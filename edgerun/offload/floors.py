@@ -4,8 +4,13 @@ Estimates are averages, so a bound that is added up from them is one of averages
 luckier than that ends before it. A **certificate** is the same sum of the least costs that were
 ever seen. A layer ends after the processor, the device and the link have done what is theirs, so
 after any weighted mean of these three, and no schedule has a smaller one (``schedule.py``). So it
-ends before its certificate only if one of the three took less for its share of the layer than was
-ever seen: then that is the least from then on, and by it no call before has ended too early.
+ends before its certificate only if one of the three took less for its share of the layer than its
+leasts add up to: then these are lowered, and by the new ones no call before has ended too early.
+
+Experts are timed together. What those with different numbers of rows took is divided among them as
+was assumed of them, so that a least may at first be too high for one kind and too low for another.
+That is why the calls which end before their certificate are counted (``Tally.early``), by the
+certificate that they had when they began.
 """
 
 from __future__ import annotations
@@ -24,12 +29,15 @@ if TYPE_CHECKING:
 
 F64: TypeAlias = NDArray[np.float64]
 I64: TypeAlias = NDArray[np.int64]
+Kinds: TypeAlias = NDArray[np.int32]
+ONE = np.ones(1, np.int64)
 KINDS = 40  # numbers of rows up to 1, 2, 4, 8, ...
 
 
-def kinds_of(rows: I64) -> I64:
-    """Numbers of rows that kernels take alike: up to 1, 2, 4, 8, ..., int64 ``[experts]``."""
-    return np.ceil(np.log2(np.maximum(rows, 1))).astype(np.int64)
+def kinds_of(rows: I64) -> Kinds:
+    """Numbers of rows that kernels take alike: up to 1, 2, 4, 8, ..., int32 ``[experts]``."""
+    kinds: Kinds = np.frexp(rows - 0.5)[1]
+    return kinds
 
 
 @dataclass(slots=True)
@@ -54,17 +62,17 @@ class Floor:
 
     fixed_s: float
     row_s: float = 0.0
-    _factors: F64 = field(default_factory=lambda: np.zeros(KINDS))
+    _factors: list[float] = field(default_factory=lambda: [0.0] * KINDS)
 
     @classmethod
     def of(cls, estimate: Estimate) -> Floor:
         """Of what an estimate begins with."""
         return cls(estimate.fixed_s, estimate.row_s)
 
-    def seconds(self, rows: I64) -> F64:
-        """Of experts with so many rows each, ``[experts]``."""
-        least: F64 = self._assumed(rows) * self._factors[kinds_of(rows)]
-        return least
+    def seconds(self, rows: I64) -> list[float]:
+        """Of experts with so many rows each."""
+        pairs = zip(rows.tolist(), kinds_of(rows).tolist(), strict=True)
+        return [self._assumed(count) * self._factors[kind] for count, kind in pairs]
 
     def observe(self, rows: I64, shares: F64, seconds: float) -> bool:
         """Learns that parts of experts took so long together; whether that is less than ever.
@@ -74,24 +82,31 @@ class Floor:
             shares: of each, that was computed, 0 to 1.
             seconds: of all of them.
         """
-        rows, shares = rows[shares > 0], shares[shares > 0]
-        if not len(rows) or not seconds > 0:
+        experts = zip(rows.tolist(), kinds_of(rows).tolist(), shares.tolist(), strict=True)
+        parts = [(kind, self._assumed(count) * share) for count, kind, share in experts if share]
+        assumed_s = sum(part_s for _, part_s in parts)
+        if not (assumed_s > 0 and seconds > 0):
             return False
-        assumed, kinds = self._assumed(rows) * shares, kinds_of(rows)
-        is_new = self._factors[kinds] == 0
-        self._factors[kinds[is_new]] = seconds / float(assumed.sum())
-        least = float((assumed * self._factors[kinds]).sum())
-        if seconds < least:
-            self._factors[np.unique(kinds)] *= seconds / least
-        return seconds < least or bool(is_new.any())
+        factors = self._factors
+        new = [kind for kind, _ in parts if not factors[kind]]
+        for kind in new:
+            factors[kind] = seconds / assumed_s
+        least_s = sum(part_s * factors[kind] for kind, part_s in parts)
+        if seconds < least_s:
+            for kind in {kind for kind, _ in parts}:
+                factors[kind] *= seconds / least_s
+        return seconds < least_s or bool(new)
 
-    def _assumed(self, rows: I64) -> F64:
-        return np.asarray(self.fixed_s + self.row_s * rows, np.float64)
+    def _assumed(self, rows: int) -> float:
+        return self.fixed_s + self.row_s * rows
 
 
 @dataclass(slots=True)
 class Floors:
-    """Of an expert on the processor, on the device, and on its way there."""
+    """Of an expert on the processor, on the device, and on its way there.
+
+    A token has few experts, of which Python adds up the costs sooner than NumPy begins to.
+    """
 
     cpu: Floor
     device: Floor
@@ -108,10 +123,19 @@ class Floors:
             weights: of processor, device and link, their sum is ``WEIGHT_SUM``; whatever they are,
                 it is a bound (``Schedule.weights``).
         """
-        here = weights[0] * self.cpu.seconds(rows)
-        uploads = self.upload.seconds(np.where(is_cached, 0, 1)) * ~is_cached
-        there = weights[1] * self.device.seconds(rows) + weights[2] * uploads
-        return float(np.minimum(here, there).sum()) / WEIGHT_SUM
+        upload_s = self.upload.seconds(ONE)[0]
+        experts = zip(
+            self.cpu.seconds(rows), self.device.seconds(rows), is_cached.tolist(), strict=True
+        )
+        leasts = (
+            min(weights[0] * here_s, weights[1] * there_s + weights[2] * upload_s * (not cached))
+            for here_s, there_s, cached in experts
+        )
+        return sum(leasts) / WEIGHT_SUM
+
+    def observe_upload(self, seconds: float, experts: int = 1) -> bool:
+        """Learns that experts were uploaded in so long together; whether that is less than ever."""
+        return self.upload.observe(ONE, np.full(1, float(experts)), seconds)
 
     def observe(self, rows: I64, shares: F64, is_cached: NDArray[np.bool_], busy: Busy) -> bool:
         """Learns what a layer took; whether anything took less than ever.
@@ -122,11 +146,9 @@ class Floors:
             is_cached: whether the device had it.
             busy: what that took.
         """
-        uploaded = np.where(is_cached, 0.0, (shares > 0).astype(np.float64))
-        one = np.ones_like(rows)
         least = [
             self.cpu.observe(rows, 1 - shares, busy.cpu_s),
             self.device.observe(rows, shares, busy.device_s),
-            self.upload.observe(one, uploaded, busy.upload_s),
+            self.observe_upload(busy.upload_s, np.count_nonzero(shares[~is_cached])),
         ]
         return any(least)

@@ -107,7 +107,7 @@ class ExpertStream:
         """
         if not self._threads:
             self._start()
-        with self._lock:  # a reader that gives up the run before this one does it whole
+        with self._lock:  # a reader that is giving up the run before this one ends that first
             self._fault = None
             self._words.start(self._bell[1], foresees=self._prefetch.begin_run())
         try:
