@@ -136,7 +136,7 @@ def test_settings_are_shown_as_they_are_typed(run: Run) -> None:
     script = ["/set stop the end", "/set logit_bias 3=-5,7=2.5", "/set stop_ids=5,7", "/set"]
     lines = talk(script, run).err.splitlines()
     settings = [" ".join(line.split()) for line in lines]
-    assert settings[:3] == ["stop 'the end'", "logit_bias 3=-5.0,7=2.5", "stop_ids 5,7"]
+    assert settings[:3] == ["stop the end", "logit_bias 3=-5.0,7=2.5", "stop_ids 5,7"]
     assert {"max_tokens 4", "seed none", "stop_ids 5,7", "ignore_eos False"} <= set(settings[3:])
 
 

@@ -231,14 +231,16 @@ def file_named(argument: str) -> Path:
 
 
 def typed(value: Any) -> str:
-    """A value of a setting as /set takes it."""
+    """A value of a setting as /set takes it; of several texts, which it does not, each in quotes."""
     if value is None or value in ((), {}):
         return "none"
     if isinstance(value, Mapping):
         return ",".join(f"{key}={item}" for key, item in value.items())
     if isinstance(value, tuple):
         texts = [item for item in value if isinstance(item, str)]
-        return " ".join(map(repr, texts)) if texts else ",".join(map(str, value))
+        if not texts:
+            return ",".join(map(str, value))
+        return texts[0] if len(texts) == 1 else " ".join(map(repr, texts))
     return str(value)
 
 

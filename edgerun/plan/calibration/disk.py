@@ -39,6 +39,7 @@ PIECE_BYTES = 3 << 20
 THREADS = (1, 2, 4, 8)
 SECONDS = 0.15  # for each number of threads and way of reading
 SAMPLES, SAMPLE_SECONDS = 5, 0.06  # of a disk that was measured before
+SAMPLING_SECONDS = 0.6  # after which a slow disk is read no more: a sample is a piece at least
 MOST_SECONDS = 20.0  # for all of them: what a slow disk has not shown by then stays unknown
 FILE_BYTES = 256 << 20  # of a file to read, where there is none
 LEAST_FILE_BYTES = 32 << 20
@@ -66,10 +67,7 @@ def disk_profile(folder: Path, file: MappedFile | None, progress: Progress) -> D
         return stored or NOMINAL_DISK
     if stored is not None:
         reader = DirectFile(file.descriptor, file.check, direct=stored.is_direct)
-        # The middle of several short reads: a disk's pause is not what it does most of the time.
-        now = median(
-            _read_pieces(reader, len(file), stored.threads, SAMPLE_SECONDS) for _ in range(SAMPLES)
-        )
+        now = _present_speed(reader, len(file), stored.threads)
         return replace(stored.scaled(now / stored.bytes_s), measured="now")
     with BusyMeter() as meter:
         measured = measure_file(file, lambda text: progress(f"measuring the {text}"))
@@ -77,6 +75,14 @@ def disk_profile(folder: Path, file: MappedFile | None, progress: Progress) -> D
         logger.info("the speed of the disk was not stored: %s", meter.describe())
         return replace(measured, measured=f"now, while {meter.describe()}")
     return write_disk(folder, measured)
+
+
+def _present_speed(reader: DirectFile, size: int, threads: int) -> float:
+    """Bytes a second, the middle of short reads: a pause is not what a disk does mostly."""
+    end, samples = time.perf_counter() + SAMPLING_SECONDS, []
+    while len(samples) < SAMPLES and (not samples or time.perf_counter() < end):
+        samples.append(_read_pieces(reader, size, threads, SAMPLE_SECONDS))
+    return median(samples)
 
 
 def measure_disk(folder: Path, progress: Progress = lambda text: None) -> DiskProfile:

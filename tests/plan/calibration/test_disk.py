@@ -201,6 +201,23 @@ def test_a_disk_that_is_known_is_taken_to_be_as_fast_as_it_is_now(
     assert disk_profile(tmp_path, None, pytest.fail).bytes_s == 4e8
 
 
+def test_loading_does_not_wait_for_five_reads_of_a_slow_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "weights").write_bytes(bytes(1 << 14))
+    write_disk(tmp_path, DiskProfile(direct={1: 2e8}, buffered={1: 1e8}))
+    now, speeds = [0.0], iter([3e6, 2e6])
+    monkeypatch.setattr(disk, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def read(*_: Any) -> float:
+        now[0] += 0.7 * disk.SAMPLING_SECONDS  # for a single piece
+        return next(speeds)
+
+    monkeypatch.setattr(disk, "_read_pieces", read)
+    known = disk_profile(tmp_path, mapped(tmp_path / "weights"), pytest.fail)
+    assert known.bytes_s == pytest.approx(2.5e6)
+
+
 def test_what_the_system_has_in_its_cache_is_read_from_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
