@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numba import njit
 
 from edgerun.backends import CompileOptions, Shape, make_backend
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
+from edgerun.kernels.attention.int8_tiles import round_rows
 from edgerun.kernels.attention.planner import AttentionUnits
 from edgerun.kernels.run.program import ThreadTeam
 from edgerun.ops.registry import OPS
@@ -20,6 +22,7 @@ from edgerun.state import Batch, SequenceStore, same_attention
 BOUNDS = {"fp32": 3e-6, "fp16": 3e-6, "int8": 5e-4}
 HEAD_DIM = 32
 BLOCK_TOKENS = 512
+INT8_MAX = 127
 PAST = "past_key_values"
 
 
@@ -163,6 +166,16 @@ def test_keys_that_are_turned_for_many_queries_give_the_same_bits(head_dim, grou
     assert_near(together, expected, BOUNDS[dtype])
 
 
+@pytest.mark.parametrize(("head_dim", "group"), [(64, 4), (128, 8)])
+def test_int8_keys_that_are_turned_for_single_rows_give_the_same_bits(head_dim, group):
+    """Decoding reads them otherwise than prompts and drafts do; pages of 64 elements are small."""
+    spec = same_attention(1, 2, head_dim, "int8", 600)
+    parts = [(1021, 3), (70, 21), (0, 9)]
+    together, expected = run(spec, group, parts)
+    np.testing.assert_array_equal(together, run_alone(spec, group, parts))
+    assert_near(together, expected, BOUNDS["int8"])
+
+
 @pytest.mark.parametrize("capacity", [0, 5, 7])
 def test_rows_without_room_for_partial_results_have_the_same_bits(capacity, monkeypatch):
     spec = same_attention(1, 2, HEAD_DIM, "fp16")
@@ -247,6 +260,19 @@ def test_more_kinds_of_attention_than_there_is_room_for_are_refused():
     with pytest.raises(UnsupportedError, match="more than 20 different windows and shapes"):
         backend.compile(graph, Shape.of(1), CompileOptions(states))
     backend.close()
+
+
+@pytest.mark.parametrize("width", [64, 512, 576, 1024])
+def test_int32_holds_whatever_a_head_of_int8_comes_to(width):
+    @njit
+    def rounded(x, codes, factors):
+        round_rows(x, codes, factors, 1, width, 4)
+
+    x, codes = np.linspace(-1, 1, width, dtype=np.float32), np.zeros(width, np.int16)
+    factor = np.zeros(1, np.float32)
+    rounded(*(each.ctypes.data for each in (x, codes, factor)))
+    assert width * INT8_MAX * int(codes.max()) < 2**31
+    np.testing.assert_allclose(codes * factor, x, atol=BOUNDS["int8"] / 10)
 
 
 def test_a_codec_without_kernels_is_refused_by_name():

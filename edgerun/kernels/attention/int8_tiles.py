@@ -2,7 +2,7 @@
 
 In float32 arithmetic would set the pace: converting and multiplying eight elements takes longer
 than reading them. So queries and weights are rounded to 16 bits, and pairs of products are added
-by one instruction. Sums stay below 2**31 for up to 512 elements a head and 512 tokens a page.
+by one instruction. Sums of 512 products stay below 2**31; longer rows are rounded to less.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from edgerun.kernels.pointwise.quantize import largest
 
 CODE_MAX, LINE = 32767, 64
 TURNED_TOKENS, TURNED_DIMENSIONS = 16, 64  # of keys that are turned together
+FULL_WIDTH = 512  # products by int8 whose sum int32 holds, whatever they are
 SMALLEST = 1e-35  # a largest value below is as good as zero
 
 _I16 = ir.IntType(16)
@@ -311,9 +312,10 @@ def _columns(builder: Any, first: Any, second: Any, part: int, width: int, parts
 @njit(inline="always")
 def round_rows(x, codes, factors, rows, width, lanes):  # type: ignore[no-untyped-def]
     """Rounds float32 ``[rows, width]`` to int16; a row is its codes times its factor."""
+    most = float32(min(CODE_MAX, CODE_MAX * FULL_WIDTH // width))
     for row in range(rows):
         source, target = x + row * width * 4, codes + row * width * 2
-        scale = largest(source, width, lanes) / float32(CODE_MAX)
+        scale = largest(source, width, lanes) / most
         inverse = float32(1) / scale if scale > float32(SMALLEST) else float32(0)
         every = splat(inverse, "f32", lanes)
         for index in range(0, width, lanes):
