@@ -231,7 +231,7 @@ def file_named(argument: str) -> Path:
 
 
 def typed(value: Any) -> str:
-    """A value of a setting as /set takes it; of several texts, which it does not, each in quotes."""
+    """A value of a setting as /set takes it; several texts, which it does not take, in quotes."""
     if value is None or value in ((), {}):
         return "none"
     if isinstance(value, Mapping):
