@@ -149,6 +149,6 @@ class Floors:
         least = [
             self.cpu.observe(rows, 1 - shares, busy.cpu_s),
             self.device.observe(rows, shares, busy.device_s),
-            self.observe_upload(busy.upload_s, np.count_nonzero(shares[~is_cached])),
+            self.observe_upload(busy.upload_s, int(np.count_nonzero(shares[~is_cached]))),
         ]
         return any(least)

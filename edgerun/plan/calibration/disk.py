@@ -79,7 +79,8 @@ def disk_profile(folder: Path, file: MappedFile | None, progress: Progress) -> D
 
 def _present_speed(reader: DirectFile, size: int, threads: int) -> float:
     """Bytes a second, the middle of short reads: a pause is not what a disk does mostly."""
-    end, samples = time.perf_counter() + SAMPLING_SECONDS, []
+    end = time.perf_counter() + SAMPLING_SECONDS
+    samples: list[float] = []
     while len(samples) < SAMPLES and (not samples or time.perf_counter() < end):
         samples.append(_read_pieces(reader, size, threads, SAMPLE_SECONDS))
     return median(samples)
