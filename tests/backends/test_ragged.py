@@ -18,7 +18,9 @@ def alone(folder, backend, prompt, token):
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("backend", ["cpu", "reference", "onnxruntime"])
 def test_a_joined_batch_equals_separate_ones(backend, threads):
-    folder = bundle_of("mistral", weights="int4")
+    # NumPy sums in an order that depends on the rows, so that a value between two integers may be
+    # rounded to either: with weights that need no rounded inputs it has nothing to round.
+    folder = bundle_of("mistral", weights="fp32" if backend == "reference" else "int4")
     with runner(folder, backend, threads=threads, max_rows=128, sequences=4) as model:
         others = [model.cache.open() for _ in PROMPTS[1:]]
         sequences = [model.sequence, *others]

@@ -230,14 +230,15 @@ def test_a_session_that_cannot_be_saved_keeps_the_old_one_and_the_chat(
     words: str,
 ) -> None:
     file = tmp_path / "chat"
-    file.write_text("an older one")
+    run("chat", "-n", "3", stdin=f"good morning\n/save {file}\n".encode())
+    older = file.read_bytes()
     monkeypatch.setattr(function, failing(error))
     result = run("chat", "-n", "3", stdin=f"hello\n/save {file}\nagain\n".encode())
     assert (result.code, len(result.out.splitlines())) == (0, 2)
     assert (result.err.count("\n"), words in result.err) == (1, True)
     assert "Traceback" not in result.err
     assert [path.name for path in tmp_path.iterdir()] == ["chat"]
-    assert file.read_text() == "an older one"
+    assert file.read_bytes() == older
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
