@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -25,6 +26,14 @@ MAKE_VARIABLES = {
     "OPT_FAST": "-O0",
     "OPT_GLOBAL": "-O0",
 }
+
+
+def parameters_of(top: str) -> dict[str, int]:
+    """Those of the geometry that a module has: Verilator refuses others."""
+    (source,) = [path for path in rtl_files() if path.stem == top]
+    head = source.read_text().split("#(", 1)[1].split(") (", 1)[0]
+    declared = set(re.findall(r"\bparameter\b.*?(\w+)\s*=", head))
+    return {k: v for k, v in PRESETS[GEOMETRY].parameters().items() if k in declared}
 
 
 @pytest.mark.timeout(900)
