@@ -59,7 +59,7 @@ def test_cocotb_bench_passes(
     runner.build(
         sources=rtl_files(),
         hdl_toplevel=top,
-        parameters=PRESETS[GEOMETRY].parameters(),
+        parameters=parameters_of(top),
         build_args=["-Wno-lint", "-Wno-style", "-Wno-fatal", "-O3", "--x-initial", "unique"],
         build_dir=tmp_path / "build",
         timescale=("1ns", "1ps"),
