@@ -280,3 +280,15 @@ class TestWithTorch:
         assert expected.keys() == restored.keys()
         for name, value in expected.items():
             np.testing.assert_array_equal(restored[name], value)
+
+
+@pytest.mark.parametrize("option", ["--steps", "--minutes"])
+def test_training_for_nothing_is_refused(option, monkeypatch, capsys):
+    pytest.importorskip("torch")
+    from tools.ternary import logits
+
+    needed = ["m", "--calibrate", "t", "--run", "r", "--out", "o"]
+    monkeypatch.setattr("sys.argv", ["logits", *needed, option, "0"])
+    with pytest.raises(SystemExit):
+        logits.main()
+    assert "must be above 0" in capsys.readouterr().err

@@ -193,6 +193,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--products", choices=TYPES, default="bfloat16")
     args = parser.parse_args()
+    if args.minutes <= 0 or args.steps <= 0:
+        parser.error("--minutes and --steps must be above 0")
     torch.set_num_threads(args.threads)
     with open_checkpoint(args.model) as checkpoint:
         source, _ = interpret(checkpoint)
