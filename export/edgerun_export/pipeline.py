@@ -45,7 +45,7 @@ from edgerun_export.graph.fused_experts import expert_warnings
 from edgerun_export.graph.onnx_graph import OnnxGraph
 from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.openvino_ir.install import openvino_version
-from edgerun_export.recipe import MIN_BLOCK, SOURCE, Recipe, check_pack, make_recipe
+from edgerun_export.recipe import MIN_BLOCK, SOURCE, Recipe, check_pack, check_weights, make_recipe
 from edgerun_export.rules import (
     commonest_source_recipe,
     source_recipe,
@@ -218,6 +218,7 @@ class _Job:
         if head is None and self._spec.hidden_size % MIN_BLOCK:
             head = "fp32"  # the only form that rows of any width have
         weights, group, rules = options.weights or default, options.group_size, options.rules
+        check_weights(weights)
         if weights == SOURCE:
             weights, group = self._source_format()
             rules = (f"*={SOURCE}", *rules)

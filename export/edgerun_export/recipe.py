@@ -216,6 +216,15 @@ def check_pack(pack: str, weights: str) -> None:
         )
 
 
+def check_weights(weights: str) -> None:
+    """Checks a format where that of the checkpoint may be asked for as well.
+
+    Raises:
+        UnsupportedError: it is not offered.
+    """
+    _check("weights", weights, (*weight_names(), SOURCE))
+
+
 def _check(option: str, value: object, allowed: Sequence[object]) -> None:
     if value not in allowed:
         names = ", ".join(map(str, allowed))

@@ -7,16 +7,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgerun.errors import UnsupportedError
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.checkpoint.codecs import HIGHEST_INTEGER, PACKED_FORMATS
 from edgerun_export.checkpoint.minima import MINIMA
 from edgerun_export.quantize import block_layout
 from edgerun_export.quantize.blocks import are_halves
-from edgerun_export.recipe import GROUP_SIZES, SOURCE, Recipe, TensorRecipe, make_recipe
+from edgerun_export.recipe import (
+    GROUP_SIZES,
+    SOURCE,
+    Recipe,
+    TensorRecipe,
+    check_weights,
+    make_recipe,
+)
 from edgerun_export.source.weights import SourceWeights
 
 _FLOATS = ("F32", "F16", "BF16")
+_JUDGED_ROWS = 16  # of a matrix, by which its scales are judged
 _BY_BITS = ("ternary", "int2", "int4", "int8")
 _SYNTAX = "PATTERN=FORMAT[:GROUP[:METHOD]], such as *.down_proj=int8:64"
 
@@ -61,6 +72,7 @@ def parse_rule(text: str) -> Rule:
         raise UnsupportedError(f"--rule '{text[:100]}' is no rule; expected {_SYNTAX}")
     if weights == SOURCE and others:
         raise UnsupportedError(f"--rule '{text[:100]}': {SOURCE} comes with groups of its own")
+    check_weights(weights)
     if weights != SOURCE:  # for the checks of what is offered
         make_recipe(weights, int(group) if group else None, method=method or None)
     return Rule(pattern, weights, int(group) if group else None, method or None, text.strip())
@@ -154,11 +166,18 @@ def _halved_types(source: SourceWeights) -> dict[str, int]:
     kinds: Counter[str] = Counter()
     for module, _ in _projections(source.spec):
         name = f"{module}.weight"
-        if _has_minima(source, module):
-            stored = source.affine(name, slice(0, 1))
-            if stored is not None and not are_halves(stored.scales):
-                kinds[source.stored_type(name)] += 1
+        if _has_minima(source, module) and not all(map(are_halves, _some_scales(source, name))):
+            kinds[source.stored_type(name)] += 1
     return dict(kinds)
+
+
+def _some_scales(source: SourceWeights, name: str) -> Iterator[NDArray[np.float32]]:
+    """Scales of a few rows from all parts of a matrix with minima; a single row may be zeros."""
+    rows = source.shape(name)[0]
+    for row in range(0, rows, -(-rows // _JUDGED_ROWS)):
+        stored = source.affine(name, slice(row, row + 1))
+        if stored is not None:
+            yield stored.scales
 
 
 def with_rules(

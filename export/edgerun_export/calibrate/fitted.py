@@ -16,6 +16,8 @@ from edgerun.errors import StorageError
 from edgerun.formats.base import PackedWeight
 
 _KEY, _ABOUT = "key.json", "about"
+# Counts changes of these files, and of how layers are fitted: those of before are not gone on with.
+FORM = 1
 
 
 class FittedLayers:
@@ -31,7 +33,7 @@ class FittedLayers:
 
     def __init__(self, folder: Path, key: Mapping[str, Any]) -> None:
         self.folder = folder
-        self._text = json.dumps(key, sort_keys=True)
+        self._text = json.dumps({"form": FORM, **key}, sort_keys=True)
         self._layers: dict[str, int] = {}
         self._latest: tuple[int, dict[str, PackedWeight]] | None = None
         self.resumed = 0

@@ -9,7 +9,7 @@ import pytest
 
 from edgerun.errors import CheckpointError, MissingDependencyError, UnsupportedError
 from edgerun_export.calibrate import layers, observed
-from edgerun_export.calibrate.fitted import FittedLayers
+from edgerun_export.calibrate.fitted import FORM, FittedLayers
 from edgerun_export.calibrate.layers import LayerFitter
 from edgerun_export.calibrate.moments import Moments
 from edgerun_export.calibrate.step import CalibrationOptions, calibrate, with_methods
@@ -175,7 +175,9 @@ def test_what_was_stopped_goes_on_where_it_was(golden, source_weights, tmp_path)
     assert contents(rest, source.spec) == contents(whole, source.spec)
 
 
-def test_what_was_made_of_something_else_is_not_gone_on_with(golden, source_weights, tmp_path):
+def test_what_was_made_of_something_else_is_not_gone_on_with(
+    golden, source_weights, tmp_path, monkeypatch
+):
     source = source_weights(golden("llama"))
     recipe = make_recipe("int4", method="gptq")
     fitted(source, tmp_path / "a", recipe)
@@ -183,6 +185,9 @@ def test_what_was_made_of_something_else_is_not_gone_on_with(golden, source_weig
     assert again.resumed == source.spec.num_layers
     other, _ = fitted(source_weights(golden("llama-linear")), tmp_path / "a", recipe)
     assert other.resumed == 0  # other weights
+    monkeypatch.setattr("edgerun_export.calibrate.fitted.FORM", FORM + 1)
+    later, _ = fitted(source_weights(golden("llama-linear")), tmp_path / "a", recipe)
+    assert later.resumed == 0  # fitted by another edition
     assert FittedLayers(tmp_path / "a", {"of": "others"}).load(0, "") is None
     (tmp_path / "a" / "layer-0000.npz").write_bytes(b"broken")
     mended, _ = fitted(source, tmp_path / "a", recipe)
