@@ -1,0 +1,1 @@
+"""Speed of weight formats beside one another."""
