@@ -266,7 +266,7 @@ class TestWithTorch:
         fitted = torch.from_numpy(windows.fitted)
 
         def student():
-            return Student(source, model, tmp_path, torch.float32, 1e-2)
+            return Student(source, model, tmp_path, torch.float32, (1e-2, 1e-3))
 
         first = student()
         begun = watched(model, first, teacher, fitted)["kl"]
@@ -280,6 +280,25 @@ class TestWithTorch:
         assert expected.keys() == restored.keys()
         for name, value in expected.items():
             np.testing.assert_array_equal(restored[name], value)
+
+
+@pytest.mark.parametrize("rates", [(0.1, 0.0), (0.0, 0.02)])
+def test_units_and_scales_have_rates_of_their_own(rates):
+    torch = pytest.importorskip("torch")
+    from tools.ternary.matrix import Matrix, Optimiser
+
+    matrix = Matrix(trained(4, 64, 0), torch.float32)
+    norm = torch.ones(3, requires_grad=True)
+    before = [each.detach().clone() for each in (matrix.units, matrix.log_scales, norm)]
+    (matrix.weight.square().sum() + norm.square().sum()).backward()
+    matrix.spread()
+    Optimiser([matrix], [norm], *rates).step(0.5)
+    after = (matrix.units, matrix.log_scales, norm)
+    # Adam's first step is as long as its rate.
+    steps = [
+        (new - old).detach().abs().max().item() for old, new in zip(before, after, strict=True)
+    ]
+    assert steps == pytest.approx([rates[0] / 2, rates[1] / 2, rates[1] / 2], rel=1e-3)
 
 
 @pytest.mark.parametrize("option", ["--steps", "--minutes"])

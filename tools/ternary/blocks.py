@@ -32,7 +32,7 @@ from edgerun_export.source.model import interpret
 from edgerun_export.source.weights import SourceWeights
 from edgerun_export.verify.numpy_model import embedded
 from tools.ternary.codes import FORMAT, GROUP, Trained, begin
-from tools.ternary.matrix import Matrix, optimiser
+from tools.ternary.matrix import Matrix, Optimiser
 from tools.ternary.run import begin_run, model_digest
 from tools.torch_llama.layer import (
     INPUT_NORM,
@@ -60,7 +60,7 @@ class Settings:
     Attributes:
         dtype: of products.
         epochs: how often it sees all windows.
-        rate: of units, in codes a step at first; falls to nothing.
+        rate: of units, in codes a step at first, ten times that of scales; falls to nothing.
         batch: windows a step.
     """
 
@@ -158,7 +158,7 @@ def learnt(
 ) -> tuple[dict[str, Trained], dict[str, float]]:
     """Trains all projections of a layer; what they began with, if that is better."""
     matrices = {name: Matrix(each, settings.dtype) for name, each in begun.items()}
-    adam = optimiser(list(matrices.values()), [], settings.rate)
+    optimiser = Optimiser(list(matrices.values()), [], settings.rate, settings.rate / 10)
     fixed = {name: stage.own[name] for name in (INPUT_NORM, MLP_NORM)}
 
     def now() -> dict[str, Tensor]:
@@ -174,12 +174,10 @@ def learnt(
     generator = torch.Generator().manual_seed(0)
     for _ in range(settings.epochs):
         for few in torch.randperm(streams.seen, generator=generator).split(settings.batch):
-            for group in adam.param_groups:
-                group["lr"] = settings.rate * group["share"] * (1 - done / steps)
             relative_error(stage.run.run(streams.here[few], now()), target[few]).backward()
             for each in matrices.values():
                 each.spread()
-            adam.step()
+            optimiser.step(1 - done / steps)
             for each in matrices.values():
                 each.refresh()
             done += 1

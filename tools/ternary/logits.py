@@ -26,7 +26,7 @@ from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.source.model import interpret
 from edgerun_export.source.weights import SourceWeights
 from tools.ternary.blocks import TYPES, file_of, read_layer
-from tools.ternary.matrix import Matrix, optimiser
+from tools.ternary.matrix import Matrix, Optimiser
 from tools.ternary.run import check_model, model_digest
 from tools.torch_llama.layer import Weights, check, norms, paths, source_layer
 from tools.torch_llama.model import Model, divergence
@@ -47,10 +47,15 @@ class Student:
     """
 
     def __init__(
-        self, source: SourceWeights, model: Model, run: Path, dtype: torch.dtype, rate: float
+        self,
+        source: SourceWeights,
+        model: Model,
+        run: Path,
+        dtype: torch.dtype,
+        rates: tuple[float, float],
     ) -> None:
         layers = range(source.spec.num_layers)
-        self._spec, self.step, self.seconds, self._rate = source.spec, 0, 0.0, rate
+        self._spec, self.step, self.seconds = source.spec, 0, 0.0
         self.matrices = [
             {name: Matrix(each, dtype) for name, each in read_layer(file_of(run, layer)).items()}
             for layer in layers
@@ -60,7 +65,7 @@ class Student:
         self._plain = [*(each for pair in self.norms for each in pair.values()), self.final_norm]
         for each in self._plain:
             each.requires_grad_()
-        self._adam = optimiser(list(self._all()), self._plain, rate)
+        self._optimiser = Optimiser(list(self._all()), self._plain, *rates)
 
     def _all(self) -> Iterator[Matrix]:
         return (each for layer in self.matrices for each in layer.values())
@@ -73,14 +78,12 @@ class Student:
         ]
 
     def learn(self, factor: float) -> None:
-        """A step by the gradients that are there, the rate times a factor."""
+        """A step by the gradients that are there, rates times a factor."""
         for each in self._all():
             each.spread()
-        for group in self._adam.param_groups:
-            group["lr"] = self._rate * group["share"] * factor
         torch.nn.utils.clip_grad_norm_(self._plain, 1.0)
-        self._adam.step()
-        self._adam.zero_grad(set_to_none=True)
+        self._optimiser.step(factor)
+        self._optimiser.adam.zero_grad(set_to_none=True)
         for each in self._all():
             each.refresh()
         self.step += 1
@@ -92,7 +95,7 @@ class Student:
         """Writes the state, all or nothing."""
         draft = path.with_suffix(".part")
         tensors = [each.detach() for each in self._tensors()]
-        state: dict[str, Any] = {"tensors": tensors, "adam": self._adam.state_dict()}
+        state: dict[str, Any] = {"tensors": tensors, "adam": self._optimiser.adam.state_dict()}
         torch.save({**state, "step": self.step, "seconds": self.seconds}, draft)
         draft.replace(path)
 
@@ -102,7 +105,7 @@ class Student:
         state = torch.load(path, weights_only=True)
         for own, saved in zip(self._tensors(), state["tensors"], strict=True):
             own.copy_(saved)
-        self._adam.load_state_dict(state["adam"])
+        self._optimiser.adam.load_state_dict(state["adam"])
         self.step, self.seconds = state["step"], state["seconds"]
         for each in self._all():
             each.refresh()
@@ -188,7 +191,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--windows", type=int, default=384)
     parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("--rate", type=float, default=5e-3)
+    parser.add_argument("--rate", type=float, default=7e-4, help="codes a step, of units")
+    parser.add_argument("--scale-rate", type=float, default=7e-4, help="of scales and norms")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--products", choices=TYPES, default="bfloat16")
@@ -204,7 +208,8 @@ def main() -> None:
         dtype = TYPES[args.products]
         model = Model(source, args.tokens, dtype)
         teacher = [source_layer(source, at, dtype) for at in range(source.spec.num_layers)]
-        student = Student(source, model, args.run, dtype, args.rate)
+        rates = args.rate, args.scale_rate
+        student = Student(source, model, args.run, dtype, rates)
         if (args.run / "logits.pt").exists():
             student.restore(args.run / "logits.pt")
         end = (args.minutes * 60, args.steps)

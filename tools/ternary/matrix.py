@@ -53,12 +53,34 @@ class Matrix:
         return Trained(self.units.numpy(), self.log_scales.exp().numpy(), self._columns)
 
 
-def optimiser(matrices: list[Matrix], plain: list[Tensor], rate: float) -> torch.optim.Adam:
-    """Adam for units at a rate, in codes a step; scales and plain vectors at a tenth of it."""
-    groups = [
-        {"params": [each.units for each in matrices], "lr": rate, "share": 1.0},
-        {"params": [each.log_scales for each in matrices], "lr": rate / 10, "share": 0.1},
-        {"params": plain, "lr": rate / 10, "share": 0.1},
-    ]
-    groups = [group for group in groups if group["params"]]
-    return torch.optim.Adam(groups, betas=(0.9, 0.95), fused=True)
+class Optimiser:
+    """Adam whose rates rise and fall together.
+
+    Args:
+        matrices: whose units and scales learn.
+        plain: vectors that learn.
+        rate: of units at most, in codes a step.
+        scale_rate: of logarithms of scales at most, and of the vectors.
+
+    Attributes:
+        adam: the state.
+    """
+
+    def __init__(
+        self, matrices: list[Matrix], plain: list[Tensor], rate: float, scale_rate: float
+    ) -> None:
+        params = {
+            "units": [each.units for each in matrices],
+            "scales": [each.log_scales for each in matrices],
+            "plain": plain,
+        }
+        peaks = {"units": rate, "scales": scale_rate, "plain": scale_rate}
+        self._peaks = [peaks[name] for name, tensors in params.items() if tensors]
+        groups = [{"params": tensors} for tensors in params.values() if tensors]
+        self.adam = torch.optim.Adam(groups, lr=rate, betas=(0.9, 0.95), fused=True)
+
+    def step(self, factor: float) -> None:
+        """A step by the gradients that are there, at a fraction of the highest rates."""
+        for group, peak in zip(self.adam.param_groups, self._peaks, strict=True):
+            group["lr"] = peak * factor
+        self.adam.step()
