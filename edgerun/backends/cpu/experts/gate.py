@@ -6,7 +6,7 @@ layer's input nearly what it will say of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +27,14 @@ class Gate:
         norm: float32 ``[width]``, what the normalised input was multiplied with; None if that is
             unlike in other layers.
         top_k: how many experts a row goes to.
+        ratios: of the norm to those of other gates, by their ``id``; they live as long as this.
     """
 
     weight: NDArray[np.float32]
     bias: NDArray[np.float32] | None
     norm: NDArray[np.float32] | None
     top_k: int
+    ratios: dict[int, NDArray[np.float32]] = field(default_factory=dict, repr=False, compare=False)
 
     def guess(self, row: NDArray[np.float32], other: Gate) -> list[int]:
         """The experts that a row will go to, which is float32 ``[width]`` at another gate now.
@@ -40,14 +42,23 @@ class Gate:
         The likeliest is the first.
         """
         if self.norm is not None and other.norm is not None:
-            ratio = np.ones_like(row)
-            np.divide(self.norm, other.norm, out=ratio, where=other.norm != 0)
-            row = row * ratio
+            row = row * self._ratio(self.norm, other.norm, id(other))
         # Unlike a matrix product this starts no threads of a library, which would spin.
         logits = np.einsum("ij,j->i", self.weight[:, : len(row)], row)
         if self.bias is not None:
             logits += self.bias
         return [int(expert) for expert in np.argsort(-logits, kind="stable")[: self.top_k]]
+
+    def _ratio(
+        self, norm: NDArray[np.float32], other: NDArray[np.float32], key: int
+    ) -> NDArray[np.float32]:
+        """One norm over another, worked out once; 1 where the other is 0."""
+        ratio = self.ratios.get(key)
+        if ratio is None:
+            ratio = np.ones_like(norm)
+            np.divide(norm, other, out=ratio, where=other != 0)
+            self.ratios[key] = ratio
+        return ratio
 
 
 def gate_of(binder: Binder, node: Node) -> Gate | None:

@@ -11,12 +11,15 @@ from edgerun.backends.cpu.experts.protocol import Entry, Eviction
 
 Worth: TypeAlias = tuple[float, ...]
 
-MOST_NOTES = 8  # of an expert, most of them out of date
+MOST_NOTES = 4  # of an expert, most of them out of date
 UNUSED, USED, AWAITED = range(3)  # what an expert is worth before its policy is asked
 
 
 class LeavingOrder:
     """Ranks the experts in memory; whoever changes what one is worth says so by ``note``.
+
+    Most changes make an expert worth more, as every use does. Such a note is not written: the one
+    that there is lies too low, and is put right when it is the lowest.
 
     Attributes:
         unused: experts that came before anybody asked, and were not needed so far.
@@ -28,14 +31,17 @@ class LeavingOrder:
         """Takes who ranks what was used, who awaits something, and what is in memory."""
         self.unused: set[Entry] = set()
         self._policy, self._foresight, self._resident = policy, foresight, resident
-        self._notes: list[tuple[Worth, Entry]] = []  # a heap; what is out of date is noted again
+        self._notes: list[tuple[Worth, Entry]] = []  # a heap
+        self._noted: dict[Entry, Worth] = {}  # the note that counts: worth no more than the expert
 
     def note(self, entries: Iterable[Entry]) -> None:
         """Takes note of what experts are worth now, those of them that are in memory."""
         notes = self._take_notes()
         for entry in entries:
             if entry in self._resident:
-                heappush(notes, (self._worth(entry), entry))
+                worth = self._worth(entry)
+                if entry not in self._noted or worth < self._noted[entry]:
+                    self._push(notes, worth, entry)
         self._notes = notes
 
     def lowest(self, count: int, needed: Set[Entry]) -> list[Entry]:
@@ -48,11 +54,16 @@ class LeavingOrder:
         lowest: dict[Entry, None] = {}
         notes, taken = self._take_notes(), []
         while notes and len(lowest) < count:
-            worth, entry = heappop(notes)
-            if entry in self._resident and worth == self._worth(entry):
-                taken.append((worth, entry))
-                if entry not in needed:
-                    lowest[entry] = None
+            noted, entry = heappop(notes)
+            if entry not in self._resident or noted != self._noted.get(entry):
+                continue
+            worth = self._worth(entry)
+            if worth != noted:
+                self._push(notes, worth, entry)
+                continue
+            taken.append((worth, entry))
+            if entry not in needed:
+                lowest[entry] = None
         for each in taken:
             heappush(notes, each)
         self._notes = notes
@@ -60,6 +71,7 @@ class LeavingOrder:
 
     def leave(self, entry: Entry) -> None:
         """An expert has left."""
+        self._noted.pop(entry, None)
         if entry in self.unused:
             self.unused.remove(entry)
         else:
@@ -69,9 +81,14 @@ class LeavingOrder:
         """The notes; made anew if they are many, or were not put back as the policy had failed."""
         notes, self._notes = self._notes, []
         if not notes or len(notes) > MOST_NOTES * (len(self._resident) + 1):
-            notes = [(self._worth(entry), entry) for entry in self._resident]
+            self._noted = {entry: self._worth(entry) for entry in self._resident}
+            notes = [(worth, entry) for entry, worth in self._noted.items()]
             heapify(notes)
         return notes
+
+    def _push(self, notes: list[tuple[Worth, Entry]], worth: Worth, entry: Entry) -> None:
+        heappush(notes, (worth, entry))
+        self._noted[entry] = worth
 
     def _worth(self, entry: Entry) -> Worth:
         if self._foresight.awaits(entry):
