@@ -201,6 +201,22 @@ def test_what_may_not_leave_now_is_the_first_to_leave_later(name: str) -> None:
     assert order.lowest(2, {second}) == [first, third]
 
 
+@pytest.mark.parametrize("name", sorted(policies()))
+def test_who_leaves_first_is_who_is_worth_least_whatever_was_noted(name: str) -> None:
+    """After uses, guesses that are right and wrong, and experts that left and came again."""
+    chance, world = random.Random(3), Alone(7, policies()[name]())
+    order = world.pool._order
+    for number in range(600):
+        layer = number % 3
+        step = Step(layer, tuple(chance.sample(range(6), 2)), (chance.random(), chance.random()))
+        world.step(step)
+        if layer < 2:
+            world.pool.wish(layer + 1, chance.sample(range(6), 2))
+        by_worth = sorted(world.pool.resident, key=order._worth)
+        assert order.lowest(3, set()) == by_worth[:3]
+    assert len(order._notes) <= 5 * (7 + 1)
+
+
 def test_two_reads_share_the_link_and_a_third_begins_when_one_is_done() -> None:
     world = Alone(4, ScanResistant())
     world.ask(Post(0, (0, 1, 2), (1.0, 1.0, 1.0)))

@@ -31,6 +31,7 @@ from edgerun.errors import BackendError, EdgerunError
 from edgerun.formats.stack import ExpertStack
 from edgerun.graph.mapped_file import ArrayReader
 from edgerun.kernels.host.huge_pages import ReadBuffer, zeroed_memory
+from edgerun.kernels.host.turns import take_short_turns
 from edgerun.kernels.run.residency import FAILED, LATE
 
 logger = logging.getLogger(__name__)
@@ -185,6 +186,7 @@ class ExpertStream:
             os.write(self._bell[1], b"\0")
 
     def _work(self) -> None:
+        take_short_turns()
         buffer, reader, bell = ReadBuffer(), ArrayReader(), self._bell[0]
         while os.read(bell, 1) and not self._is_closed:
             while self._go_on(buffer, reader):
