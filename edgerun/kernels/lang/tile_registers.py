@@ -22,6 +22,7 @@ from edgerun.kernels.lang.ir import (
     I64,
     VOID,
     declare,
+    fused,
     integer,
     load_from,
     offset,
@@ -29,12 +30,13 @@ from edgerun.kernels.lang.ir import (
     store_to,
     variable,
 )
-from edgerun.kernels.lang.simd import Vec, broadcast
+from edgerun.kernels.lang.simd import Vec, broadcast, constant
 
 SIDE = 16  # rows of a register, and dwords of a row
 LINE = 64  # bytes of a row
 TILE_BYTES = SIDE * LINE
 SUMS, X, CODES = range(4), range(4, 6), range(6, 8)  # what registers are for
+SMALLEST_NORMAL = 2.0**-126  # of float32
 _PALETTE = 1  # eight registers of 1 KB
 # Places in the 64 bytes of a configuration: bytes a row (16 bits each), then rows of a register.
 _ROW_BYTES, _ROWS = 16, 48
@@ -76,6 +78,14 @@ class TileRegisters(ABC):
     def multiply(self, sums: int, x: int, codes: int, *, signed: bool) -> None:
         """Adds int32 products of signed bytes and of codes, which are signed or not."""
 
+    @abstractmethod
+    def multiply_bfloat16(self, sums: int, x: int, codes: int) -> None:
+        """Adds float32 products of bfloat16, two of which lie where four bytes would.
+
+        A sum gets those of all even elements, added up in order, plus those of all odd ones.
+        Subnormal numbers count as zero.
+        """
+
 
 class Amx(TileRegisters):
     """The instructions of the processor."""
@@ -108,6 +118,9 @@ class Amx(TileRegisters):
     def multiply(self, sums: int, x: int, codes: int, *, signed: bool) -> None:
         name = "tdpbssd" if signed else "tdpbsud"
         self._call(name, *(_register(number) for number in (sums, x, codes)))
+
+    def multiply_bfloat16(self, sums: int, x: int, codes: int) -> None:
+        self._call("tdpbf16ps", *(_register(number) for number in (sums, x, codes)))
 
     def _pointer(self, address: Any) -> Any:
         return self.builder.inttoptr(address, I8.as_pointer())
@@ -171,6 +184,43 @@ class Model(TileRegisters):
                     product = builder.mul(widen(each, totals.llvm), factor)
                     builder.store(builder.add(builder.load(total), product), total)
             store_to(builder, builder.load(total), place)
+
+    def multiply_bfloat16(self, sums: int, x: int, codes: int) -> None:
+        builder, floats = self.builder, Vec("f32", SIDE)
+        zero = ir.Constant(floats.llvm, None)
+        with cgutils.for_range(builder, integer(SIDE), intp=I64) as line:
+            place = builder.add(self._places[sums], builder.mul(line.index, integer(LINE)))
+            row = builder.add(self._places[x], builder.mul(line.index, integer(LINE)))
+            halves = [variable(builder, zero) for _ in range(2)]
+            with cgutils.for_range(builder, integer(self.depth // 4), intp=I64) as step:
+                source = builder.add(self._places[codes], builder.mul(step.index, integer(LINE)))
+                some = load_from(builder, source, Vec("i32", SIDE).llvm)
+                pair = builder.add(row, builder.mul(step.index, integer(4)))
+                both = broadcast(builder, load_from(builder, pair, I32), Vec("i32", SIDE))
+                for part, half in enumerate(halves):
+                    value, factor = (self._half(each, part) for each in (some, both))
+                    total = fused(builder, value, factor, builder.load(half))
+                    builder.store(self._flushed(total), half)
+            total = self._flushed(builder.fadd(*(builder.load(half) for half in halves)))
+            before = self._flushed(load_from(builder, place, floats.llvm))
+            store_to(builder, self._flushed(builder.fadd(before, total)), place)
+
+    def _half(self, pairs: Any, part: int) -> Any:
+        """The even or the odd ones of pairs of bfloat16, as float32."""
+        builder, kind = self.builder, Vec("i32", SIDE)
+        if part == 0:
+            bits = builder.shl(pairs, constant(kind, 16))
+        else:
+            bits = builder.and_(pairs, constant(kind, -1 << 16))
+        return self._flushed(builder.bitcast(bits, Vec("f32", SIDE).llvm))
+
+    def _flushed(self, value: Any) -> Any:
+        """Zeros in place of subnormal numbers."""
+        builder, floats = self.builder, Vec("f32", SIDE)
+        function = declare(builder, f"llvm.fabs.v{SIDE}f32", floats.llvm, floats.llvm)
+        size = builder.call(function, [value])
+        is_tiny = builder.fcmp_ordered("<", size, constant(floats, SMALLEST_NORMAL))
+        return builder.select(is_tiny, ir.Constant(floats.llvm, None), value)
 
     def _row(self, number: int, row: int) -> Any:
         return offset(self.builder, self._places[number], row * LINE)

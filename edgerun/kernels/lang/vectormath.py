@@ -51,6 +51,21 @@ def within(typingctx, value, other, first, last):  # type: ignore[no-untyped-def
     return value(value, other, types.int64, types.int64), codegen
 
 
+@intrinsic
+def between(typingctx, value, other, first, end, index):  # type: ignore[no-untyped-def]
+    """Lanes whose bounds, int32 vectors, have a number between them; elsewhere ``other``."""
+    if not isinstance(value, Vec) or value != other:
+        return None
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        place = broadcast(builder, builder.trunc(args[4], I32), Vec("i32", value.lanes))
+        begun = builder.icmp_signed("<=", args[2], place)
+        seen = builder.and_(begun, builder.icmp_signed("<", place, args[3]))
+        return builder.select(seen, args[0], args[1])
+
+    return value(value, other, first, end, types.int64), codegen
+
+
 @njit
 def number(x, value):  # type: ignore[no-untyped-def]
     """A float32 in every lane of a vector shaped like ``x``."""
@@ -74,5 +89,22 @@ def exp(x):  # type: ignore[no-untyped-def]
     p = fma(p, r, like(x, float32(1.6666665459e-1)))
     p = fma(p, r, like(x, float32(5.0000001201e-1)))
     p = fma(p, r * r, r) + like(x, float32(1))
+    whole = cast(n, "i32")
+    return p * reinterpret(shift_left(whole + like(whole, int32(127)), 23), "f32")
+
+
+@njit
+def exp2_roughly(x):  # type: ignore[no-untyped-def]
+    """``2 ** x`` of a float32 vector up to 127, to 8e-5; x is raised to -126, and NaN stays NaN.
+
+    x = n + f with f from -1/2 to 1/2, and a polynomial for ``2 ** f`` whose largest relative error
+    is the least that degree 3 can have.
+    """
+    x = maximum(x, like(x, float32(-126)))
+    n = round_even(x)
+    f = x - n
+    p = fma(like(x, float32(0.05517164617776871)), f, like(x, float32(0.2426111251115799)))
+    p = fma(p, f, like(x, float32(0.6932609677314758)))
+    p = fma(p, f, like(x, float32(0.9999280571937561)))
     whole = cast(n, "i32")
     return p * reinterpret(shift_left(whole + like(whole, int32(127)), 23), "f32")

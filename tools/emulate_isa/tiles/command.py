@@ -49,7 +49,7 @@ def library(folder: Path) -> Path:
     """The emulator, compiled anew if it changed."""
     target = folder / "tiles.so"
     if not target.exists() or target.stat().st_mtime < SOURCE.stat().st_mtime:
-        command = ["gcc", *COMPILE, "-o", str(target), str(SOURCE), "-ldl"]
+        command = ["gcc", *COMPILE, "-o", str(target), str(SOURCE), "-ldl", "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"gcc failed: {done.stderr}")

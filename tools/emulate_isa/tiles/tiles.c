@@ -10,6 +10,8 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <immintrin.h>
+#include <math.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -23,6 +25,7 @@
 enum kind { LDTILECFG, TILERELEASE, TILEZERO, TILELOADD, TILESTORED, TDP, KINDS };
 
 enum { TILES = 8, ROWS = 16, LINE = 64, ASK_PERMISSION = 0x1023, TILE_DATA = 18 };
+enum { ALL_MASKED = 0x1F80, FLUSH_TO_ZERO = 0x8000, SUBNORMALS_ARE_ZERO = 0x40 };
 
 struct shape {
     uint16_t row_bytes;
@@ -61,7 +64,8 @@ static int decode(const uint8_t *code, struct instruction *out) {
     out->mod = code[4] >> 6;
     out->reg = (code[4] >> 3) & 7;
     out->rm = code[4] & 7;
-    return out->opcode == 0x49 || out->opcode == 0x4B || out->opcode == 0x5E;
+    return out->opcode == 0x49 || out->opcode == 0x4B || out->opcode == 0x5E ||
+           (out->opcode == 0x5C && out->prefix == 2);
 }
 
 static const int REGISTERS[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP,
@@ -117,12 +121,49 @@ static void configure(const uint8_t *from) {
     configured = 1;
 }
 
-static void multiply(int prefix, int sums, int x, int codes) {
+static void check_product(int sums, int x, int codes) {
     struct shape c = shapes[sums], a = shapes[x], b = shapes[codes];
     if (a.rows != c.rows || b.row_bytes != c.row_bytes || a.row_bytes != 4 * b.rows ||
         c.row_bytes % 4 || a.row_bytes % 4)
         fail("a product of registers whose shapes do not fit");
     if (sums == x || sums == codes || x == codes) fail("a product of one register with itself");
+}
+
+static float as_float(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* Pairs of bfloat16. Even and odd elements are added up apart; products of two are exact in
+ * float32, so that it is the same whether they are rounded before they are added. The caller's
+ * rounding and handling of subnormal numbers are set aside meanwhile. */
+__attribute__((noinline)) static void multiply_bfloat16(int sums, int x, int codes) {
+    struct shape c = shapes[sums], b = shapes[codes];
+    unsigned before = _mm_getcsr();
+    _mm_setcsr(ALL_MASKED | FLUSH_TO_ZERO | SUBNORMALS_ARE_ZERO);
+    for (int row = 0; row < c.rows; row++) {
+        float halves[2][ROWS] = {{0}}, total[ROWS] = {0};
+        memcpy(total, tiles[sums][row], LINE);
+        for (int step = 0; step < b.rows; step++) {
+            uint32_t left, right[ROWS];
+            memcpy(&left, tiles[x][row] + 4 * step, 4);
+            memcpy(right, tiles[codes][step], LINE);
+            float low = as_float(left << 16), high = as_float(left & 0xFFFF0000);
+            for (int n = 0; n < c.row_bytes / 4; n++) {
+                halves[0][n] = fmaf(low, as_float(right[n] << 16), halves[0][n]);
+                halves[1][n] = fmaf(high, as_float(right[n] & 0xFFFF0000), halves[1][n]);
+            }
+        }
+        for (int n = 0; n < c.row_bytes / 4; n++) total[n] += halves[0][n] + halves[1][n];
+        memset(tiles[sums][row], 0, LINE);
+        memcpy(tiles[sums][row], total, c.row_bytes);
+    }
+    _mm_setcsr(before);
+}
+
+static void multiply(int prefix, int sums, int x, int codes) {
+    struct shape c = shapes[sums], b = shapes[codes];
     int x_signed = prefix >= 2, codes_signed = prefix == 3 || prefix == 1;
     for (int row = 0; row < c.rows; row++) {
         int32_t total[ROWS];
@@ -175,6 +216,11 @@ static enum kind execute(const struct instruction *in, const greg_t *regs, const
         return LDTILECFG;
     }
     if (!configured) fail("a tile is used without a configuration");
+    if (in->opcode == 0x5E || in->opcode == 0x5C) check_product(in->reg, in->rm, in->vvvv);
+    if (in->opcode == 0x5C) {
+        multiply_bfloat16(in->reg, in->rm, in->vvvv);
+        return TDP;
+    }
     if (in->opcode == 0x5E) {
         multiply(in->prefix, in->reg, in->rm, in->vvvv);
         return TDP;

@@ -37,6 +37,7 @@ from tests.conformance.kernels.harness import (
 # What float32 summation may lose; scores here reach about 10, so exp costs 10 * 2**-23.
 BOUND = 3e-6
 BOUND_INT8 = 5e-4  # queries and weights are rounded to 16 bits
+BOUND_BFLOAT16 = 2e-2
 PAGE_TOKENS, STACK = 64, 8
 # Batches: (tokens already cached, tokens in the batch) of every sequence.
 DECODE = [((0, 1),), ((63, 1),), ((64, 1), (200, 1), (5, 1))]
@@ -148,7 +149,12 @@ class Counted:
     """A batch as kernels see it, and its units."""
 
     def __init__(
-        self, batch: Batch, cache: SequenceStore, window: int, partial_floats: int = 1
+        self,
+        batch: Batch,
+        cache: SequenceStore,
+        window: int,
+        partial_floats: int = 1,
+        stack: int = STACK,
     ) -> None:
         self.rows = np.array([batch.rows], np.int64)
         self.counts = np.zeros(3, np.int64)
@@ -158,7 +164,7 @@ class Counted:
             "sequences": batch.sequences.ctypes.data,
             "counts": self.counts.ctypes.data,
         }
-        self.units = AttentionUnits(batch.rows, STACK, window, partial_floats, fields)
+        self.units = AttentionUnits(batch.rows, stack, window, partial_floats, fields)
         fields = cache.pool(cache.states[0].name).fields(cache.states[0].name)
         for name in ("page_table", "pages"):
             value = fields[name]
@@ -166,7 +172,12 @@ class Counted:
 
 
 def attention_call(
-    params: dict[str, Any], parts: tuple[tuple[int, int], ...], window: int, kv_heads: int
+    params: dict[str, Any],
+    parts: tuple[tuple[int, int], ...],
+    window: int,
+    kv_heads: int,
+    stack: int = STACK,
+    bound: float | None = None,
 ) -> tuple[dict[str, Any], Counted, Any]:
     """Fields, units and check of a call of either attention kernel; heads have sinks in windows."""
     head_dim, group = params["head_dim"], params["group"]
@@ -190,12 +201,13 @@ def attention_call(
         scale=float(scale[0]),
         window=window,
     )
-    counted = Counted(batch, cache, window)
+    counted = Counted(batch, cache, window, stack=stack)
     counted.units.plan()
     assert counted.counts[SPLIT] == 0
+    bound = bound or (BOUND_INT8 if params["dtype"] == "int8" else BOUND)
 
     def check() -> None:
-        assert_near(out[:, :width], expected, BOUND_INT8 if params["dtype"] == "int8" else BOUND)
+        assert_near(out[:, :width], expected, bound)
         assert (out[:, width:] == UNTOUCHED).all()
 
     fields = {"q": q, "q_stride": width + 1, "out": out, "out_stride": width + 2, "scale": scale}
@@ -236,6 +248,36 @@ def attention_many(
     params |= {"stack": STACK}
     fields, counted, check = attention_call(params, parts, window, kv_heads)
     # A unit of one row is for the other kernel, but this one must manage it too.
+    single, stacked = (int(counted.counts[kind]) for kind in (SINGLE, STACKED))
+    counted.units.stacked[stacked : stacked + single] = counted.units.single[:single]
+    fields |= {"units": counted.units.stacked}
+    return Call(params, fields, 0, check, (single + stacked) * kv_heads)
+
+
+# Of tiles: heads of other widths go to ``attention_many``.
+TILED = [(64, 4, 2, "fp16"), (128, 2, 1, "int8"), (32, 7, 2, "fp32"), (96, 1, 2, "fp16")]
+TILED_STACK = 32
+
+
+@cases_of(
+    "attention_tiles",
+    isa=["amx_model", *({"amx"} & set(ISAS))],
+    shape=TILED,
+    parts=PREFILL,
+    window=[0, 50],
+)
+def attention_tiles(
+    isa: str,
+    shape: tuple[int, int, int, str],
+    parts: tuple[tuple[int, int], ...],
+    window: int,
+) -> Call:
+    head_dim, group, kv_heads, dtype = shape
+    params = {"dtype": dtype, "head_dim": head_dim, "group": group, "lanes": float_lanes(isa)}
+    params |= {"stack": TILED_STACK, "isa": isa}
+    fields, counted, check = attention_call(
+        params, parts, window, kv_heads, stack=TILED_STACK, bound=BOUND_BFLOAT16
+    )
     single, stacked = (int(counted.counts[kind]) for kind in (SINGLE, STACKED))
     counted.units.stacked[stacked : stacked + single] = counted.units.single[:single]
     fields |= {"units": counted.units.stacked}

@@ -15,7 +15,7 @@ _ask = binding.get_host_cpu_features
 
 def _features() -> Any:
     features = _ask()
-    features.update({"amx-tile": True, "amx-int8": True})
+    features.update({"amx-tile": True, "amx-int8": True, "amx-bf16": True})
     return features
 
 

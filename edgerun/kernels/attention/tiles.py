@@ -1,0 +1,291 @@
+"""Causal attention of many rows by tiles of bfloat16, faster than float32 and less exact.
+
+Queries, keys, weights and values are rounded to 8 significant bits and multiplied by the matrix
+unit; scores, softmax and sums are float32. A page is brought into the order of tiles once for all
+queries of a unit, and meets 32 of them at a time (``tile_products.py``).
+
+Bound: with a query q the score of a key k is wrong by at most ``2**-8 * scale * sum(|q| * |k|)``,
+and by a quarter of that as a rule, since roundings are independent. Where d is the largest of those,
+the output is wrong by at most ``(exp(2 * d) - 1 + 2**-7) * max(|v|)``. int8 keys and values are
+exact in bfloat16, so that only queries and weights are rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import log
+
+from numba import float32, int32, njit
+
+from edgerun.kernels.attention.parts import ARGUMENTS, LOWEST, scatter, slot_of, visible_from
+from edgerun.kernels.attention.tile_products import (
+    DEEP,
+    DEPTH,
+    QUERIES,
+    SCORES_BYTES,
+    WEIGHTS_BYTES,
+    score_tiles,
+    turn_words,
+    weigh_tiles,
+)
+from edgerun.kernels.attention.units import (
+    PAGE_TOKENS,
+    UNIT_END,
+    UNIT_INTS,
+    UNIT_PAGE,
+    UNIT_ROW,
+    UNIT_ROWS,
+)
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
+from edgerun.kernels.lang.bfloat16 import from_bfloat16, pair_up, to_bfloat16
+from edgerun.kernels.lang.simd import cast, load, load_splat, maximum, reduce_max, splat, store
+from edgerun.kernels.lang.tile_registers import LINE, SIDE, TILE_BYTES
+from edgerun.kernels.lang.tiles import ELEMENT_BYTES, STORED, scratch
+from edgerun.kernels.lang.vectormath import between, exp2_roughly
+from edgerun.kernels.lang.word import float_at, int_at, set_float, set_int
+from edgerun.kernels.linear.amx_tiles import configure_tiles, release_tiles
+
+LOG2_E, LN_2 = 1 / log(2), log(2)
+RISE = 8.0  # of the highest score, in powers of two, up to which weights may exceed 1
+EVERYTHING, SOMETHING, NOTHING = 2, 1, 0  # of a page that queries see
+ROW_BYTES = QUERIES * 4  # of the scores of a token
+GROUP_BYTES = PAGE_TOKENS * SIDE * 2  # of the weights of 16 queries
+
+
+@kernel("attention_tiles", ARGUMENTS)
+def attention_tiles(
+    dtype: str, head_dim: int, group: int, lanes: int, stack: int, isa: str
+) -> Body:
+    """``attention_many`` with products in bfloat16; ``head_dim`` is a multiple of 32."""
+    size = ELEMENT_BYTES[dtype]
+    queries = -(-group * stack // QUERIES) * QUERIES
+    wide, narrow, pair = queries * head_dim * 4, queries * head_dim * 2, queries * 8
+    page_bytes, pairs_bytes = PAGE_TOKENS * head_dim * 2, PAGE_TOKENS * head_dim * 2
+    turn_queries, turn_page = _turning_queries(head_dim, group), _turning_page(dtype, head_dim)
+    soften, finish = _softening(size, head_dim), _finishing(head_dim)
+
+    def body(a: Arguments, chunk: int) -> None:
+        kv_heads = a.kv_heads
+        unit, head = a.units + chunk // kv_heads * UNIT_INTS * 4, chunk % kv_heads
+        row, rows = int_at(unit, UNIT_ROW), int_at(unit, UNIT_ROWS)
+        count = rows * group
+        used = (count + QUERIES - 1) // QUERIES * QUERIES
+        q, out, state = scratch(narrow), scratch(wide), scratch(pair)
+        # By columns: sums of values, highest scores, sums of weights, first and end of what is seen.
+        sums, running, sight = scratch(wide), scratch(pair), scratch(pair)
+        keys, values, pairs = scratch(page_bytes), scratch(page_bytes), scratch(pairs_bytes)
+        scores, weights = scratch(SCORES_BYTES), scratch(WEIGHTS_BYTES)
+        turn_queries(a, row, head, count, used, out, q)
+        _begin(a, row, group, count, used, sums, running, sight, used * head_dim)
+        configure_tiles(DEPTH, isa)
+        begin, end = _seen(sight, 0, count)
+        first = max(int_at(unit, UNIT_PAGE), begin // PAGE_TOKENS)
+        last = min(int_at(unit, UNIT_END), (end - 1) // PAGE_TOKENS + 1)
+        for page in range(first, last):
+            slot, base = slot_of(a, row + rows - 1, page, head), page * PAGE_TOKENS
+            present = min(PAGE_TOKENS, end - base)
+            place = slot * head_dim * size
+            turn_page(a.key_data + place, a.value_data + place, keys, values, pairs, present)
+            for m in range(0, used, QUERIES):
+                what = _what_is_seen(sight, m, min(m + QUERIES, count), base)
+                if what != NOTHING:
+                    score_tiles(keys, q + m * head_dim * 2, scores, present, head_dim, isa)
+                    for half in range(2):
+                        lane, at = m + half * SIDE, half * LINE
+                        soften(
+                            a, slot, base, what, lane, scores + at,
+                            weights + half * GROUP_BYTES, sums, running, sight, present,
+                        )
+                    weigh_tiles(values, weights, sums + m * head_dim * 4, present, head_dim, isa)
+        release_tiles(DEPTH, isa)
+        finish(used, sums, running, out, state)
+        scatter(a, unit, head, group, out, state, head_dim, lanes)
+
+    return body
+
+
+def _turning_queries(head_dim: int, group: int) -> Callable[..., None]:
+    """The function that scales queries, and brings them into the order of tiles by way of rows."""
+    row_bytes, steps = head_dim * 2, head_dim // DEEP
+
+    @njit(inline="always")
+    def turn_queries(a, row, head, count, used, rows, q):  # type: ignore[no-untyped-def]
+        factor = splat(float_at(a.scale, 0) * float32(LOG2_E), "f32", SIDE)
+        zero = splat(int32(0), "i16", SIDE)
+        for m in range(count):
+            query = (row + m // group) * a.q_stride + (head * group + m % group) * head_dim
+            for index in range(0, head_dim, SIDE):
+                value = load(a.q + (query + index) * 4, "f32", SIDE) * factor
+                store(rows + m * row_bytes + index * 2, cast(to_bfloat16(value), "i16"))
+        for index in range(count * head_dim, used * head_dim, SIDE):
+            store(rows + index * 2, zero)
+        for m in range(0, used, SIDE):
+            for step in range(steps):
+                target = q + (m // SIDE * steps + step) * TILE_BYTES
+                turn_words(rows + m * row_bytes + step * DEPTH, target, row_bytes, LINE)
+
+    turning: Callable[..., None] = turn_queries
+    return turning
+
+
+@njit
+def _begin(a, row, group, count, used, sums, running, sight, elements):  # type: ignore[no-untyped-def]
+    """Results of no tokens; the positions that queries see, none behind ``count``."""
+    zero, lowest = splat(float32(0), "f32", SIDE), splat(float32(LOWEST), "f32", SIDE)
+    for index in range(0, elements, SIDE):
+        store(sums + index * 4, zero)
+    for m in range(0, used, SIDE):
+        store(running + m * 8, lowest)
+        store(running + m * 8 + LINE, zero)
+    for m in range(used):
+        first, end = 0, 0
+        if m < count:
+            position = int_at(a.positions, row + m // group)
+            first, end = visible_from(position, a.window), position + 1
+        place = sight + m // SIDE * 2 * LINE
+        set_int(place, m % SIDE, first)
+        set_int(place + LINE, m % SIDE, end)
+
+
+@njit
+def _seen(sight, first, last):  # type: ignore[no-untyped-def]
+    """First position and end of those that any of some queries sees."""
+    begin, end = 1 << 60, 0
+    for m in range(first, last):
+        place = sight + m // SIDE * 2 * LINE
+        begin = min(begin, int_at(place, m % SIDE))
+        end = max(end, int_at(place + LINE, m % SIDE))
+    return begin, end
+
+
+@njit
+def _what_is_seen(sight, first, last, base):  # type: ignore[no-untyped-def]
+    """How much of a page is seen by queries: everything by all, something by any, or nothing."""
+    sees_all, sees_any = True, False
+    for m in range(first, last):
+        place = sight + m // SIDE * 2 * LINE
+        since, until = int_at(place, m % SIDE) - base, int_at(place + LINE, m % SIDE) - base
+        sees_all = sees_all and since <= 0 and until >= PAGE_TOKENS
+        sees_any = sees_any or (since < PAGE_TOKENS and until > 0)
+    if not sees_any:
+        return NOTHING
+    return EVERYTHING if sees_all and last - first == QUERIES else SOMETHING
+
+
+def _turning_page(dtype: str, head_dim: int) -> Callable[..., None]:
+    """The function that rounds a page's keys, and its values in the order of tiles.
+
+    Values of tokens that are not there become zero, since zero times them would not be.
+    """
+    stored, size, line = STORED[dtype], ELEMENT_BYTES[dtype], head_dim * 4
+
+    @njit(inline="always")
+    def rounded(place):  # type: ignore[no-untyped-def]
+        value = load(place, stored, SIDE)
+        if size == 1:
+            return to_bfloat16(cast(value, "f32"))
+        return to_bfloat16(value)
+
+    @njit
+    def turn_page(k, v, keys, values, pairs, present):  # type: ignore[no-untyped-def]
+        for index in range(0, present * head_dim, SIDE):
+            store(keys + index * 2, cast(rounded(k + index * size), "i16"))
+        nothing = splat(int32(0), "i32", SIDE)
+        for token in range(0, PAGE_TOKENS, 2):
+            for index in range(0, head_dim, SIDE):
+                place = v + (token * head_dim + index) * size
+                low = rounded(place) if token < present else nothing
+                high = rounded(place + head_dim * size) if token + 1 < present else nothing
+                store(pairs + token // 2 * line + index * 4, pair_up(low, high))
+        target = values
+        for index in range(0, head_dim, SIDE):
+            for token in range(0, PAGE_TOKENS, DEEP):
+                turn_words(pairs + token // 2 * line + index * 4, target, line, LINE)
+                target += TILE_BYTES
+
+    turning: Callable[..., None] = turn_page
+    return turning
+
+
+def _softening(size: int, head_dim: int) -> Callable[..., None]:
+    """The function that turns scores of 16 queries into weights, and updates their sums.
+
+    Scores are logarithms to base 2. A sum of weights is that of what they are rounded to, so that
+    a mean of values is one. The highest score is raised if it grows much: until then weights
+    may be up to ``2**RISE``, and sums of values stay as they are.
+    """
+
+    @njit
+    def soften(a, slot, base, what, lane, scores, weights, sums, running, sight, present):  # type: ignore[no-untyped-def]
+        state, seen = running + lane * 8, sight + lane * 8
+        offset = splat(int32(base), "i32", SIDE)
+        first = load(seen, "i32", SIDE) - offset
+        end = load(seen + LINE, "i32", SIDE) - offset
+        zero, lowest = splat(float32(0), "f32", SIDE), splat(float32(LOWEST), "f32", SIDE)
+        before = load(state, "f32", SIDE)
+        top = before
+        for token in range(present):
+            score = load(scores + token * ROW_BYTES, "f32", SIDE)
+            if size == 1:
+                score = score * load_splat(a.key_scales + (slot + token) * 4, SIDE)
+            if what == SOMETHING:
+                score = between(score, lowest, first, end, token)
+            if size == 1 or what == SOMETHING:
+                store(scores + token * ROW_BYTES, score)
+            top = maximum(top, score)
+        if reduce_max(top - before) > float32(RISE):
+            factor = exp2_roughly(before - top)
+            place = sums + lane * head_dim * 4
+            for index in range(0, head_dim * LINE, LINE):
+                store(place + index, load(place + index, "f32", SIDE) * factor)
+            total = load(state + LINE, "f32", SIDE) * factor
+            store(state, top)
+        else:
+            top, total = before, load(state + LINE, "f32", SIDE)
+        for token in range(0, PAGE_TOKENS, 2):
+            low, high = splat(int32(0), "i32", SIDE), splat(int32(0), "i32", SIDE)
+            if token < present:
+                weight = exp2_roughly(load(scores + token * ROW_BYTES, "f32", SIDE) - top)
+                if what == SOMETHING:
+                    weight = between(weight, zero, first, end, token)
+                if size == 1:
+                    total = total + weight
+                    weight = weight * load_splat(a.value_scales + (slot + token) * 4, SIDE)
+                low = to_bfloat16(weight)
+                if size != 1:
+                    total = total + from_bfloat16(low)
+            if token + 1 < present:
+                weight = exp2_roughly(load(scores + (token + 1) * ROW_BYTES, "f32", SIDE) - top)
+                if what == SOMETHING:
+                    weight = between(weight, zero, first, end, token + 1)
+                if size == 1:
+                    total = total + weight
+                    weight = weight * load_splat(a.value_scales + (slot + token + 1) * 4, SIDE)
+                high = to_bfloat16(weight)
+                if size != 1:
+                    total = total + from_bfloat16(high)
+            store(weights + token // 2 * LINE, pair_up(low, high))
+        store(state + LINE, total)
+
+    softening: Callable[..., None] = soften
+    return softening
+
+
+def _finishing(head_dim: int) -> Callable[..., None]:
+    """The function that turns results into rows, and highest scores into natural logarithms."""
+    row_bytes = head_dim * 4
+
+    @njit
+    def finish(used, sums, running, out, state):  # type: ignore[no-untyped-def]
+        for m in range(0, used, SIDE):
+            for index in range(0, head_dim, SIDE):
+                source = sums + (m * head_dim + index * SIDE) * 4
+                turn_words(source, out + m * row_bytes + index * 4, LINE, row_bytes)
+        for m in range(used):
+            place = running + m // SIDE * 2 * LINE
+            top = float_at(place, m % SIDE)
+            set_float(state, 2 * m, top * float32(LN_2) if top > float32(LOWEST) else top)
+            set_float(state, 2 * m + 1, float_at(place + LINE, m % SIDE))
+
+    finishing: Callable[..., None] = finish
+    return finishing
