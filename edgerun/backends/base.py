@@ -289,7 +289,8 @@ class Backend(ABC):
         Args:
             given: options of ``edgerun.load`` that concern back-ends: ``threads`` to work with,
                 ``kv_cache``, how keys and values are stored, ``pack``, how ternary weights lie in
-                memory, ``prefill``, whether prompts may be faster and not quite the model's,
+                memory, ``prefill`` and ``attention``, whether prompts may be multiplied, or
+                attended to, faster and not quite as the model has it,
                 ``experts``, the ``ExpertMemory``, ``gpu_memory``, bytes of a GPU for
                 experts, and the profile of another ``machine``, whose costs are to be estimated.
         """
@@ -360,6 +361,13 @@ class Backend(ABC):
 
     def prompt_bytes(self, graph: Graph) -> Mapping[str, int]:
         """Bytes that constants take once more for prompts, by name, as ``prefill`` asks for."""
+        return {}
+
+    def prompt_attention(self, graph: Graph) -> Mapping[str, str]:
+        """Nodes of attention that are to be faster in prompts, as ``attention`` asks for.
+
+        By name; why one is exact all the same, or nothing if it is not.
+        """
         return {}
 
     @abstractmethod

@@ -108,6 +108,15 @@ Prefill = Annotated[
         "rounded again and take more memory.",
     ),
 ]
+Attention = Annotated[
+    str | None,
+    typer.Option(
+        "--attention",
+        metavar="TYPE",
+        help="Prompts attend: exact, with the bits of replies (if left out), or fast, in bfloat16 "
+        "on processors with AMX.",
+    ),
+]
 ExpertMemory = Annotated[
     str | None,
     typer.Option(
@@ -136,6 +145,7 @@ LOADING: dict[str, Any] = {
     "kv_cache": KVCacheType,
     "pack": Pack,
     "prefill": Prefill,
+    "attention": Attention,
     "expert_memory": ExpertMemory,
     "gpu_memory": GpuMemory,
 }

@@ -58,6 +58,7 @@ def plan(
     device: options.Device = None,
     place: options.Place = None,
     prefill: options.Prefill = None,
+    attention: options.Attention = None,
     expert_memory: options.ExpertMemory = None,
     gpu_memory: options.GpuMemory = None,
     trace: Trace = None,
@@ -83,7 +84,7 @@ def plan(
         place=place,
         expert_memory=expert_memory,
         gpu_memory=gpu_memory,
-        **options.given(prefill=prefill),
+        **options.given(prefill=prefill, attention=attention),
     )
     bundle = open_bundle(resolve(options.model_of(model, named)))
     experts = experts_of(bundle, chosen)

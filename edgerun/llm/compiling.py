@@ -17,7 +17,7 @@ from edgerun.model.bundle import Bundle
 from edgerun.plan.plans import Plan
 from edgerun.plan.programs import Programs, compile_plan
 from edgerun.plan.routes import plan_for
-from edgerun.plan.streaming import prompt_bytes, streamed_bytes
+from edgerun.plan.streaming import prompt_attention, prompt_bytes, streamed_bytes
 from edgerun.plan.tasks import Budget
 from edgerun.state import State
 
@@ -94,6 +94,8 @@ def compile_bundle(
             backend.close()
         if options.prefill == FAST:
             _announce(plan, used, options)
+        if options.attention == FAST:
+            _announce_attention(plan, used, options)
         compile_options = CompileOptions(
             states,
             options.progress,
@@ -128,6 +130,27 @@ def _announce(plan: Plan, backends: Sequence[Backend], options: LoadOptions) -> 
     )
 
 
+def _announce_attention(plan: Plan, backends: Sequence[Backend], options: LoadOptions) -> None:
+    """Says how prompts are attended to, and which layers are not, and why.
+
+    Raises:
+        InputError: none of the model's would be faster.
+    """
+    layers = prompt_attention(plan, backends)
+    reasons = sorted({why for why in layers.values() if why})
+    if all(layers.values()):
+        raise InputError(
+            "attention is 'fast', which makes nothing of this model faster: "
+            f"{'; '.join(reasons) or 'the processor computes no attention of prompts'}; leave it out"
+        )
+    options.progress("prompts attend in bfloat16, and have not quite the results of replies")
+    if reasons:
+        count = sum(map(bool, layers.values()))
+        options.progress(
+            f"{count} of {len(layers)} layers attend exactly all the same: {'; '.join(reasons)}"
+        )
+
+
 def candidates_for(
     bundle: Bundle, options: LoadOptions, experts: ExpertBudget | None = None
 ) -> Candidates:
@@ -143,6 +166,7 @@ def candidates_for(
         "kv_cache": options.kv_cache,
         "pack": packing_of(bundle, options),
         "prefill": options.prefill,
+        "attention": options.attention,
         "experts": expert_memory_of(experts),
         "gpu_memory": options.gpu_memory,
     }

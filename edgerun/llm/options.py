@@ -47,6 +47,7 @@ class LoadKeywords(TypedDict, total=False):
     verify: bool
     pack: str | None
     prefill: str
+    attention: str
     expert_memory: int | str | None
     gpu_memory: int | str | None
     progress: Progress
@@ -78,6 +79,8 @@ class LoadOptions:
             a fifth smaller and slower; None for what the bundle asks for. Results are the same.
         prefill: how calls of over 16 rows multiply, ``"exact"``, or ``"fast"``, by weights of their
             own, int8 with a scale for 128: a byte of memory a weight more, nearly the same results.
+        attention: how calls of over 16 rows attend, ``"exact"``, or ``"fast"``, in bfloat16 by the
+            matrix unit of processors with AMX, with nearly the same results.
         expert_memory: how much of it experts may take, in bytes or as a text: ``"4G"``, ``"512M"``,
             ``"25%"`` of all; others are read from the disk as they are needed. None for as much as
             is free, where they do not all have room.
@@ -103,6 +106,7 @@ class LoadOptions:
     verify: bool = False
     pack: str | None = None
     prefill: str = EXACT
+    attention: str = EXACT
     expert_memory: int | str | None = None
     gpu_memory: int | str | None = None
     progress: Progress = field(default=lambda text: logger.info(text))
@@ -114,6 +118,7 @@ class LoadOptions:
         if self.pack is not None:
             _check_choice("pack", self.pack, env.PACKS)
         _check_choice("prefill", self.prefill, (EXACT, FAST))
+        _check_choice("attention", self.attention, (EXACT, FAST))
         for name in ("backend", "device", "place", "require"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, str) and value):

@@ -29,7 +29,7 @@ from edgerun.graph.shapes import value_shapes
 from edgerun.plan.metering import Meters
 from edgerun.plan.plans import NEVER, PROMPTS, Plan, Segment
 from edgerun.plan.prompt_rows import LateRoute, PromptRows, Substitutes, correction_of
-from edgerun.plan.streaming import prompt_bytes
+from edgerun.plan.streaming import have_their_own
 from edgerun.state import Batch, SequenceStore
 
 logger = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ def compile_plan(
         prompts = _tried_rows(plan, LateRoute(plan.trial), program, ordered[0], substitutes)
     for shape in ordered:
         later = Deferred(partial(program, plan.segments[shape.phase], shape))
-        later.is_due = prompt_bytes(plan, backends) > 0  # that of prompts must not stand in
+        later.is_due = have_their_own(plan, backends)  # that of prompts must not stand in
         compiled[shape] = later if _can_wait(plan, shape, by_name) else later.prepare()
     return Programs(compiled, prompts, meters)
 

@@ -58,6 +58,23 @@ def held_bytes(
     return {name: sum(parts.values()) for name, parts in held.items()}
 
 
+def prompt_attention(plan: Plan, backends: Sequence[Backend]) -> dict[str, str]:
+    """Nodes of attention that are to be faster in prompts; why one is not, or nothing."""
+    by_name = {backend.name: backend for backend in backends}
+    placed = [*plan.segments[Phase.PREFILL], *(plan.prompts.segments if plan.prompts else ())]
+    layers: dict[str, str] = {}
+    for segment in placed:
+        if segment.backend in by_name:
+            layers |= by_name[segment.backend].prompt_attention(segment.graph)
+    return layers
+
+
+def have_their_own(plan: Plan, backends: Sequence[Backend]) -> bool:
+    """Whether prompts are computed otherwise than the same rows one by one."""
+    attention = prompt_attention(plan, backends).values()
+    return prompt_bytes(plan, backends) > 0 or not all(attention)
+
+
 def prompt_bytes(plan: Plan, backends: Sequence[Backend]) -> int:
     """Bytes of weights that prompts have besides those of replies; once for all routes."""
     by_name = {backend.name: backend for backend in backends}

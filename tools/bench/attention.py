@@ -17,10 +17,10 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numba import float32
@@ -41,6 +41,8 @@ from edgerun.state.capacity import token_bytes
 
 CACHE_LIMIT_BYTES = 600 << 20
 MIN_SECONDS, MIN_RUNS = 0.1, 5
+COMPARED = ("times_as_fast", "rms_error")
+Prompt: TypeAlias = tuple[dict[str, float], Any]
 
 
 @dataclass(frozen=True)
@@ -87,13 +89,17 @@ def fill(cache: SequenceStore) -> None:
 
 @contextmanager
 def attention(
-    shape: Shape, layers: int, dtype: Any, threads: int, rows: int
+    shape: Shape, layers: int, dtype: Any, threads: int, rows: int, form: str = "exact"
 ) -> Iterator[tuple[Executable, tuple[State, ...]]]:
     """An executable for batches of up to ``rows`` rows."""
     spec = same_attention(layers, shape.kv_heads, shape.head_dim, dtype)
-    backend = make_backend("cpu", given={"threads": threads})
+    backend = make_backend("cpu", given={"threads": threads, "attention": form})
+    graph = graph_of(shape, layers)
+    reasons = {why for why in backend.prompt_attention(graph).values() if why}
+    if reasons:
+        raise SystemExit(f"attention cannot be {form}: {'; '.join(reasons)}")
     options = CompileOptions(spec)
-    executable = backend.compile(graph_of(shape, layers), buckets(rows)[-1], options)
+    executable = backend.compile(graph, buckets(rows)[-1], options)
     try:
         yield executable, spec
     finally:
@@ -153,11 +159,11 @@ def decode(
     }
 
 
-def prefill(shape: Shape, dtype: Any, tokens: int, threads: int) -> dict[str, float]:
-    """Time of a whole prompt in chunks of 256, as the engine feeds it."""
-    layers, rows = 4, 256
+def prefill(shape: Shape, dtype: Any, tokens: int, threads: int, form: str) -> Prompt:
+    """Time of a whole prompt in calls of as many rows as the engine feeds, and its last output."""
+    layers, rows = 4, min(tokens, selected_isa().chunk_rows)
     pairs = tokens * (tokens + 1) / 2
-    with attention(shape, layers, dtype, threads, rows) as (executable, spec):
+    with attention(shape, layers, dtype, threads, rows, form) as (executable, spec):
         cache = SequenceStore(spec, tokens, 1)
         sequence = cache.open()
         cache.reserve(sequence, tokens)
@@ -170,10 +176,28 @@ def prefill(shape: Shape, dtype: Any, tokens: int, threads: int) -> dict[str, fl
                 executable(chunk, cache, {k: v[: chunk.rows] for k, v in values.items()})
 
         took = seconds(prompt)
-    return {
-        "us_per_layer": took / layers * 1e6,
-        "gflop_per_s": 4 * shape.heads * shape.head_dim * pairs * layers / took / 1e9,
-    }
+        rest = {k: v[: chunks[-1].rows] for k, v in values.items()}
+        (output,) = executable(chunks[-1], cache, rest).values()
+        figures = {
+            "us_per_layer": took / layers * 1e6,
+            "gflop_per_s": 4 * shape.heads * shape.head_dim * pairs * layers / took / 1e9,
+        }
+        return figures, output.astype(np.float64)
+
+
+def prompts(
+    shape: Shape, dtype: Any, tokens: int, threads: int, forms: Sequence[str]
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Figures of every form; of all but the first also how they differ from it."""
+    first: tuple[float, Any] | None = None
+    for form in forms:
+        row, output = prefill(shape, dtype, tokens, threads, form)
+        if first is None:
+            first = row["us_per_layer"], output
+        else:
+            row["times_as_fast"] = first[0] / row["us_per_layer"]
+            row["rms_error"] = float(np.sqrt(np.mean((output - first[1]) ** 2) / first[1].var()))
+        yield form, row
 
 
 def fma_peak(threads: int) -> float:
@@ -227,13 +251,16 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> dict[str
                     f"{row['gb_per_s']:5.1f} GB/s, {row['share']:.2f}"
                 )
             for tokens in options.prompts:
-                row = prefill(SHAPES[name], dtype, tokens, threads)
-                row["share"] = row["gflop_per_s"] * 1e9 / peak
-                figures[f"prefill {name} {dtype} {tokens}"] = row
-                say(
-                    f"  prefill {name} {dtype} {tokens:6}: {row['us_per_layer']:8.1f} us a layer, "
-                    f"{row['gflop_per_s']:5.1f} GFLOP/s, {row['share']:.2f}"
-                )
+                forms = prompts(SHAPES[name], dtype, tokens, threads, options.attention)
+                for form, row in forms:
+                    row["share"] = row["gflop_per_s"] * 1e9 / peak
+                    figures[f"prefill {name} {dtype} {tokens} {form}"] = row
+                    also = "".join(f", {key} {row[key]:.4g}" for key in COMPARED if key in row)
+                    say(
+                        f"  prefill {name} {dtype} {tokens:6} {form}: "
+                        f"{row['us_per_layer']:8.1f} us a layer, {row['gflop_per_s']:5.1f} GFLOP/s, "
+                        f"{row['share']:.2f}{also}"
+                    )
             for shared in (False, True) if options.sequences > 1 else ():
                 row = decode(SHAPES[name], dtype, 2048, threads, options.sequences, shared)
                 kind = "shared" if shared else "separate"
@@ -250,6 +277,7 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--contexts", nargs="*", type=int, default=[128, 1024, 4096, 16384])
     parser.add_argument("--prompts", nargs="*", type=int, default=[512, 2048])
+    parser.add_argument("--attention", nargs="+", default=["exact"], help="exact, fast")
     parser.add_argument("--sequences", type=int, default=8, help="1 leaves shared prefixes out")
     result = measure(parser.parse_args(), lambda text: print(text, file=sys.stderr, flush=True))
     print(json.dumps(result))

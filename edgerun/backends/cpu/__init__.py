@@ -38,6 +38,7 @@ class CpuOptions:
         machine: whose costs are estimated; None for the one that is here.
         experts: memory for those that do not all fit; None if they do.
         fast_prefill: whether prompts may be multiplied by weights that are regrouped.
+        fast_attention: whether prompts may be attended to in bfloat16.
     """
 
     threads: int
@@ -45,6 +46,7 @@ class CpuOptions:
     machine: MachineProfile | None = None
     experts: ExpertMemory | None = None
     fast_prefill: bool = False
+    fast_attention: bool = False
 
     def profile(self) -> MachineProfile:
         """What is known of the machine, measured or not."""
@@ -70,6 +72,7 @@ class CpuBackend(Backend):
             given.get("machine"),
             given.get("experts"),
             given.get("prefill") == "fast",
+            given.get("attention") == "fast",
         )
 
     def probe(self) -> Support:
@@ -146,6 +149,16 @@ class CpuBackend(Backend):
         if self._regrouped is None or self._regrouped[0] is not graph:  # asked for by every node
             self._regrouped = graph, regrouped_bytes(graph)
         return self._regrouped[1]
+
+    def prompt_attention(self, graph: Graph) -> Mapping[str, str]:
+        """Nodes of attention, and why bfloat16 does not do for one."""
+        from edgerun.backends.cpu.emit.attention import why_exact
+        from edgerun.kernels.isa import selected_isa
+
+        if not self._options.fast_attention:
+            return {}
+        nodes = [node for node in graph.nodes if node.op == "attention"]
+        return {node.name: why_exact(node, selected_isa()) for node in nodes}
 
     def expert_bytes(self, graph: Graph, node: Node) -> int:
         """Bytes that one expert of a layer takes in memory."""
@@ -229,6 +242,7 @@ class _Shared:
 
         self.isa, self.threads = selected_isa(), options.threads
         self.regroups = options.fast_prefill and self.isa.regroups
+        self.fast_attention = options.fast_attention
         self.weights = WeightStore(self.isa, trits=options.trits)
         self.experts = experts or ExpertStore(self.isa, options.experts)
         self.team, self.strips = ThreadTeam(options.threads), StripMemory(options.threads)
@@ -263,7 +277,8 @@ def _bind(
     regrouped = frozenset[str]()
     if shared.regroups and shape.phase is Phase.PREFILL:
         regrouped = frozenset(node.outputs[0] for node in faster_layers(segment))
-    machine = isa, threads, emitters, areas, regrouped
+    attends_fast = shared.fast_attention and shape.phase is Phase.PREFILL
+    machine = isa, threads, emitters, areas, regrouped, attends_fast
     binder = Binder(segment, shape, options, weights, experts, *machine)
     for name, value in input_shapes(segment).items():
         binder.new(name, value.width, LOGIT_ROWS if value.selected else ROWS, value.dtype)

@@ -78,6 +78,7 @@ class Binder:
         emitters: how ops run, by name.
         areas: memory for the matrix unit; None without one, or without memory.
         regrouped: outputs of linear layers whose weights are to be regrouped (``regroup.py``).
+        attends_fast: whether attention may be in bfloat16.
         shared: memory that nodes use one after the other, by a name of their choice.
         columns: which value a shared buffer holds the columns of.
         before_run: called before each run, when the batch lies in its buffers.
@@ -98,6 +99,7 @@ class Binder:
     emitters: Mapping[str, Emitter]
     areas: Areas | None
     regrouped: frozenset[str] = frozenset()
+    attends_fast: bool = False
     instructions: list[Instruction] = field(default_factory=list)
     patches: list[Patch] = field(default_factory=list)
     before_run: list[Callable[[], None]] = field(default_factory=list)

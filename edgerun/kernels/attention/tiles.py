@@ -52,8 +52,8 @@ ROW_BYTES = QUERIES * 4  # of the scores of a token
 GROUP_BYTES = PAGE_TOKENS * SIDE * 2  # of the weights of 16 queries
 
 
-@kernel("attention_tiles", ARGUMENTS)
-def attention_tiles(
+@kernel("amx_attention", ARGUMENTS)
+def amx_attention(
     dtype: str, head_dim: int, group: int, lanes: int, stack: int, isa: str
 ) -> Body:
     """``attention_many`` with products in bfloat16; ``head_dim`` is a multiple of 32."""

@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from edgerun.backends.base import Shape, Support
 from edgerun.backends.cpu.binder import ATTENTION, ROWS, Binder, Patch
 from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
+from edgerun.backends.cpu.families import AMX
 from edgerun.backends.cpu.operands import WITH_CACHE, Argument
 from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
+from edgerun.kernels.attention.tile_products import DEEP
 from edgerun.kernels.attention.planner import AttentionUnits
 from edgerun.kernels.attention.units import CACHE, CODECS, COUNTS, SINGLE, SPLIT, STACKED
+from edgerun.kernels.lang.isa import Isa
 from edgerun.kernels.run.program import FRAME_WORDS
 from edgerun.machine.devices import ELEMENTS as WRITE
 from edgerun.state import AttentionState, SequenceStore
@@ -26,13 +29,15 @@ from edgerun.state.spec import attention_of
 HALF_BYTES = 2  # of an element of the cache in half precision, the usual storage
 MAX_HEAD_DIM, MAX_GROUP, MAX_QUERIES = 1024, 128, 16384
 STACK_ROWS = 8  # rows that attend to a page at a time, of one prompt or with shared pages
+TILED_QUERIES = 128  # that meet a page at a time, once it is in the order of tiles
+MAX_TILED_DIM = 256
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
     """Units of layers that are equal in what they keep, see and compute, and for which rows."""
 
-    kind: tuple[AttentionState, int, int]
+    kind: tuple[AttentionState, int, int, int]
     units: AttentionUnits
 
 
@@ -41,7 +46,8 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
     attrs = node.attrs
     counted_by = binder.counted_by[node.inputs[0]]
     partial_floats = attrs["num_heads"] * (attrs["head_dim"] + 2)
-    units, counts = _units(binder, state_of(binder, node), partial_floats, counted_by)
+    stack = _stack_of(binder, node)
+    units, counts = _units(binder, state_of(binder, node), partial_floats, counted_by, stack)
     cached = f"cache{attrs['layer']}"
     emit_write(binder, node, cached)
     out = binder.new(node.outputs[0], attrs["num_heads"] * attrs["head_dim"], counted_by)
@@ -60,7 +66,10 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
     }
     kinds = [("attention", shape, units.single, SINGLE)]
     if binder.shape.rows > 1:
-        kinds.append(("attention_many", shape | {"stack": STACK_ROWS}, units.stacked, STACKED))
+        many, params = "attention_many", shape | {"stack": stack}
+        if _is_tiled(binder, node):
+            many, params = "amx_attention", params | {"isa": binder.isa.name}
+        kinds.append((many, params, units.stacked, STACKED))
     parts = [
         _emit_reading(
             binder,
@@ -83,6 +92,28 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
         writes={out.key},
         label=f"{node.name}/combine",
     )
+
+
+def why_exact(node: Node, isa: Isa) -> str:
+    """Why a node's products for prompts stay in float32; nothing if tiles of bfloat16 do them."""
+    head_dim = node.attrs["head_dim"]
+    if isa.prompts != AMX:
+        return f"there are no tiles of bfloat16 among the instructions in use, {isa.name}"
+    if head_dim % DEEP or head_dim > MAX_TILED_DIM:
+        return f"head_dim {head_dim} is no multiple of {DEEP} up to {MAX_TILED_DIM}"
+    return ""
+
+
+def _is_tiled(binder: Binder, node: Node) -> bool:
+    return binder.attends_fast and not why_exact(node, binder.isa)
+
+
+def _stack_of(binder: Binder, node: Node) -> int:
+    """Most rows of a unit of several rows."""
+    if not _is_tiled(binder, node):
+        return STACK_ROWS
+    group = node.attrs["num_heads"] // node.attrs["num_kv_heads"]
+    return max(STACK_ROWS, TILED_QUERIES // int(group))
 
 
 def _cache_arguments(binder: Binder, node: Node, value: str) -> dict[str, Argument]:
@@ -179,14 +210,14 @@ def state_of(binder: Binder, node: Node) -> AttentionState:
 
 
 def _units(
-    binder: Binder, state: AttentionState, partial_floats: int, counted_by: int
+    binder: Binder, state: AttentionState, partial_floats: int, counted_by: int, stack: int
 ) -> tuple[AttentionUnits, int]:
     """The units of layers of a geometry, and the word of the frame where their counts begin.
 
     Raises:
         UnsupportedError: the layers have more geometries than the frame has words for.
     """
-    kind = (replace(state, name=""), partial_floats, counted_by)
+    kind = (replace(state, name=""), partial_floats, counted_by, stack)
     planned = [entry for entry in binder.keep if isinstance(entry, _Planned)]
     for place, entry in enumerate(planned):
         if entry.kind == kind:
@@ -205,7 +236,7 @@ def _units(
         "counts": binder.count(counts),
     }
     fields = {name: array.ctypes.data for name, array in batch.items()}
-    units = AttentionUnits(binder.shape.rows, STACK_ROWS, state.window, partial_floats, fields)
+    units = AttentionUnits(binder.shape.rows, stack, state.window, partial_floats, fields)
     binder.keep.append(_Planned(kind, units))
     binder.before_run.append(units.plan)
     patch_cache(binder, units.arguments, units.names, state)

@@ -260,13 +260,13 @@ TILED_STACK = 32
 
 
 @cases_of(
-    "attention_tiles",
+    "amx_attention",
     isa=["amx_model", *({"amx"} & set(ISAS))],
     shape=TILED,
     parts=PREFILL,
     window=[0, 50],
 )
-def attention_tiles(
+def amx_attention(
     isa: str,
     shape: tuple[int, int, int, str],
     parts: tuple[tuple[int, int], ...],
