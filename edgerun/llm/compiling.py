@@ -92,10 +92,7 @@ def compile_bundle(
             )
         for backend in set(backends).difference(used, reused):
             backend.close()
-        if options.prefill == FAST:
-            _announce(plan, used, options)
-        if options.attention == FAST:
-            _announce_attention(plan, used, options)
+        _announce(plan, used, options)
         compile_options = CompileOptions(
             states,
             options.progress,
@@ -112,6 +109,14 @@ def compile_bundle(
 
 
 def _announce(plan: Plan, backends: Sequence[Backend], options: LoadOptions) -> None:
+    """Says what is to be faster about prompts, and what that costs."""
+    if options.prefill == FAST:
+        _announce_weights(plan, backends, options)
+    if options.attention == FAST:
+        _announce_attention(plan, backends, options)
+
+
+def _announce_weights(plan: Plan, backends: Sequence[Backend], options: LoadOptions) -> None:
     """Says what prompts with weights of their own cost.
 
     Raises:
@@ -139,9 +144,9 @@ def _announce_attention(plan: Plan, backends: Sequence[Backend], options: LoadOp
     layers = prompt_attention(plan, backends)
     reasons = sorted({why for why in layers.values() if why})
     if all(layers.values()):
+        why = "; ".join(reasons) or "the processor computes no attention of prompts"
         raise InputError(
-            "attention is 'fast', which makes nothing of this model faster: "
-            f"{'; '.join(reasons) or 'the processor computes no attention of prompts'}; leave it out"
+            f"attention is 'fast', which makes nothing of this model faster: {why}; leave it out"
         )
     options.progress("prompts attend in bfloat16, and have not quite the results of replies")
     if reasons:

@@ -257,9 +257,8 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> dict[str
                     figures[f"prefill {name} {dtype} {tokens} {form}"] = row
                     also = "".join(f", {key} {row[key]:.4g}" for key in COMPARED if key in row)
                     say(
-                        f"  prefill {name} {dtype} {tokens:6} {form}: "
-                        f"{row['us_per_layer']:8.1f} us a layer, {row['gflop_per_s']:5.1f} GFLOP/s, "
-                        f"{row['share']:.2f}{also}"
+                        f"  prefill {name} {dtype} {tokens:6} {form}: {row['us_per_layer']:8.1f}"
+                        f" us a layer, {row['gflop_per_s']:5.1f} GFLOP/s, {row['share']:.2f}{also}"
                     )
             for shared in (False, True) if options.sequences > 1 else ():
                 row = decode(SHAPES[name], dtype, 2048, threads, options.sequences, shared)

@@ -99,9 +99,7 @@ def weigh_tiles(typingctx, values, weights, out, end, head_dim, isa):  # type: i
                 at = (column * size + row * SIDE) * LINE
                 places[cell] = offset(builder, first, at)
                 tiles.load(cell, places[cell], LINE)
-            value = builder.add(
-                args[0], builder.mul(loop.index, integer(2 * steps * TILE_BYTES))
-            )
+            value = builder.add(args[0], builder.mul(loop.index, integer(2 * steps * TILE_BYTES)))
             with cgutils.for_range(builder, count, intp=I64) as step:
                 at = builder.mul(step.index, integer(TILE_BYTES))
                 for half in range(2):

@@ -5,15 +5,16 @@ unit; scores, softmax and sums are float32. A page is brought into the order of 
 queries of a unit, and meets 32 of them at a time (``tile_products.py``).
 
 Bound: with a query q the score of a key k is wrong by at most ``2**-8 * scale * sum(|q| * |k|)``,
-and by a quarter of that as a rule, since roundings are independent. Where d is the largest of those,
-the output is wrong by at most ``(exp(2 * d) - 1 + 2**-7) * max(|v|)``. int8 keys and values are
-exact in bfloat16, so that only queries and weights are rounded.
+and by a quarter of that as a rule, since roundings are independent. Where d is the largest of
+those, the output is wrong by at most ``(exp(2 * d) - 1 + 2**-7) * max(|v|)``. int8 keys and values
+are exact in bfloat16, so that only queries and weights are rounded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import log
+from typing import Any
 
 from numba import float32, int32, njit
 
@@ -39,11 +40,16 @@ from edgerun.kernels.attention.units import (
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.bfloat16 import from_bfloat16, pair_up, to_bfloat16
 from edgerun.kernels.lang.simd import cast, load, load_splat, maximum, reduce_max, splat, store
-from edgerun.kernels.lang.tile_registers import LINE, SIDE, TILE_BYTES
+from edgerun.kernels.lang.tile_registers import (
+    LINE,
+    SIDE,
+    TILE_BYTES,
+    configure_tiles,
+    release_tiles,
+)
 from edgerun.kernels.lang.tiles import ELEMENT_BYTES, STORED, scratch
 from edgerun.kernels.lang.vectormath import between, exp2_roughly
 from edgerun.kernels.lang.word import float_at, int_at, set_float, set_int
-from edgerun.kernels.linear.amx_tiles import configure_tiles, release_tiles
 
 LOG2_E, LN_2 = 1 / log(2), log(2)
 RISE = 8.0  # of the highest score, in powers of two, up to which weights may exceed 1
@@ -53,9 +59,7 @@ GROUP_BYTES = PAGE_TOKENS * SIDE * 2  # of the weights of 16 queries
 
 
 @kernel("amx_attention", ARGUMENTS)
-def amx_attention(
-    dtype: str, head_dim: int, group: int, lanes: int, stack: int, isa: str
-) -> Body:
+def amx_attention(dtype: str, head_dim: int, group: int, lanes: int, stack: int, isa: str) -> Body:
     """``attention_many`` with products in bfloat16; ``head_dim`` is a multiple of 32."""
     size = ELEMENT_BYTES[dtype]
     queries = -(-group * stack // QUERIES) * QUERIES
@@ -71,7 +75,7 @@ def amx_attention(
         count = rows * group
         used = (count + QUERIES - 1) // QUERIES * QUERIES
         q, out, state = scratch(narrow), scratch(wide), scratch(pair)
-        # By columns: sums of values, highest scores, sums of weights, first and end of what is seen.
+        # By columns: sums of values; highest scores, sums of weights; first and end of all seen.
         sums, running, sight = scratch(wide), scratch(pair), scratch(pair)
         keys, values, pairs = scratch(page_bytes), scratch(page_bytes), scratch(pairs_bytes)
         scores, weights = scratch(SCORES_BYTES), scratch(WEIGHTS_BYTES)
@@ -93,8 +97,16 @@ def amx_attention(
                     for half in range(2):
                         lane, at = m + half * SIDE, half * LINE
                         soften(
-                            a, slot, base, what, lane, scores + at,
-                            weights + half * GROUP_BYTES, sums, running, sight, present,
+                            a,
+                            slot,
+                            base,
+                            what,
+                            lane,
+                            scores + at,
+                            weights + half * GROUP_BYTES,
+                            sums,
+                            running,
+                            sight,
                         )
                     weigh_tiles(values, weights, sums + m * head_dim * 4, present, head_dim, isa)
         release_tiles(DEPTH, isa)
@@ -210,65 +222,97 @@ def _turning_page(dtype: str, head_dim: int) -> Callable[..., None]:
 def _softening(size: int, head_dim: int) -> Callable[..., None]:
     """The function that turns scores of 16 queries into weights, and updates their sums.
 
-    Scores are logarithms to base 2. A sum of weights is that of what they are rounded to, so that
-    a mean of values is one. The highest score is raised if it grows much: until then weights
-    may be up to ``2**RISE``, and sums of values stay as they are.
+    The highest score is raised only if it grows much: until then weights may be up to ``2**RISE``,
+    and sums of values stay as they are.
     """
+    top_of_all, top_of_seen = (_highest(size, is_masked) for is_masked in (False, True))
+    weigh_all, weigh_seen = (_weighing(size, is_masked) for is_masked in (False, True))
 
     @njit
-    def soften(a, slot, base, what, lane, scores, weights, sums, running, sight, present):  # type: ignore[no-untyped-def]
+    def soften(a, slot, base, what, lane, scores, weights, sums, running, sight):  # type: ignore[no-untyped-def]
         state, seen = running + lane * 8, sight + lane * 8
-        offset = splat(int32(base), "i32", SIDE)
-        first = load(seen, "i32", SIDE) - offset
-        end = load(seen + LINE, "i32", SIDE) - offset
-        zero, lowest = splat(float32(0), "f32", SIDE), splat(float32(LOWEST), "f32", SIDE)
-        before = load(state, "f32", SIDE)
-        top = before
-        for token in range(present):
-            score = load(scores + token * ROW_BYTES, "f32", SIDE)
-            if size == 1:
-                score = score * load_splat(a.key_scales + (slot + token) * 4, SIDE)
-            if what == SOMETHING:
-                score = between(score, lowest, first, end, token)
-            if size == 1 or what == SOMETHING:
-                store(scores + token * ROW_BYTES, score)
-            top = maximum(top, score)
+        page = splat(int32(base), "i32", SIDE)
+        first = load(seen, "i32", SIDE) - page
+        end = load(seen + LINE, "i32", SIDE) - page
+        before, total = load(state, "f32", SIDE), load(state + LINE, "f32", SIDE)
+        if what == SOMETHING:
+            top = top_of_seen(a, slot, scores, before, first, end)
+        else:
+            top = top_of_all(a, slot, scores, before, first, end)
         if reduce_max(top - before) > float32(RISE):
             factor = exp2_roughly(before - top)
             place = sums + lane * head_dim * 4
             for index in range(0, head_dim * LINE, LINE):
                 store(place + index, load(place + index, "f32", SIDE) * factor)
-            total = load(state + LINE, "f32", SIDE) * factor
+            total = total * factor
             store(state, top)
         else:
-            top, total = before, load(state + LINE, "f32", SIDE)
-        for token in range(0, PAGE_TOKENS, 2):
-            low, high = splat(int32(0), "i32", SIDE), splat(int32(0), "i32", SIDE)
-            if token < present:
-                weight = exp2_roughly(load(scores + token * ROW_BYTES, "f32", SIDE) - top)
-                if what == SOMETHING:
-                    weight = between(weight, zero, first, end, token)
-                if size == 1:
-                    total = total + weight
-                    weight = weight * load_splat(a.value_scales + (slot + token) * 4, SIDE)
-                low = to_bfloat16(weight)
-                if size != 1:
-                    total = total + from_bfloat16(low)
-            if token + 1 < present:
-                weight = exp2_roughly(load(scores + (token + 1) * ROW_BYTES, "f32", SIDE) - top)
-                if what == SOMETHING:
-                    weight = between(weight, zero, first, end, token + 1)
-                if size == 1:
-                    total = total + weight
-                    weight = weight * load_splat(a.value_scales + (slot + token + 1) * 4, SIDE)
-                high = to_bfloat16(weight)
-                if size != 1:
-                    total = total + from_bfloat16(high)
-            store(weights + token // 2 * LINE, pair_up(low, high))
+            top = before
+        if what == SOMETHING:
+            total = weigh_seen(a, slot, scores, weights, top, total, first, end)
+        else:
+            total = weigh_all(a, slot, scores, weights, top, total, first, end)
         store(state + LINE, total)
 
     softening: Callable[..., None] = soften
     return softening
+
+
+def _highest(size: int, is_masked: bool) -> Callable[..., Any]:
+    """The function that finds the highest score of each query, and scales or masks scores."""
+
+    @njit(inline="always")
+    def top_score(a, slot, scores, before, first, end):  # type: ignore[no-untyped-def]
+        top, lowest = before, splat(float32(LOWEST), "f32", SIDE)
+        for token in range(PAGE_TOKENS):
+            place = scores + token * ROW_BYTES
+            score = load(place, "f32", SIDE)
+            if size == 1:
+                score = score * load_splat(a.key_scales + (slot + token) * 4, SIDE)
+            if is_masked:
+                score = between(score, lowest, first, end, token)
+            if size == 1 or is_masked:
+                store(place, score)
+            top = maximum(top, score)
+        return top
+
+    highest: Callable[..., Any] = top_score
+    return highest
+
+
+def _weighing(size: int, is_masked: bool) -> Callable[..., Any]:
+    """The function that makes weights of scores, which are logarithms to base 2.
+
+    What is summed are weights as they are rounded, so that a mean of values is one; of int8, before
+    the scales of values go into them.
+    """
+
+    @njit(inline="always")
+    def weight_of(a, slot, scores, top, first, end, token):  # type: ignore[no-untyped-def]
+        """Bits of a token's weights, and what they add to the sums."""
+        zero = splat(float32(0), "f32", SIDE)
+        weight = exp2_roughly(load(scores + token * ROW_BYTES, "f32", SIDE) - top)
+        if is_masked:
+            weight = between(weight, zero, first, end, token)
+        if size != 1:
+            bits = to_bfloat16(weight)
+            return bits, from_bfloat16(bits)
+        scaled = weight * load_splat(a.value_scales + (slot + token) * 4, SIDE)
+        if is_masked:
+            scaled = between(scaled, zero, first, end, token)
+        return to_bfloat16(scaled), weight
+
+    @njit(inline="always")
+    def weigh(a, slot, scores, weights, top, total, first, end):  # type: ignore[no-untyped-def]
+        for token in range(0, PAGE_TOKENS, 2):
+            low, share = weight_of(a, slot, scores, top, first, end, token)
+            high, other = weight_of(a, slot, scores, top, first, end, token + 1)
+            total = total + (share + other)
+            store(weights + token // 2 * LINE, pair_up(low, high))
+        return total
+
+    weighing: Callable[..., Any] = weigh
+    return weighing
 
 
 def _finishing(head_dim: int) -> Callable[..., None]:

@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from llvmlite import ir
+from numba import types
 from numba.core import cgutils
+from numba.extending import intrinsic
 
 from edgerun.kernels.lang.ir import (
     I8,
@@ -24,6 +26,7 @@ from edgerun.kernels.lang.ir import (
     declare,
     fused,
     integer,
+    literals,
     load_from,
     offset,
     shuffle,
@@ -231,3 +234,27 @@ def _register(number: int) -> Any:
 
 
 TILES: Mapping[str, type[TileRegisters]] = {"amx": Amx, "amx_model": Model}
+
+
+def _setting(name: str, method: str, summary: str) -> Any:
+    """Makes an intrinsic that takes the registers or gives them up."""
+
+    def setting(typingctx, depth, isa):  # type: ignore[no-untyped-def]
+        values = literals(depth, isa)
+        if values is None:
+            return None
+
+        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            getattr(TILES[values[1]](builder, values[0]), method)()
+            return context.get_dummy_value()
+
+        return types.void(depth, isa), codegen
+
+    setting.__name__, setting.__doc__ = name, summary
+    return intrinsic(prefer_literal=True)(setting)
+
+
+configure_tiles = _setting(
+    "configure_tiles", "configure", "Takes the registers for products over ``depth`` of K."
+)
+release_tiles = _setting("release_tiles", "release", "Gives the registers up.")

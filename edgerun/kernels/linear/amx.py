@@ -28,7 +28,7 @@ from edgerun.kernels.lang.intrinsics import (
     store_past_caches,
 )
 from edgerun.kernels.lang.simd import load, mask_bits, reinterpret, shift_right, splat, store
-from edgerun.kernels.lang.tile_registers import LINE, SIDE
+from edgerun.kernels.lang.tile_registers import LINE, SIDE, configure_tiles, release_tiles
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.layouts.scale_vectors import vectors_of, zero_points_of
@@ -37,9 +37,7 @@ from edgerun.kernels.layouts.zero_kinds import OWN
 from edgerun.kernels.linear.amx_tiles import (
     STEP_BYTES,
     SUMS_BYTES,
-    configure_tiles,
     multiply_tiles,
-    release_tiles,
     scale_tiles,
 )
 from edgerun.kernels.linear.gated import UP, UP_BLOCK_SCALES, UP_ROW_SCALES

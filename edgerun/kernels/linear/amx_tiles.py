@@ -49,30 +49,6 @@ STEP_BYTES = WIDTH * 4  # codes of four of K, and a row of sums
 SUMS_BYTES = TOKENS * STEP_BYTES
 
 
-def _setting(name: str, method: str, summary: str) -> Any:
-    """Makes an intrinsic that takes the registers or gives them up."""
-
-    def setting(typingctx, depth, isa):  # type: ignore[no-untyped-def]
-        values = literals(depth, isa)
-        if values is None:
-            return None
-
-        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-            getattr(TILES[values[1]](builder, values[0]), method)()
-            return context.get_dummy_value()
-
-        return types.void(depth, isa), codegen
-
-    setting.__name__, setting.__doc__ = name, summary
-    return intrinsic(prefer_literal=True)(setting)
-
-
-configure_tiles = _setting(
-    "configure_tiles", "configure", "Takes the registers for products over ``depth`` of K."
-)
-release_tiles = _setting("release_tiles", "release", "Gives the registers up.")
-
-
 @intrinsic(prefer_literal=True)
 def multiply_tiles(typingctx, codes, x, steps, sums, groups, isa):  # type: ignore[no-untyped-def]
     """Int32 ``sums[16 * groups, 32]`` of unsigned codes, over ``steps`` times 64 of K.

@@ -17,8 +17,9 @@ from edgerun.kernels.lang.dot import DOTS
 from edgerun.kernels.lang.ir import I64, integer, literals, load_from, offset, store_to, variable
 from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.simd import Vec
+from edgerun.kernels.lang.tile_registers import configure_tiles, release_tiles
 from edgerun.kernels.layouts.tile_order import MOST_DEPTH, TOKENS
-from edgerun.kernels.linear.amx_tiles import WIDTH, configure_tiles, release_tiles, spin_tiles
+from edgerun.kernels.linear.amx_tiles import WIDTH, spin_tiles
 from edgerun.kernels.linear.lookup_tiles import add_rows
 
 CODES = 4  # vectors of codes, kept in registers

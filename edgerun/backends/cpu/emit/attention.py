@@ -16,8 +16,8 @@ from edgerun.backends.cpu.families import AMX
 from edgerun.backends.cpu.operands import WITH_CACHE, Argument
 from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
-from edgerun.kernels.attention.tile_products import DEEP
 from edgerun.kernels.attention.planner import AttentionUnits
+from edgerun.kernels.attention.tile_products import DEEP
 from edgerun.kernels.attention.units import CACHE, CODECS, COUNTS, SINGLE, SPLIT, STACKED
 from edgerun.kernels.lang.isa import Isa
 from edgerun.kernels.run.program import FRAME_WORDS
