@@ -1,8 +1,8 @@
 """Both products of attention by tiles of bfloat16, 32 queries at a time.
 
 Queries lie in the columns of tiles, so that a vector has a score of each of 16 queries: scores are
-``keys * queries``, ``[tokens, 32]``, and outputs ``values * weights``, ``[head_dim, 32]``. Registers
-0 to 3 are sums, 4 and 5 keys or values, 6 and 7 queries or weights.
+``keys * queries``, ``[tokens, 32]``, and outputs ``values * weights``, ``[head_dim, 32]``.
+Registers 0 to 3 are sums, 4 and 5 keys or values, 6 and 7 queries or weights.
 
 Operands are bfloat16 in pairs, as tiles want them:
 queries ``[16 of them][32 dimensions][pair of dimensions, query]``, keys ``[token, head_dim]``,
