@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -173,7 +174,20 @@ def _outlooks(planned: Plan, backends: Sequence[Backend]) -> list[Report]:
         own = typical_segments(planned.segments, backend.name)
         report = backend.outlook(own) if own else None
         reports += [report] if report else []
-    return reports
+    return reports + _of_attention(planned, backends)
+
+
+def _of_attention(planned: Plan, backends: Sequence[Backend]) -> list[Report]:
+    """How layers attend to prompts, if that is to be faster."""
+    from edgerun.backends.base import Report
+    from edgerun.plan.streaming import prompt_attention
+
+    layers = prompt_attention(planned, backends).values()
+    if not layers:
+        return []
+    counts = Counter(f"exact, since {why}" if why else "in bfloat16" for why in layers)
+    rows = [{"layers": count, "form": form} for form, count in counts.items()]
+    return [Report("attention of prompts", rows)]
 
 
 def _print_bases(planned: Plan, placements: list[dict[str, Any]]) -> None:

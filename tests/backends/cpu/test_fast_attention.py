@@ -1,0 +1,198 @@
+"""Attention of prompts in bfloat16, by modelled tiles: its error, where it is taken, refusals."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import edgerun
+from edgerun.backends import CompileOptions, Shape, make_backend
+from edgerun.backends.cpu.emit import attention as emitter
+from edgerun.cli.main import main
+from edgerun.errors import InputError
+from edgerun.graph.ir import Graph, Node
+from edgerun.kernels import isa as isa_module
+from edgerun.kernels.lang.isa import ISAS, MODELS
+from edgerun.ops.registry import OPS
+from edgerun.state import Batch, SequenceStore, same_attention
+from tests.backends.test_attention import attention, batch_of, projections
+from tests.support.bundles import bundle_of
+
+F32 = NDArray[np.float32]
+HEADS, GROUP, HEAD_DIM = 2, 4, 32
+RMS = 0.006  # of the root mean square of outputs
+
+
+@pytest.fixture
+def modelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isa_module, "selected_isa", lambda: MODELS["amx_model"])
+
+
+def run(
+    parts: list[tuple[int, int]],
+    form: str = "fast",
+    dtype: Any = "fp16",
+    window: int = 0,
+    scale: float = 1.0,
+    head_dim: int = HEAD_DIM,
+    forked: int = 0,
+    threads: int = 2,
+) -> tuple[F32, F32, F32]:
+    """What the CPU back-end computes, what the definition says, and how far it may be from that."""
+    spec = same_attention(1, HEADS, head_dim, dtype, window)
+    node, rows = attention(spec, GROUP), sum(tokens for _, tokens in parts)
+    node.attrs["scale"] *= scale
+    cache = SequenceStore(spec, max(sum(part) for part in parts), len(parts))
+    batch, values = batch_of(cache, parts, forked), projections(spec, GROUP, rows)
+    backend = make_backend("cpu", given={"threads": threads, "attention": form})
+    graph = Graph([node], ["q", "k", "v"], ["out"], {})
+    executable = backend.compile(graph, Shape.of(rows), CompileOptions(spec))
+    output = executable(batch, cache, values)["out"].copy()
+    executable.close()
+    backend.close()
+    inputs = [values[name] for name in "qkv"]
+    expected = OPS["attention"].evaluate(inputs, node.attrs, batch, cache)[0]
+    return output, expected, bound(batch, cache, values["q"], node)
+
+
+def bound(batch: Batch, cache: SequenceStore, q: F32, node: Node) -> F32:
+    """What ``kernels/attention/tiles.py`` promises, for each row and query head."""
+    head_dim, name = node.attrs["head_dim"], cache.states[0].name
+    limits = np.zeros((batch.rows, HEADS, GROUP))
+    for row in range(batch.rows):
+        position = int(batch.positions[row])
+        keys, values = cache.read_block(name, int(batch.sequences[row]), 0, position + 1)
+        queries = np.abs(q[row].reshape(HEADS, GROUP, head_dim)).astype(np.float64)
+        off = 2**-8 * node.attrs["scale"] * np.einsum("hgd,thd->hgt", queries, np.abs(keys))
+        largest = np.abs(values).max(axis=(0, 2))[:, None]
+        limits[row] = (np.exp(2 * off.max(axis=2)) - 1 + 2**-7) * largest
+    return np.repeat(limits.reshape(batch.rows, -1), head_dim, axis=1).astype(np.float32)
+
+
+def assert_within(output: F32, expected: F32, limits: F32, rms: float = RMS) -> None:
+    assert (np.abs(output - expected) <= limits).all()
+    error = np.sqrt(np.mean((output - expected) ** 2) / np.mean(expected**2))
+    assert 0 < error <= rms, f"root mean square {error:.2%}"
+
+
+# Prompts, drafts and single tokens, alone and with others; contexts of several blocks of pages.
+PARTS = [(999, 1), (64, 1), (1000, 4), (300, 70), (0, 9), (63, 33), (0, 130)]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8"])
+def test_errors_stay_within_the_bound(dtype: str, modelled: None) -> None:
+    assert_within(*run(PARTS, dtype=dtype))
+    assert_within(*run([(0, 70), (200, 20)], dtype=dtype, window=50))
+
+
+def test_high_scores_far_into_a_context(modelled: None) -> None:
+    """They raise what the sums so far are relative to, again and again."""
+    output, expected, limits = run([(600, 40)], scale=6.0)
+    assert_within(output, expected, limits, rms=0.04)
+
+
+def test_shared_pages_and_threads(modelled: None) -> None:
+    parts = [(700, 1), (700, 1), (640, 20), (690, 3)]
+    alone = run(parts, threads=1, forked=600)
+    assert_within(*alone)
+    np.testing.assert_array_equal(alone[0], run(parts, threads=3, forked=600)[0])
+
+
+def test_few_rows_have_the_bits_of_exact_attention(modelled: None) -> None:
+    for parts in ([(700, 1)], [(100, 16)], [(3, 4), (90, 9)]):
+        np.testing.assert_array_equal(run(parts)[0], run(parts, "exact")[0])
+    assert (run([(100, 17)])[0] != run([(100, 17)], "exact")[0]).any()
+
+
+def test_widths_that_fill_no_tile_stay_exact(modelled: None) -> None:
+    parts = [(70, 40)]
+    fast, exact = (run(parts, form, head_dim=40)[0] for form in ("fast", "exact"))
+    np.testing.assert_array_equal(fast, exact)
+
+
+def test_what_is_no_number_shows(modelled: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that is none spoils the rows that see it, and no other."""
+
+    def spoiled(spec: Any, group: int, rows: int) -> dict[str, F32]:
+        values = projections(spec, group, rows)
+        values[name][30] = np.nan
+        return values
+
+    monkeypatch.setattr(__name__ + ".projections", spoiled)
+    for name, rows in (("q", slice(30, 31)), ("k", slice(30, 70)), ("v", slice(30, 70))):
+        is_number = np.isfinite(run([(0, 70)])[0]).all(axis=1)
+        assert not is_number[rows].any()
+        assert is_number[:30].all() or name == "v"  # zero times it is none: as in exact attention
+
+
+def logits(name: str, ids: list[int], form: str) -> F32:
+    options: dict[str, Any] = {"backend": "cpu", "threads": 1, "attention": form}
+    with edgerun.load(bundle_of(name), **options) as llm:
+        return np.concatenate([block.copy() for block in llm.logits(ids)])
+
+
+LONG, SHORT = [3 + index * 7 % 50 for index in range(60)], [1, 5, 9, 2]
+
+
+@pytest.mark.parametrize("name", ["qwen3", "ministral3"])
+def test_golden_models_say_the_same(name: str, modelled: None) -> None:
+    exact, fast = logits(name, LONG, "exact"), logits(name, LONG, "fast")
+    assert 0 < np.sqrt(np.mean((fast - exact) ** 2)) / exact.std() < 0.01
+    np.testing.assert_array_equal(fast.argmax(axis=1), exact.argmax(axis=1))
+    np.testing.assert_array_equal(logits(name, SHORT, "fast"), logits(name, SHORT, "exact"))
+
+
+def test_it_is_said_what_is_not_faster(
+    modelled: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    why_exact = emitter.why_exact
+
+    def first_not(node: Node, isa: Any) -> str:
+        return "it is the first" if node.attrs["layer"] == 0 else why_exact(node, isa)
+
+    monkeypatch.setattr(emitter, "why_exact", first_not)
+    logits("qwen3", SHORT, "fast")
+    assert "prompts attend in bfloat16" in caplog.text
+    assert "1 of 2 layers attend exactly all the same: it is the first" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "isa", "backend", "why"),
+    [
+        (
+            "qwen3",
+            "portable",
+            "cpu",
+            "no tiles of bfloat16 among the instructions in use, portable",
+        ),
+        ("llama", "amx_model", "cpu", "head_dim 16 is no multiple of 32"),
+        ("qwen3", "amx_model", "reference", "the processor computes no attention of prompts"),
+    ],
+)
+def test_it_is_refused_where_nothing_would_be_faster(
+    name: str, isa: str, backend: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = {**ISAS, **MODELS}[isa]
+    monkeypatch.setattr(isa_module, "selected_isa", lambda: chosen)
+    with pytest.raises(InputError, match=f"makes nothing of this model faster: .*{why}"):
+        edgerun.load(bundle_of(name), backend=backend, attention="fast")
+
+
+def test_another_word_is_refused() -> None:
+    with pytest.raises(InputError, match=r"attention is 'faster'; expected one of exact, fast"):
+        edgerun.load(bundle_of("llama"), attention="faster")
+
+
+def test_the_plan_says_which_layers(modelled: None, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = ["plan", "--explain", "--backend", "cpu"]
+    assert main([*plan, str(bundle_of("qwen3")), "--attention", "fast"]) == 0
+    assert "in bfloat16" in capsys.readouterr().out
+    assert main([*plan, str(bundle_of("llama")), "--attention", "fast"]) == 0
+    assert "head_dim 16 is no multiple of 32" in capsys.readouterr().out
+    assert main([*plan, str(bundle_of("qwen3"))]) == 0
+    assert "bfloat16" not in capsys.readouterr().out
