@@ -120,11 +120,11 @@ def forecast_for(
 def _compute(graph: Graph, cpu: Backend, shape: Shape) -> Compute:
     """Seconds that a call takes on the processor with everything in memory."""
     task = task_of(graph, shape)
-    experts = others = 0.0
+    experts = others = after = 0.0
     for node in task.graph.nodes:
         seconds = task.cost(cpu, node)
         if any(isinstance(task.graph.constants.get(name), ExpertStack) for name in node.inputs):
-            experts += seconds
+            experts, after = experts + seconds, 0.0
         else:
-            others += seconds
-    return Compute(shape.rows, experts, others + cpu.call_seconds())
+            others, after = others + seconds, after + seconds
+    return Compute(shape.rows, experts, others + cpu.call_seconds(), after)

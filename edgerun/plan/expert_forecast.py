@@ -31,11 +31,14 @@ class Compute:
         rows: of the call.
         experts_s: in layers of experts.
         others_s: in all other layers.
+        after_s: of these, in those after the last layer of experts: the disk rests meanwhile, for
+            what the next token needs is not known before it is chosen.
     """
 
     rows: int
     experts_s: float
     others_s: float
+    after_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -210,7 +213,7 @@ def forecast(
             budget,
             Spans(
                 own_s=decode.experts_s / count,
-                between_s=decode.others_s / count,
+                between_s=(decode.others_s - decode.after_s) / count,
                 fill_s=FILL_PASSES * layer.held_bytes / memory_bytes_s,
                 foreseen=foreseen if number else 0.0,
             ),

@@ -16,7 +16,7 @@ from edgerun.plan.expert_memory import ExpertBudget, ExpertLayer
 DISK = DiskProfile(direct={1: 5e8, 4: 1e9})
 LAYERS = tuple(ExpertLayer(f"m{n}", 8, 2, 1_000_000, 900_000) for n in range(3))
 HALF = ExpertBudget(LAYERS, 12 * 900_000, 900_000, DISK)
-DECODE = Compute(1, experts_s=3e-3, others_s=2e-3)
+DECODE = Compute(1, experts_s=3e-3, others_s=2e-3, after_s=0.5e-3)
 PROMPT = Compute(512, experts_s=0.3, others_s=0.1)
 
 
@@ -33,7 +33,7 @@ def simulated_token_s(hit_share: float, foreseen: float, tokens: int = 40_000) -
     missing = (rng.random((tokens, layers, 2)) >= hit_share).sum(axis=2)
     early = rng.random((tokens, layers)) < foreseen
     early[:, 0] = False  # nothing comes before it
-    between, fill = DECODE.others_s / layers, 2 * 0.9e6 / MEMORY
+    between, fill = (DECODE.others_s - DECODE.after_s) / layers, 2 * 0.9e6 / MEMORY
     seconds = tokens * DECODE.others_s
     for count, is_early in zip(missing.reshape(-1), early.reshape(-1), strict=True):
         read = DISK.read_s(count, 1e6) + count * HANDLING.next_s

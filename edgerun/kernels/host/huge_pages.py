@@ -40,6 +40,10 @@ class ReadBuffer:
         """Makes it without memory; it grows to ``TURNS_BYTES``, or the largest piece."""
         self._memory, self._start = memoryview(b""), 0
 
+    def commit(self) -> None:
+        """Has its memory now, before what is read into it is timed."""
+        np.frombuffer(self.take(TURNS_BYTES), np.uint8)[:: mmap.PAGESIZE] = 0
+
     def take(self, size: int) -> memoryview:
         """Memory of so many bytes that begins at a page; the next call may give it away."""
         if size > len(self._memory):

@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -81,9 +81,10 @@ def _present_speed(reader: DirectFile, size: int, threads: int) -> float:
     """Bytes a second, the middle of short reads: a pause is not what a disk does mostly."""
     end = time.perf_counter() + SAMPLING_SECONDS
     samples: list[float] = []
-    while len(samples) < SAMPLES and (not samples or time.perf_counter() < end):
-        samples.append(_read_pieces(reader, size, threads, SAMPLE_SECONDS))
-    return median(samples)
+    buffers = _buffers(threads)
+    while len(samples) <= SAMPLES and (not samples or time.perf_counter() < end):
+        samples.append(_read_pieces(reader, size, buffers, SAMPLE_SECONDS))
+    return median(samples[1:] or samples)  # the first read into memory that caches still held
 
 
 def measure_disk(folder: Path, progress: Progress = lambda text: None) -> DiskProfile:
@@ -121,33 +122,45 @@ def measure_file(file: MappedFile, progress: Progress = lambda text: None) -> Di
     ways: dict[bool, dict[int, float]] = {True: {}, False: {}}
     for direct, speeds in ways.items():
         reader = DirectFile(file.descriptor, file.check, direct=direct)
-        _read_pieces(reader, len(file), 1, 0.0)  # whether it is refused is known after the first
+        _read_pieces(
+            reader, len(file), _buffers(1), 0.0
+        )  # whether it is refused is known after the first
         if reader.is_direct != direct:
             continue
         progress(f"speed of the disk, {'past' if direct else 'through'} the system's cache")
         for threads in THREADS:
             if time.perf_counter() < end or not speeds:
-                speeds[threads] = _read_pieces(reader, len(file), threads, SECONDS)
+                speeds[threads] = _read_pieces(reader, len(file), _buffers(threads), SECONDS)
     return DiskProfile(direct=ways[True], buffered=ways[False])
 
 
-def _read_pieces(reader: DirectFile, size: int, threads: int, seconds: float) -> float:
-    """Bytes a second that some threads read of a file, a piece each or more."""
+def _buffers(threads: int) -> list[ReadBuffer]:
+    """A buffer for each thread, whose memory is there."""
+    buffers = [ReadBuffer() for _ in range(threads)]
+    for each in buffers:
+        each.commit()
+    return buffers
+
+
+def _read_pieces(
+    reader: DirectFile, size: int, buffers: Sequence[ReadBuffer], seconds: float
+) -> float:
+    """Bytes a second that threads read of a file, one for each buffer, a piece each or more."""
     length = min(size, PIECE_BYTES)
     order = np.random.default_rng().permutation(max(1, size // length)).tolist()
     pieces = itertools.cycle(order)
     start = time.perf_counter()
 
-    def read(_: int) -> int:
-        buffer, done = ReadBuffer(), 0
+    def read(buffer: ReadBuffer) -> int:
+        done = 0
         while not done or time.perf_counter() < start + seconds:
             offset = next(pieces) * length // ALIGNMENT * ALIGNMENT
             reader.forget(offset, length)
             done += len(reader.read_into(offset, length, buffer.take(span(offset, length))))
         return done
 
-    with ThreadPoolExecutor(threads) as pool:
-        done = sum(pool.map(read, range(threads)))
+    with ThreadPoolExecutor(len(buffers)) as pool:
+        done = sum(pool.map(read, buffers))
     return done / (time.perf_counter() - start)
 
 
