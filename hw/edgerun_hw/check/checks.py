@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from edgerun.errors import EdgerunError, MissingDependencyError
+from edgerun.errors import BackendError, EdgerunError, MissingDependencyError
 from edgerun_hw.overlay.geometry import PRESETS, Geometry
 
 Result = Literal["passed", "failed", "skipped"]
@@ -228,8 +228,12 @@ def fit(plan: Plan) -> Iterator[Outcome]:
     for name in board_names():
         board = load_board(name)
         plan.progress(f"synthesis of {board.geometry} for {name}")
-        geometry = geometry_for(board, board.overlay)
-        needs, has = estimate(geometry, TOP, FAMILIES[board.family]), board.resources
+        subject, has = f"{board.geometry}, {name}", board.resources
+        try:
+            needs = estimate(geometry_for(board, board.overlay), TOP, FAMILIES[board.family])
+        except BackendError as error:  # the other boards are looked at all the same
+            yield Outcome("", subject, "failed", str(error))
+            continue
         shares = {
             "LUT": needs.lut_sites / has.lut,
             "FF": needs.ff / has.ff,
@@ -239,7 +243,7 @@ def fit(plan: Plan) -> Iterator[Outcome]:
         figure = ", ".join(f"{share:.0%} of {what}" for what, share in shares.items())
         figure += f", {needs.uram} of {has.uram} UltraRAMs" if needs.uram else ""
         fits = max(shares.values()) <= 1 and needs.uram <= has.uram
-        yield Outcome("", f"{board.geometry}, {name}", verdict(fits), figure, asdict(needs))
+        yield Outcome("", subject, verdict(fits), figure, asdict(needs))
 
 
 @check("place and route")

@@ -150,6 +150,22 @@ def test_overlay_that_does_not_fit_its_board_fails(monkeypatch):
     assert (32, "tlmm_top", "xc7") in asked and (40, "tlmm_top", "xcup") in asked
 
 
+def test_a_board_whose_synthesis_ends_early_fails_and_the_others_are_looked_at(monkeypatch):
+    from edgerun.errors import BackendError
+    from edgerun_hw.synthesis import xilinx
+
+    def estimate(geometry, module, family):
+        if geometry.attention:
+            raise BackendError("yosys was ended")
+        return xilinx.summarise({"LUT6": 1})
+
+    monkeypatch.setattr(xilinx, "estimate", estimate)
+    outcomes = {o.subject.split(", ")[1]: o for o in checks.CHECKS["fit"](Plan(full=True))}
+    results = {name: outcome.result for name, outcome in outcomes.items()}
+    assert results == {"kv260": "failed", "pynq-z2": "passed", "ultra96v2": "passed"}
+    assert outcomes["kv260"].figure == "yosys was ended"
+
+
 def test_ultrarams_that_a_part_lacks_fail(monkeypatch):
     from edgerun_hw.synthesis import xilinx
 
