@@ -65,8 +65,11 @@ def amx_attention(dtype: str, head_dim: int, group: int, lanes: int, stack: int,
     queries = -(-group * stack // QUERIES) * QUERIES
     wide, narrow, pair = queries * head_dim * 4, queries * head_dim * 2, queries * 8
     page_bytes, pairs_bytes = PAGE_TOKENS * head_dim * 2, PAGE_TOKENS * head_dim * 2
-    turn_queries, turn_page = _turning_queries(head_dim, group), _turning_page(dtype, head_dim)
-    soften, finish = _softening(size, head_dim), _finishing(head_dim)
+    turn_queries, turn_page = (
+        _turning_queries(head_dim, group, isa),
+        _turning_page(dtype, head_dim, isa),
+    )
+    soften, finish = _softening(size, head_dim, isa), _finishing(head_dim)
 
     def body(a: Arguments, chunk: int) -> None:
         kv_heads = a.kv_heads
@@ -116,7 +119,7 @@ def amx_attention(dtype: str, head_dim: int, group: int, lanes: int, stack: int,
     return body
 
 
-def _turning_queries(head_dim: int, group: int) -> Callable[..., None]:
+def _turning_queries(head_dim: int, group: int, isa: str) -> Callable[..., None]:
     """The function that scales queries, and brings them into the order of tiles by way of rows."""
     row_bytes, steps = head_dim * 2, head_dim // DEEP
 
@@ -128,7 +131,7 @@ def _turning_queries(head_dim: int, group: int) -> Callable[..., None]:
             query = (row + m // group) * a.q_stride + (head * group + m % group) * head_dim
             for index in range(0, head_dim, SIDE):
                 value = load(a.q + (query + index) * 4, "f32", SIDE) * factor
-                store(rows + m * row_bytes + index * 2, cast(to_bfloat16(value), "i16"))
+                store(rows + m * row_bytes + index * 2, cast(to_bfloat16(value, isa), "i16"))
         for index in range(count * head_dim, used * head_dim, SIDE):
             store(rows + index * 2, zero)
         for m in range(0, used, SIDE):
@@ -184,7 +187,7 @@ def _what_is_seen(sight, first, last, base):  # type: ignore[no-untyped-def]
     return EVERYTHING if sees_all and last - first == QUERIES else SOMETHING
 
 
-def _turning_page(dtype: str, head_dim: int) -> Callable[..., None]:
+def _turning_page(dtype: str, head_dim: int, isa: str) -> Callable[..., None]:
     """The function that rounds a page's keys, and its values in the order of tiles.
 
     Values of tokens that are not there become zero, since zero times them would not be.
@@ -195,8 +198,8 @@ def _turning_page(dtype: str, head_dim: int) -> Callable[..., None]:
     def rounded(place):  # type: ignore[no-untyped-def]
         value = load(place, stored, SIDE)
         if size == 1:
-            return to_bfloat16(cast(value, "f32"))
-        return to_bfloat16(value)
+            return to_bfloat16(cast(value, "f32"), isa)
+        return to_bfloat16(value, isa)
 
     @njit
     def turn_page(k, v, keys, values, pairs, present):  # type: ignore[no-untyped-def]
@@ -219,14 +222,14 @@ def _turning_page(dtype: str, head_dim: int) -> Callable[..., None]:
     return turning
 
 
-def _softening(size: int, head_dim: int) -> Callable[..., None]:
+def _softening(size: int, head_dim: int, isa: str) -> Callable[..., None]:
     """The function that turns scores of 16 queries into weights, and updates their sums.
 
     The highest score is raised only if it grows much: until then weights may be up to ``2**RISE``,
     and sums of values stay as they are.
     """
     top_of_all, top_of_seen = (_highest(size, is_masked) for is_masked in (False, True))
-    weigh_all, weigh_seen = (_weighing(size, is_masked) for is_masked in (False, True))
+    weigh_all, weigh_seen = (_weighing(size, is_masked, isa) for is_masked in (False, True))
 
     @njit
     def soften(a, slot, base, what, lane, scores, weights, sums, running, sight):  # type: ignore[no-untyped-def]
@@ -280,7 +283,7 @@ def _highest(size: int, is_masked: bool) -> Callable[..., Any]:
     return highest
 
 
-def _weighing(size: int, is_masked: bool) -> Callable[..., Any]:
+def _weighing(size: int, is_masked: bool, isa: str) -> Callable[..., Any]:
     """The function that makes weights of scores, which are logarithms to base 2.
 
     What is summed are weights as they are rounded, so that a mean of values is one; of int8, before
@@ -295,12 +298,12 @@ def _weighing(size: int, is_masked: bool) -> Callable[..., Any]:
         if is_masked:
             weight = between(weight, zero, first, end, token)
         if size != 1:
-            bits = to_bfloat16(weight)
+            bits = to_bfloat16(weight, isa)
             return bits, from_bfloat16(bits)
         scaled = weight * load_splat(a.value_scales + (slot + token) * 4, SIDE)
         if is_masked:
             scaled = between(scaled, zero, first, end, token)
-        return to_bfloat16(scaled), weight
+        return to_bfloat16(scaled, isa), weight
 
     @njit(inline="always")
     def weigh(a, slot, scores, weights, top, total, first, end):  # type: ignore[no-untyped-def]

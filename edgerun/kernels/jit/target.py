@@ -45,3 +45,4 @@ def _initialize() -> None:
 
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
+    binding.initialize_native_asmparser()  # of assembly in kernels

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from numba.extending import intrinsic
 
+from edgerun.kernels.lang.ir import literals
 from edgerun.kernels.lang.simd import Vec, constant
+from edgerun.kernels.lang.tile_registers import LINE, SIDE, TILES
 
-QUIET_NAN = 0x7FC0
 
+@intrinsic(prefer_literal=True)
+def to_bfloat16(typingctx, value, isa):  # type: ignore[no-untyped-def]
+    """The bits of 16 float32 rounded to nearest even, in the lower halves of int32.
 
-@intrinsic
-def to_bfloat16(typingctx, value):  # type: ignore[no-untyped-def]
-    """The bits of float32 rounded to nearest even, in the lower halves of int32; NaN stays NaN."""
-    if not isinstance(value, Vec) or value.element != "f32":
+    NaN stays NaN; subnormal numbers may become zero, as they count in products.
+    """
+    values = literals(isa)
+    if values is None or value != Vec("f32", SIDE):
         return None
-    kind = Vec("i32", value.lanes)
+    kind = Vec("i32", SIDE)
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        bits, half = builder.bitcast(args[0], kind.llvm), constant(kind, 16)
-        is_odd = builder.and_(builder.lshr(bits, half), constant(kind, 1))
-        raised = builder.add(builder.add(bits, constant(kind, 0x7FFF)), is_odd)
-        is_number = builder.fcmp_ordered("==", args[0], args[0])
-        return builder.select(is_number, builder.lshr(raised, half), constant(kind, QUIET_NAN))
+        words = TILES[values[0]](builder, LINE).to_bfloat16(args[0])
+        return builder.zext(words, kind.llvm)
 
-    return kind(value), codegen
+    return kind(value, isa), codegen
 
 
 @intrinsic

@@ -65,7 +65,7 @@ ISAS: Mapping[str, Isa] = {
     for isa in (
         Isa(
             "amx",
-            ("amx-tile", "amx-int8", "amx-bf16", *AVX512VNNI),
+            ("amx-tile", "amx-int8", "amx-bf16", "avx512bf16", *AVX512VNNI),
             vector_bytes=64,
             registers=32,
             dots="vnni",

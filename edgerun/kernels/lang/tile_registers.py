@@ -40,6 +40,7 @@ LINE = 64  # bytes of a row
 TILE_BYTES = SIDE * LINE
 SUMS, X, CODES = range(4), range(4, 6), range(6, 8)  # what registers are for
 SMALLEST_NORMAL = 2.0**-126  # of float32
+QUIET_NAN = 0x7FC0  # of bfloat16
 _PALETTE = 1  # eight registers of 1 KB
 # Places in the 64 bytes of a configuration: bytes a row (16 bits each), then rows of a register.
 _ROW_BYTES, _ROWS = 16, 48
@@ -89,6 +90,16 @@ class TileRegisters(ABC):
         Subnormal numbers count as zero.
         """
 
+    def to_bfloat16(self, value: Any) -> Any:
+        """Bits of float32 rounded to nearest even, as int16; NaN stays NaN."""
+        builder, kind = self.builder, Vec("i32", SIDE)
+        bits, half = builder.bitcast(value, kind.llvm), constant(kind, 16)
+        is_odd = builder.and_(builder.lshr(bits, half), constant(kind, 1))
+        raised = builder.add(builder.add(bits, constant(kind, 0x7FFF)), is_odd)
+        is_number = builder.fcmp_ordered("==", value, value)
+        words = builder.select(is_number, builder.lshr(raised, half), constant(kind, QUIET_NAN))
+        return builder.trunc(words, Vec("i16", SIDE).llvm)
+
 
 class Amx(TileRegisters):
     """The instructions of the processor."""
@@ -124,6 +135,10 @@ class Amx(TileRegisters):
 
     def multiply_bfloat16(self, sums: int, x: int, codes: int) -> None:
         self._call("tdpbf16ps", *(_register(number) for number in (sums, x, codes)))
+
+    def to_bfloat16(self, value: Any) -> Any:
+        kind = ir.FunctionType(Vec("i16", SIDE).llvm, [value.type])
+        return self.builder.asm(kind, "vcvtneps2bf16 $1, $0", "=v,v", [value], False)
 
     def _pointer(self, address: Any) -> Any:
         return self.builder.inttoptr(address, I8.as_pointer())
