@@ -9,7 +9,8 @@ system's cache before, which is checked afterwards: where more than 5% of the ex
 there, the figures are those of another machine and the program ends with an error. Decoding is
 measured once the slots are filled. Its limit is the slower of the disk, which has to bring what was
 missed, and of memory, which is read whatever is missed; beside it stands that of whoever knows
-experts two layers before they are needed (``offload/horizon.py``). The disk is measured right
+experts two layers before they are needed, and none while what follows the last layer is computed
+and the next token chosen (``offload/horizon.py``). The disk is measured right
 before and after by reading experts in random order and doing nothing else: disks of virtual
 machines are not every minute as fast as when they were calibrated, which is what the forecast goes
 by.
@@ -161,7 +162,8 @@ def measure(folder: Path, share: str, tokens: int, prompt: int) -> Row:
         layer, layers = budget.layers[0], len(budget.layers)
         missing = missed / (layers * layer.top_k * layer.stored_bytes)
         read_s = layer.stored_bytes / disk_s
-        horizon_s = token_s(layers, layer.top_k, missing, read_s, compute_s, REACH)
+        after_s = bytes_after(llm) / machine_bandwidth(llm.model.threads)
+        horizon_s = token_s(layers, layer.top_k, missing, read_s, compute_s, REACH, after_s)
         others = sum(
             each.nbytes
             for each in (llm.model.bundle.graph.constants.values() if llm.model.bundle else ())
@@ -231,6 +233,17 @@ def slabs_of(llm: LLM) -> Iterator[Slab]:
             piece = slab(expert)
             assert piece is not None
             yield piece
+
+
+def bytes_after(llm: LLM) -> int:
+    """Of weights behind the last layer of experts."""
+    assert llm.model.bundle is not None
+    graph, nbytes = llm.model.bundle.graph, 0
+    for node in graph.nodes:
+        constants = [graph.constants[name] for name in node.inputs if name in graph.constants]
+        is_experts = any(isinstance(each, ExpertStack) for each in constants)
+        nbytes = 0 if is_experts else nbytes + sum(each.nbytes for each in constants)
+    return nbytes
 
 
 def disk_speed(slabs: list[Slab], disk: DiskProfile) -> float:

@@ -20,3 +20,9 @@ def test_nothing_missing_is_the_computing_and_everything_missing_the_reading() -
     assert token_s(4, 2, 1.0, 1.0, 4.0, 0) == pytest.approx(8)
     assert token_s(4, 2, 1.0, 1.0, 12.0, 0) == pytest.approx(12)
     assert token_s(1, 2, 1.0, 3.0, 1.0, 5) == pytest.approx(6)
+
+
+def test_the_disk_rests_after_the_last_layer() -> None:
+    without, behind = (token_s(4, 2, 1.0, 1.0, 12.0, 2, after) for after in (0.0, 6.0))
+    assert without == pytest.approx(12)
+    assert behind == pytest.approx(4 * 2 * 1.0 + 6.0), "all reads, then the rest"

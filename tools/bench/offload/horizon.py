@@ -5,6 +5,9 @@ which experts a layer needs is known when its router has run; by guesses that ar
 layers before; and of a token's first layers when the token begins. How many of them miss differs
 from layer to layer, so that the disk rests where few do and is waited for where many do.
 
+And while what comes after the last layer is computed, such as the product with all words, nobody
+can know what the next token needs, for it is not chosen yet: the disk rests.
+
 This is the time line of that, for the least of everything else: reads begin at once and follow one
 another without pause, what was read costs nothing more, and all that a layer computes is done while
 its last reads are under way. So no program is faster whose guesses go no farther.
@@ -18,7 +21,13 @@ TOKENS = 400  # drawn at random
 
 
 def token_s(
-    layers: int, top_k: int, missing: float, read_s: float, compute_s: float, reach: int
+    layers: int,
+    top_k: int,
+    missing: float,
+    read_s: float,
+    compute_s: float,
+    reach: int,
+    after_s: float = 0.0,
 ) -> float:
     """Seconds of a token, on average.
 
@@ -29,8 +38,10 @@ def token_s(
         read_s: of an expert, with the disk as fast as it is with many.
         compute_s: of a token, with everything in memory; the same for each layer.
         reach: layers ahead that are known when a layer begins; 0 for its own experts alone.
+        after_s: of ``compute_s``, after the last layer.
     """
     rng, total = np.random.default_rng(0), 0.0
+    layer_s = (compute_s - after_s) / layers
     for misses in rng.binomial(top_k, missing, (TOKENS, layers)):
         ready: list[float] = []  # when each layer's experts have been read
         now = 0.0
@@ -38,6 +49,6 @@ def token_s(
             for later in range(len(ready), min(layers, layer + reach + 1)):
                 begin = max(now, ready[-1] if ready else 0.0)
                 ready.append(begin + read_s * int(misses[later]))
-            now = max(now + compute_s / layers, ready[layer])
-        total += now
+            now = max(now + layer_s, ready[layer])
+        total += now + after_s
     return total / TOKENS
