@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgerun.kernels.isa import obstacle
-from tools.emulate_isa.tiles.command import BASE, SITE, library
+from tests.kernels.bfloat16 import tdpbf16ps, to_bfloat16
+from tools.emulate_isa.tiles.command import SITE, library, refusal
 
 # Reads x, codes and sums, multiplies them in every way of signs, and writes the sums.
 PROGRAM = r"""
@@ -29,7 +28,7 @@ int main(int count, char **argument) {
     config[18] = depth, config[49] = rows;
     config[20] = 64, config[50] = depth / 4;
     if (rows) _tile_loadconfig(config);
-    for (int way = 0; way < 4; way++) {
+    for (int way = 0; way < 5; way++) {
         _tile_loadd(0, in[2], 64);
         _tile_loadd(1, in[0], depth);
         _tile_loadd(2, in[1], 64);
@@ -37,6 +36,7 @@ int main(int count, char **argument) {
         if (way == 1) _tile_dpbsud(0, 1, 2);
         if (way == 2) _tile_dpbusd(0, 1, 2);
         if (way == 3) _tile_dpbuud(0, 1, 2);
+        if (way == 4) _tile_dpbf16ps(0, 1, 2);
         memset(out, 0, sizeof out);
         _tile_stored(0, out, 64);
         if (fwrite(out, 1, sizeof out, stdout) != sizeof out) return 3;
@@ -47,10 +47,7 @@ int main(int count, char **argument) {
 """
 WAYS = [(np.int8, np.int8), (np.int8, np.uint8), (np.uint8, np.int8), (np.uint8, np.uint8)]
 
-pytestmark = pytest.mark.skipif(
-    bool(obstacle(BASE)) or shutil.which("gcc") is None,
-    reason="tiles are emulated where there are AVX-512 VNNI and gcc",
-)
+pytestmark = pytest.mark.skipif(bool(refusal()), reason=refusal())
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiles")
     library(path)
     (path / "program.c").write_text(PROGRAM)
-    flags = ["-O1", "-fno-strict-aliasing", "-mamx-tile", "-mamx-int8", "-mavx512f"]
+    flags = ["-O1", "-fno-strict-aliasing", "-mamx-tile", "-mamx-int8", "-mamx-bf16", "-mavx512f"]
     command = ["gcc", *flags, "-o", str(path / "program"), str(path / "program.c")]
     subprocess.run(command, check=True)
     return path
@@ -78,7 +75,7 @@ def test_products_of_all_signs(rows: int, depth: int, folder: Path) -> None:
     data = np.random.default_rng(rows + depth).integers(0, 256, (3, 1024)).astype(np.uint8)
     done = run(folder, rows, depth, data)
     assert done.returncode == 0, done.stderr
-    results = np.frombuffer(done.stdout, np.int32).reshape(4, 16, 16)
+    results = np.frombuffer(done.stdout, np.int32).reshape(5, 16, 16)[:4]
     x, codes = data[0, : rows * depth].reshape(rows, depth), data[1, : depth * 16]
     lines = codes.reshape(depth // 4, 16, 4).transpose(0, 2, 1).reshape(depth, 16)
     start = data[2].view(np.int32).reshape(16, 16)[:rows]
@@ -87,6 +84,22 @@ def test_products_of_all_signs(rows: int, depth: int, folder: Path) -> None:
         expected = (start + products).astype(np.int32)  # sums wrap around
         np.testing.assert_array_equal(sums[:rows], expected)
         assert not sums[rows:].any()
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(16, 64), (16, 32), (5, 16)])
+def test_products_of_bfloat16(rows: int, depth: int, folder: Path) -> None:
+    rng = np.random.default_rng(rows + depth)
+    sizes = 2.0 ** rng.integers(-70, 40, (2, 512))  # many a product of them is subnormal
+    x, codes = to_bfloat16((rng.standard_normal((2, 512)) * sizes).astype(np.float32))
+    sums = rng.standard_normal((16, 16)).astype(np.float32)
+    data = np.stack([part.view(np.uint8).reshape(1024) for part in (x, codes, sums)])
+    done = run(folder, rows, depth, data)
+    assert done.returncode == 0, done.stderr
+    found = np.frombuffer(done.stdout, np.float32).reshape(5, 16, 16)[4]
+    lines = codes[: depth // 4 * 32].reshape(depth // 4, 16, 2)
+    expected = tdpbf16ps(sums[:rows], x[: rows * depth // 2].reshape(rows, depth // 2), lines)
+    np.testing.assert_array_equal(found[:rows], expected)
+    assert not found[rows:].any()
 
 
 def test_what_the_processor_would_refuse_is_named(folder: Path) -> None:

@@ -17,12 +17,23 @@ import sys
 from pathlib import Path
 
 from edgerun.env import settings
-from edgerun.kernels.isa import obstacle
+from edgerun.kernels.isa import host_features, obstacle
 
 HERE = Path(__file__).parent
 SOURCE, SITE = HERE / "tiles.c", HERE / "site"
 COMPILE = ("-O3", "-march=native", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
-BASE = "avx512vnni"  # AMX needs all of it
+BASE, ROUNDING = "avx512vnni", "avx512bf16"  # AMX needs all of them
+
+
+def refusal() -> str:
+    """Why tiles cannot be emulated here; nothing if they can."""
+    if why := obstacle(BASE):
+        return f"tiles are emulated on processors with AVX-512 VNNI: {why}"
+    if ROUNDING not in host_features():
+        return f"tiles are emulated on processors that round to bfloat16 ({ROUNDING})"
+    if shutil.which("gcc") is None:
+        return "tiles are emulated by a library that gcc compiles; there is no gcc"
+    return ""
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -31,10 +42,8 @@ def environment(folder: Path) -> dict[str, str]:
     Raises:
         RuntimeError: this machine cannot run what is around tiles, or has no compiler.
     """
-    if why := obstacle(BASE):
-        raise RuntimeError(f"tiles are emulated on processors with AVX-512 VNNI: {why}")
-    if shutil.which("gcc") is None:
-        raise RuntimeError("tiles are emulated by a library that gcc compiles; there is no gcc")
+    if why := refusal():
+        raise RuntimeError(why)
     folder.mkdir(parents=True, exist_ok=True)
     path = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
