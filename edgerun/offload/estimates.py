@@ -16,6 +16,7 @@ I64: TypeAlias = NDArray[np.int64]
 WEIGHT = 0.15  # of what was seen last: after 20 times 4% is left of what was assumed
 EXCHANGE_S = 3e-4
 START_S = 1e-4
+KIND_OF_ONE = int(kinds_of(ONE)[0])
 LARGEST_STEP = 4.0  # by which a single time may be off: it may have been a pause of the system
 
 
@@ -37,14 +38,11 @@ class Estimate:
 
     def seconds(self, rows: I64) -> F64:
         """Of experts with so many rows each, ``[experts]``."""
-        kinds, places = np.unique(kinds_of(rows), return_inverse=True)
-        factors = np.array([self._factor(kind) for kind in kinds.tolist()])
-        scaled: F64 = (self.fixed_s + self.row_s * rows) * factors[places]
-        return scaled
+        return np.array(self._each(rows))
 
     def of_one(self) -> float:
         """Of what has no rows, or one."""
-        return float(self.seconds(ONE)[0])
+        return (self.fixed_s + self.row_s) * self._factor(KIND_OF_ONE)
 
     def observe_one(self, seconds: float) -> None:
         """Learns that it took so long once."""
@@ -52,16 +50,27 @@ class Estimate:
 
     def observe(self, rows: I64, seconds: float) -> None:
         """Learns that experts with so many rows each took so long together."""
-        expected = float(self.seconds(rows).sum())
+        expected = sum(self._each(rows))
         if not expected > 0 or not seconds > 0:
             return
-        step = np.clip(seconds / expected, 1 / LARGEST_STEP, LARGEST_STEP) ** WEIGHT
-        updated = {kind: self._factor(kind) * step for kind in np.unique(kinds_of(rows)).tolist()}
-        self._factors.update(updated)
+        step = min(max(seconds / expected, 1 / LARGEST_STEP), LARGEST_STEP) ** WEIGHT
+        kinds = set(kinds_of(rows).tolist())
+        self._factors.update({kind: self._factor(kind) * step for kind in kinds})
+
+    def _each(self, rows: I64) -> list[float]:
+        """Of each; a token has few experts, with which Python is done before NumPy begins."""
+        kinds = kinds_of(rows).tolist()
+        factors = {kind: self._factor(kind) for kind in set(kinds)}
+        fixed_s, row_s = self.fixed_s, self.row_s
+        pairs = zip(rows.tolist(), kinds, strict=True)
+        return [(fixed_s + row_s * count) * factors[kind] for count, kind in pairs]
 
     def _factor(self, kind: int) -> float:
-        nearest = min(self._factors, key=lambda other: abs(other - kind), default=None)
-        return 1.0 if nearest is None else self._factors[nearest]
+        factors = self._factors
+        if kind in factors:
+            return factors[kind]
+        nearest = min(factors, key=lambda other: abs(other - kind), default=None)
+        return 1.0 if nearest is None else factors[nearest]
 
 
 @dataclass(slots=True)
@@ -99,7 +108,7 @@ class Estimates:
 
     def observe_exchange(self, excess_s: float) -> None:
         """Learns that a layer took so much longer than it was to take, this cost included."""
-        step = float(np.clip(excess_s, -self.exchange_s, LARGEST_STEP * self.exchange_s))
+        step = min(max(excess_s, -self.exchange_s), LARGEST_STEP * self.exchange_s)
         self.exchange_s += WEIGHT * step
 
     @property

@@ -47,17 +47,26 @@ class Places:
             top_k: experts that a row goes to at most; the first ones count.
         """
         chosen = routes != 0
-        chosen &= np.cumsum(chosen, axis=1) <= top_k
+        ranks = np.cumsum(chosen, axis=1)
+        chosen &= ranks <= top_k
         experts, rows = np.nonzero(chosen.T)
-        active, counts = np.unique(experts, return_counts=True)
+        counts = np.count_nonzero(chosen, axis=0)
+        active = np.flatnonzero(counts)
         of_row = np.full((len(routes), top_k), NOWHERE, np.int64)
-        rank = (np.cumsum(chosen, axis=1) - 1)[rows, experts]
-        of_row[rows, rank] = np.arange(len(rows))
-        return cls(rows, experts, routes[rows, experts], active, counts, of_row)
+        of_row[rows, ranks[rows, experts] - 1] = np.arange(len(rows))
+        return cls(rows, experts, routes[rows, experts], active, counts[active], of_row)
 
     def select(self, experts: I64) -> I64:
         """The places of some experts, ascending."""
-        return np.flatnonzero(np.isin(self.experts, experts))
+        return np.flatnonzero(self._are(self.experts, experts))
+
+    def counts_of(self, experts: I64) -> I64:
+        """Rows of each of some active experts, which are ascending."""
+        return self.counts[self._are(self.active, experts)]
+
+    def others(self, experts: I64) -> I64:
+        """The active experts but for some."""
+        return self.active[~self._are(self.active, experts)]
 
     def sum(self, results: F32) -> F32:
         """Adds up the results of the places, float32 ``[places, width]``, row by row."""
@@ -65,9 +74,19 @@ class Places:
         with np.errstate(all="ignore"):  # of what is no number a row is none
             for places in self.of_row.T:
                 there = np.flatnonzero(places != NOWHERE)
-                taken = places[there]
-                out[there] += results[taken] * self.weights[taken, None]
+                if len(there) == len(places):  # as nearly always
+                    out += results[places] * self.weights[places, None]
+                else:
+                    taken = places[there]
+                    out[there] += results[taken] * self.weights[taken, None]
         return out
+
+    def _are(self, of: I64, experts: I64) -> NDArray[np.bool_]:
+        """Which of some experts that have rows are among others."""
+        marks = np.zeros(self.active[-1] + 1 if len(self.active) else 0, np.bool_)
+        marks[experts] = True
+        are: NDArray[np.bool_] = marks[of]
+        return are
 
 
 def one_hot(units: I64, count: int) -> F32:

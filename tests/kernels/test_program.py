@@ -225,8 +225,11 @@ def test_workers_sleep_when_a_run_was_interrupted_before_it_began(
     team.close()
 
 
-def test_a_run_may_be_interrupted_wherever_a_function_begins_or_ends() -> None:
+def test_a_run_may_be_interrupted_wherever_a_function_begins_or_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Where Python calls the handlers of signals, Ctrl-C's among them."""
+    monkeypatch.setattr(program_module, "MOST_PROGRAMS", 1)
 
     class Interrupt(BaseException):
         pass
@@ -323,7 +326,27 @@ def test_settled_team_forgets_its_program() -> None:
     program, _ = chain(3)
     team.run(program)
     team.settle()
-    assert team._program is None
+    assert not team._programs
+    team.close()
+
+
+@pytest.mark.parametrize("most", [2, 3])
+def test_programs_that_take_turns_are_kept_up_to_a_number(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program_module, "MOST_PROGRAMS", most)
+    team, chains = ThreadTeam(3), [chain(rows) for rows in (2, 3, 5)]
+    runs = [0, 0, 0]
+    for program, values in chains:
+        program.frame[ROWS] = len(values[0])
+    for turn in range(300):
+        chosen = turn * turn // 7 % 3
+        runs[chosen] += 1
+        team.run(chains[chosen][0])
+        assert len(team._programs) <= most
+    for count, (_, (x, y, z, w)) in zip(runs, chains, strict=True):
+        for values, right in ((x, count), (y, 2 * count), (z, 3 * count), (w, count)):
+            assert (values == right).all()
     team.close()
 
 

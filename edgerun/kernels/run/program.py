@@ -26,6 +26,7 @@ from edgerun.kernels.run.table import COLUMNS, COUNTER_BYTES, DIVIDE, LAST, SIZE
 
 FRAME_WORDS = 64
 CACHE_LINE_WORDS = 8
+MOST_PROGRAMS = 256  # that a team keeps alive
 
 
 class Program:
@@ -69,8 +70,8 @@ class Program:
 class ThreadTeam:
     """Worker threads that help the calling thread to run programs.
 
-    Workers spin for a fraction of a millisecond after a run and then sleep. A team keeps the
-    program it ran last alive, because a worker may look at it a little longer than the run
+    Workers spin for a fraction of a millisecond after a run, doze for some and then sleep. A team
+    keeps the programs it ran alive, because a worker may look at them a little longer than the run
     lasts; ``settle`` ends that. In a forked child the workers start anew with the next run.
     """
 
@@ -81,7 +82,7 @@ class ThreadTeam:
         self._settled = 0  # the last run that nobody can join any more
         self._workers: list[threading.Thread] = []
         self._is_ready = False
-        self._program: Program | None = None
+        self._programs: set[Program] = set()  # that a worker may look at
         self._master: Callable[..., Any]
         # Requested now and waited for when something is to run, so that both are compiled while
         # other kernels are.
@@ -93,9 +94,10 @@ class ThreadTeam:
     def run(self, program: Program) -> None:
         """Runs a program to its end."""
         with self._lock:
-            if program is not self._program:
-                self._settle()
-                self._program = program
+            if program not in self._programs:
+                if len(self._programs) == MOST_PROGRAMS:
+                    self._settle()
+                self._programs.add(program)
             if not self._is_ready:
                 self._start()
             try:
@@ -130,7 +132,7 @@ class ThreadTeam:
             self._settled = self._run
         while not self._idle[:, 0].all():
             time.sleep(0)
-        self._program = None
+        self._programs.clear()
 
     def _reset(self) -> None:
         self._control = _lines(1, 2 * CACHE_LINE_WORDS)
@@ -145,7 +147,7 @@ class ThreadTeam:
         # lock beneath would leave it taken for ever.
         self._state = threading.RLock()
         self._asleep = threading.Condition(self._state)
-        self._program = None
+        self._programs = set()
         self._workers, self._is_ready = [], False
 
     def _start(self) -> None:

@@ -25,6 +25,7 @@ from edgerun.kernels.lang.intrinsics import (
     atomic_swap,
     call_chunk,
     compare_exchange,
+    doze,
     rest,
 )
 from edgerun.kernels.lang.word import word
@@ -50,7 +51,9 @@ ROW_BYTES = COLUMNS * 8
 TAG_SHIFT = 24
 NUMBER_MASK = (1 << TAG_SHIFT) - 1
 
-YIELDS_BEFORE_SLEEP = 400
+# Of a worker without a run. Whoever sleeps is woken by Python, one worker after the other: with
+# many of them that takes longer than a layer, so they doze for a while, which ends by itself.
+YIELDS_BEFORE_DOZING, DOZES_BEFORE_SLEEP = 400, 50
 
 
 @njit
@@ -164,7 +167,8 @@ def worker(control: int, idle: int, last: int) -> int:
     swap is a full barrier, so that ``settle`` either sees the 0 or is seen by the second load.
     """
     waits = 0
-    while waits < SPINS_BEFORE_YIELD + YIELDS_BEFORE_SLEEP:
+    awake = SPINS_BEFORE_YIELD + YIELDS_BEFORE_DOZING
+    while waits < awake + DOZES_BEFORE_SLEEP:
         run = atomic_load(control)
         if run > last:
             atomic_swap(idle, 0)
@@ -177,5 +181,8 @@ def worker(control: int, idle: int, last: int) -> int:
             atomic_store(idle, 1)
         else:
             waits += 1
-            rest(waits)
+            if waits <= awake:
+                rest(waits)
+            else:
+                doze()
     return last

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,8 @@ from edgerun.offload.sharing.device import (
 )
 
 MARGIN_BYTES = 512 << 20  # that are left free unless somebody says how much to take
-_LOST: list[Any] = []  # of a parent: its child must not give the GPU's memory back
+# Whose memory must not be given back: a parent's in its child, or what the GPU may still write to.
+_KEPT: list[Life] = []
 
 
 class CudaDevice(Device):
@@ -92,23 +92,18 @@ class CudaDevice(Device):
 
     def answer(self, patience_s: float) -> Answer:
         assert self._life is not None
-        try:
-            answer = self._life.answers.get(timeout=patience_s)
-        except queue.Empty:
-            raise DeviceError(f"it did not answer within {patience_s:g} s") from None
-        if answer.fault:
-            raise DeviceError(answer.fault)
-        return answer
+        return self._life.answer(patience_s)
 
     def stop(self) -> None:
         life, self._life = self._life, None
         if life is not None:
             self._uploaded_bytes += life.uploaded_bytes
-            life.close()
+            if not life.close():
+                _KEPT.append(life)
 
     def forget(self) -> None:
         if self._life is not None:
-            _LOST.append(self._life)
+            _KEPT.append(self._life)
             self._life = None
 
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TILE = 8  # rows of activations for which codes are read once
-STAGE = 16  # blocks whose integer sums wait for their turn in float32
-MOST_GROUPS = STAGE  # threads that share a row of a panel
+TILE = 8  # rows of activations for which codes are read once, where experts have more than one
+# Blocks whose integer sums wait for their turn in float32, and threads that share a row of a panel,
+# at most, by the rows of a tile: with one row there is room for more.
+STAGE = {1: 128, TILE: 16}
+GROUPS = {1: 32, TILE: 16}
+# Tiles of one row have fewer of those threads where there are many tiles, down to FEWEST: so many
+# threads in all were fastest (H100, 1 to 8 experts).
+THREADS_IN_ALL, FEWEST = 1 << 16, 8
 THREADS = 128  # at most, that round a row
 # Words of a matrix: where its codes, scales and bias begin in a slot, in words of 32 bits (-1: no
 # bias), rows, words of a row, and blocks of a row, as activations are rounded.

@@ -3,7 +3,8 @@
 Weights lie as the processor's kernels have them (``kernels/layouts/stream.py``), so that a slot is
 copied as it is: a panel is some rows of a weight, ``height`` of them, and a word of 32 bits in it
 has the next codes of one row. A thread block multiplies a panel by a tile of activations that go to
-the same expert; a thread has a row of the panel, and of the blocks along K every n-th.
+the same expert; a thread has a row of the panel, and of the blocks along K every n-th. There are
+kernels for tiles of one row and for those of more.
 
 **Bits.** Sums of products of codes are integers, so their order does not matter. What follows in
 float32 is done by one thread for each result, in the order of the processor's kernels
@@ -25,23 +26,24 @@ from edgerun.offload.cuda.forms import BIAS, COUNT, FIRST, ROWS, SLOT, STAGE, TI
 from edgerun.offload.cuda.sums import scaled_sums
 
 
-def make_product(form: Form) -> Callable[..., None]:
+def make_product(form: Form, tile: int = TILE) -> Callable[..., None]:
     """The kernel ``out = x @ weight.T + bias`` for the second matrix of an expert.
 
-    Thread blocks ``(panels, tiles)`` of ``(height, up to MOST_GROUPS)`` threads. Arguments: all
+    Thread blocks ``(panels, tiles)`` of ``(height, up to GROUPS)`` threads. Arguments: all
     slots as int32 and as float32, words of a slot, the matrix, ``tiles`` int32 ``[tiles, 3]``, what
     ``quantise`` made, and ``out`` float32 ``[rows, >= N]``.
     """
-    sums_of, bias_of, height = scaled_sums(form), _with_bias(form.height), form.height
+    sums_of, bias_of, height = scaled_sums(form, tile), _with_bias(form.height), form.height
+    stage = STAGE[tile]
 
     def product(  # type: ignore[no-untyped-def]
         words, floats, slot_words, matrix, tiles, codes, scales, sums, out
     ):
         first, count = tiles[cuda.blockIdx.y, FIRST], tiles[cuda.blockIdx.y, COUNT]
         base = tiles[cuda.blockIdx.y, SLOT] * slot_words
-        results = cuda.local.array(TILE, float32)
-        totals = cuda.shared.array((TILE, STAGE, height), int32)
-        factors = cuda.shared.array((TILE, STAGE, height), float32)
+        results = cuda.local.array(tile, float32)
+        totals = cuda.shared.array((tile, stage, height), int32)
+        factors = cuda.shared.array((tile, stage, height), float32)
         rounded = codes, scales, sums
         sums_of(words, floats, base, matrix, rounded, first, count, totals, factors, results)
         n = cuda.blockIdx.x * height + cuda.threadIdx.x
@@ -52,12 +54,13 @@ def make_product(form: Form) -> Callable[..., None]:
     return product
 
 
-def make_gated(form: Form, activation: str) -> Callable[..., None]:
+def make_gated(form: Form, activation: str, tile: int = TILE) -> Callable[..., None]:
     """The kernel ``out = activation(x @ gate.T + bias) * (x @ up.T + bias)``.
 
     As ``make_product``, with the matrices of gate and up, which are stored alike.
     """
-    sums_of, bias_of, height = scaled_sums(form), _with_bias(form.height), form.height
+    sums_of, bias_of, height = scaled_sums(form, tile), _with_bias(form.height), form.height
+    stage = STAGE[tile]
     functions = ACTIVATIONS[activation]
     of_gate, of_up = (
         cuda.jit(device=True, inline="always")(each.vector(vectormath))
@@ -69,10 +72,10 @@ def make_gated(form: Form, activation: str) -> Callable[..., None]:
     ):
         first, count = tiles[cuda.blockIdx.y, FIRST], tiles[cuda.blockIdx.y, COUNT]
         base = tiles[cuda.blockIdx.y, SLOT] * slot_words
-        gates = cuda.local.array(TILE, float32)
-        ups = cuda.local.array(TILE, float32)
-        totals = cuda.shared.array((TILE, STAGE, height), int32)
-        factors = cuda.shared.array((TILE, STAGE, height), float32)
+        gates = cuda.local.array(tile, float32)
+        ups = cuda.local.array(tile, float32)
+        totals = cuda.shared.array((tile, stage, height), int32)
+        factors = cuda.shared.array((tile, stage, height), float32)
         rounded = codes, scales, sums
         sums_of(words, floats, base, gate, rounded, first, count, totals, factors, gates)
         sums_of(words, floats, base, up, rounded, first, count, totals, factors, ups)

@@ -1,38 +1,61 @@
-"""What there is on a GPU from its start to its end: memory, streams, and threads that feed them."""
+"""What there is on a GPU from its start to its end: memory, streams, and what feeds them."""
 
 from __future__ import annotations
 
 import queue
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
 from edgerun.offload.cuda.programs import ExpertPrograms
-from edgerun.offload.cuda.worker import Worker
-from edgerun.offload.sharing.device import FIRST, SECOND, U8, Answer, Product
+from edgerun.offload.cuda.stream import Context, Mark, Stream
+from edgerun.offload.cuda.worker import CLOSING_S, Worker
+from edgerun.offload.sharing.device import FIRST, SECOND, U8, Answer, DeviceError, Product
 
 PIECE_BYTES = 1 << 20  # that are pinned at a time, twice
+# A thread that waits for the GPU asks it without a pause for so long, and then every so often.
+EAGER_S, PAUSE_S = 2e-3, 5e-5
+
+
+@dataclass
+class _Sent:
+    """A command that is queued.
+
+    Attributes:
+        number: of the command.
+        sent_s: when, by ``time.monotonic``.
+        begin: the point before it.
+        end: the point behind it.
+    """
+
+    number: int
+    sent_s: float
+    begin: Mark
+    end: Mark
 
 
 class Life:
     """Obeys commands and makes uploads until something fails, or it is closed.
 
-    Weights go through two pinned buffers in turns, so that the copy to the GPU and the one into a
-    buffer go on at the same time, in a stream of their own.
+    Commands are queued by whoever gives them, so that no thread has to wake up first. Weights go
+    through two pinned buffers in turns, so that the copy to the GPU and the one into a buffer go on
+    at the same time, in a stream and by a thread of their own.
 
     Attributes:
         x: rows that come in, pinned.
         inner: rows between the products of experts that are cut, pinned.
         out: rows that go out, pinned.
-        answers: to commands, and faults.
         uploaded_bytes: so far.
     """
 
     def __init__(self, gpu: Any, programs: ExpertPrograms) -> None:
-        """Starts the threads.
+        """Starts the thread.
 
         Args:
             gpu: the current one, as a context manager.
@@ -43,51 +66,105 @@ class Life:
             cuda.pinned_array((sizes.rows, width), np.float32)
             for width in (sizes.width, sizes.inner, sizes.width)
         )
-        self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self.uploaded_bytes = 0
         self._programs = programs
-        self._staging = [(cuda.pinned_array(PIECE_BYTES, np.uint8), cuda.event()) for _ in range(2)]
-        self._copying, self._computing = cuda.stream(), cuda.stream()
-        self._copier = Worker("edgerun-gpu-copies", gpu, self._fail)
-        self._multiplier = Worker("edgerun-gpu-products", gpu, self._fail)
+        self._context = Context()
+        self._staging = [(cuda.pinned_array(PIECE_BYTES, np.uint8), Mark()) for _ in range(2)]
+        self._copying, self._computing = Stream(), Stream()
+        self._faults: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._sent: deque[_Sent] = deque()
+        self._marks: list[Mark] = []  # that are not in use
+        self._last_s = 0.0  # when the command before was done
+        self._lock = threading.Lock()
+        self._copier = Worker("edgerun-gpu-copies", gpu, self._faults.put)
 
     def upload(self, at: int, source: U8, then: Callable[[float], None]) -> None:
         """Queues an upload to byte ``at`` of the slots; see ``Device.upload``."""
-        target = self._programs.memory[at : at + len(source)]
-        self._copier.do(lambda: self._upload(target, source, then))
+        self._copier.do(lambda: self._upload(at, source, then))
 
     def send(self, number: int, first: int, slots: Sequence[int], product: Product) -> None:
-        """Queues a command; see ``Device.send``."""
-        self._multiplier.do(lambda: self._multiply(number, first, slots, product))
+        """Queues a command; see ``Device.send``.
 
-    def close(self) -> None:
-        """Ends the threads; one that is stuck keeps the GPU's memory until it goes on."""
-        self._copier.close()
-        self._multiplier.close()
+        Raises:
+            DeviceError: the GPU takes none.
+        """
+        rows, now = slice(first, first + len(slots)), time.monotonic()
+        source = self.inner if product.op == SECOND else self.x
+        target = self.inner if product.op == FIRST else self.out
+        try:
+            with self._lock, self._context:
+                command = _Sent(number, now, self._mark(), self._mark())
+                command.begin.record(self._computing)
+                self._programs.run(
+                    source[rows], slots, target[rows], self._computing, product, first
+                )
+                command.end.record(self._computing)
+                self._sent.append(command)
+        except Exception as error:  # the driver's, or Numba's many
+            raise DeviceError(f"{type(error).__name__}: {error}") from error
 
-    def _fail(self, fault: str) -> None:
-        self.answers.put(Answer(0, fault=fault))
+    def answer(self, patience_s: float) -> Answer:
+        """Waits for the next answer; see ``Device.answer``."""
+        began = time.monotonic()
+        while True:
+            answer = self._answer()
+            if answer is not None:
+                return answer
+            waited = time.monotonic() - began
+            if waited > patience_s:
+                raise DeviceError(f"it did not answer within {patience_s:g} s")
+            time.sleep(0 if waited < EAGER_S else PAUSE_S)
 
-    def _upload(self, target: Any, source: U8, then: Callable[[float], None]) -> None:
+    def close(self) -> bool:
+        """Ends the thread; False if something is stuck, which needs the GPU's memory still."""
+        until = time.monotonic() + CLOSING_S
+        is_idle = self._copier.close()
+        try:
+            with self._context:
+                while (is_past := all(each.end.is_past() for each in list(self._sent))) is False:
+                    if time.monotonic() > until:
+                        break
+                    time.sleep(PAUSE_S)
+        except RuntimeError:
+            return is_idle  # what failed will not go on
+        return is_idle and is_past
+
+    def _answer(self) -> Answer | None:
+        """The next answer, if there is one already."""
+        if not self._faults.empty():
+            raise DeviceError(self._faults.get())
+        with self._lock:
+            if not self._sent:
+                return None
+            command = self._sent[0]
+            try:
+                with self._context:
+                    if not command.end.is_past():
+                        return None
+                    taken_s = command.end.seconds_after(command.begin)
+            except RuntimeError as error:
+                raise DeviceError(f"{type(error).__name__}: {error}") from error
+            self._sent.popleft()
+            self._marks += command.begin, command.end
+            began_s = max(command.sent_s, self._last_s)
+            self._last_s = began_s + taken_s
+            return Answer(command.number, self._last_s, began_s)
+
+    def _mark(self) -> Mark:
+        return self._marks.pop() if self._marks else Mark()
+
+    def _upload(self, at: int, source: U8, then: Callable[[float], None]) -> None:
         begin = time.monotonic()
         for index, start in enumerate(range(0, len(source), PIECE_BYTES)):
             piece = source[start : start + PIECE_BYTES]
             staging, copied = self._staging[index % 2]
-            copied.synchronize()  # what was in it is on the GPU
+            copied.wait()  # what was in it is on the GPU
             np.copyto(staging[: len(piece)], piece)
-            place = target[start : start + len(piece)]
-            place.copy_to_device(staging[: len(piece)], stream=self._copying)
+            self._copying.upload(self._programs.memory, staging[: len(piece)], at + start)
             copied.record(self._copying)
             self.uploaded_bytes += len(piece)
             if self._copier.is_closed:
                 return
-        self._copying.synchronize()
+        for _, copied in self._staging:
+            copied.wait()
         then(time.monotonic() - begin)
-
-    def _multiply(self, number: int, first: int, slots: Sequence[int], product: Product) -> None:
-        begin, rows = time.monotonic(), slice(first, first + len(slots))
-        source = self.inner if product.op == SECOND else self.x
-        target = self.inner if product.op == FIRST else self.out
-        self._programs.run(source[rows], slots, target[rows], self._computing, product)
-        self._computing.synchronize()
-        self.answers.put(Answer(number, time.monotonic(), begin))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -12,10 +11,11 @@ from numba import cuda
 from numpy.typing import NDArray
 
 from edgerun.offload.cuda.arithmetic import SIMULATED
-from edgerun.offload.cuda.forms import THREADS, TILE
+from edgerun.offload.cuda.forms import FEWEST, GROUPS, THREADS, THREADS_IN_ALL, TILE
 from edgerun.offload.cuda.kernels import make_gated, make_product
 from edgerun.offload.cuda.rounding import quantise
 from edgerun.offload.cuda.slots import Matrix
+from edgerun.offload.cuda.stream import Kernel, Stream
 from edgerun.offload.sharing.device import (
     ALL,
     F32,
@@ -26,11 +26,8 @@ from edgerun.offload.sharing.device import (
     Product,
 )
 
-# Numba's advice at every launch for few rows, of which there are no more.
-warnings.filterwarnings("ignore", message=".*Grid size .* GPU under-utilization")
-# Threads that share a row of a panel, and that round a row; the simulator starts one of the
-# system's for each.
-GROUPS, ROUNDING = (1, 1) if SIMULATED else (8, THREADS)
+# Threads that round a row; the simulator starts one of the system's for each.
+ROUNDING = 1 if SIMULATED else THREADS
 
 
 class _Rounded:
@@ -56,34 +53,50 @@ class ExpertPrograms:
     """
 
     def __init__(
-        self, sizes: DeviceSizes, matrices: Sequence[Matrix], activation: str, groups: int = GROUPS
+        self,
+        sizes: DeviceSizes,
+        matrices: Sequence[Matrix],
+        activation: str,
+        groups: int | None = None,
     ) -> None:
-        """Takes memory of the current GPU; kernels are compiled when they are first called.
+        """Takes memory of the current GPU, and compiles the kernels for it.
 
         Args:
             sizes: of slots and rows.
             matrices: gate, up and down.
             activation: of the gate.
-            groups: threads that share a row of a panel.
+            groups: threads that share a row of a panel; if left out, as many as are fastest.
         """
-        self._gate, self._up, self._down = matrices
-        self.sizes, rows, self._groups = sizes, sizes.rows, groups
+        self._gate, _, self._down = matrices
+        self.sizes, rows = sizes, sizes.rows
+        self._groups = groups or (1 if SIMULATED else 0)
         self.memory = cuda.device_array(sizes.slots * sizes.slot_bytes, np.uint8)
-        views = self.memory.view(np.int32), self.memory.view(np.float32)
-        self._slots = *views, sizes.slot_bytes // 4
         self._x = cuda.device_array((rows, sizes.width), np.float32)
         self._inner = cuda.device_array((rows, sizes.inner), np.float32)
         self._out = cuda.device_array((rows, sizes.width), np.float32)
-        self._rounded = [_Rounded(rows, matrix) for matrix in (self._gate, self._down)]
         self._tiles = cuda.device_array((rows, 3), np.int32)
         self._tiles_here = cuda.pinned_array((rows, 3), np.int32)
-        self._matrices = [cuda.to_device(matrix.words) for matrix in matrices]
-        self._quantise = cuda.jit(quantise)
-        self._gated = cuda.jit(make_gated(self._gate.form, activation))
-        self._product = cuda.jit(make_product(self._down.form))
+        before, between = (_Rounded(rows, matrix) for matrix in (self._gate, self._down))
+        gate, up, down = (cuda.to_device(matrix.words) for matrix in matrices)
+        slots = self.memory.view(np.int32), self.memory.view(np.float32), sizes.slot_bytes // 4
+        self._round_x = Kernel(quantise, _rounding(self._x, self._gate, before))
+        self._round_inner = self._round_x.bound_to(_rounding(self._inner, self._down, between))
+        first = *slots, gate, up, self._tiles, *before.arrays, self._inner
+        second = *slots, down, self._tiles, *between.arrays, self._out
+        gate_form, down_form = self._gate.form, self._down.form
+        self._first = {
+            tile: Kernel(make_gated(gate_form, activation, tile), first) for tile in GROUPS
+        }
+        self._second = {tile: Kernel(make_product(down_form, tile), second) for tile in GROUPS}
 
     def run(
-        self, x: F32, slots: Sequence[int], out: F32, stream: Any, product: Product = ALL
+        self,
+        x: F32,
+        slots: Sequence[int],
+        out: F32,
+        stream: Stream,
+        product: Product = ALL,
+        first: int = 0,
     ) -> None:
         """Queues the products of some rows; ``x`` and ``out`` must be pinned and stay.
 
@@ -93,44 +106,38 @@ class ExpertPrograms:
             out: gets what comes out, when the stream is there.
             stream: that it is queued in.
             product: what of the expert.
+            first: commands whose rows, counted from here, overlap must not be under way together.
         """
-        rows, tiles = len(slots), tiles_of(slots)
-        self._tiles_here[: len(tiles)] = tiles
-        self._tiles[: len(tiles)].copy_to_device(self._tiles_here[: len(tiles)], stream=stream)
-        source, target = self._x, self._out
-        if product.op == SECOND:
-            source = self._inner
-        source[:rows].copy_to_device(x, stream=stream)
+        tiles = tiles_of(slots)
+        tile = 1 if len(tiles) == len(slots) else TILE
+        here = self._tiles_here[first : first + len(tiles)]
+        here[:] = tiles
+        stream.upload(self._tiles, here)
+        stream.upload(self._inner if product.op == SECOND else self._x, x)
         if product.op != SECOND:
             panels = self._gate.panels if product.op == WHOLE else product.panels
-            self._first(panels, rows, len(tiles), stream)
-        if product.op == FIRST:
-            target = self._inner
-        else:
+            grid = panels, len(tiles)
+            stream.launch(self._round_x, (len(slots), 1), (ROUNDING, 1))
+            stream.launch(self._first[tile], grid, self._block(self._gate, tile, grid))
+        if product.op != FIRST:
             panels = self._down.panels if product.op == WHOLE else product.panels
-            self._second(panels, rows, len(tiles), stream)
-        target[:rows].copy_to_host(out, stream=stream)
+            grid = panels, len(tiles)
+            stream.launch(self._round_inner, (len(slots), 1), (ROUNDING, 1))
+            stream.launch(self._second[tile], grid, self._block(self._down, tile, grid))
+        stream.download(out, self._inner if product.op == FIRST else self._out)
 
-    def _first(self, panels: int, rows: int, tiles: int, stream: Any) -> None:
-        """Gate and up projection: from ``_x`` to the first panels of ``_inner``."""
-        self._round(self._x, self._gate, self._rounded[0], rows, stream)
-        gate, up, _ = self._matrices
-        threads = self._gate.form.height, self._groups
-        self._gated[(panels, tiles), threads, stream](
-            *self._slots, gate, up, self._tiles, *self._rounded[0].arrays, self._inner
-        )
+    def _block(self, matrix: Matrix, tile: int, grid: tuple[int, int]) -> tuple[int, int]:
+        """Threads of a block."""
+        height, most = matrix.form.height, GROUPS[tile]
+        if self._groups or tile > 1:
+            return height, self._groups or most
+        return height, min(most, max(FEWEST, THREADS_IN_ALL // (height * grid[0] * grid[1])))
 
-    def _second(self, panels: int, rows: int, tiles: int, stream: Any) -> None:
-        """Down projection: from ``_inner`` to the first panels of ``_out``."""
-        self._round(self._inner, self._down, self._rounded[1], rows, stream)
-        threads = self._down.form.height, self._groups
-        self._product[(panels, tiles), threads, stream](
-            *self._slots, self._matrices[2], self._tiles, *self._rounded[1].arrays, self._out
-        )
 
-    def _round(self, x: Any, matrix: Matrix, rounded: _Rounded, rows: int, stream: Any) -> None:
-        shape = matrix.block, matrix.blocks, int(matrix.by_row)
-        self._quantise[rows, ROUNDING, stream](x, matrix.width, *rounded.arrays, *shape)
+def _rounding(x: Any, matrix: Matrix, rounded: _Rounded) -> tuple[Any, ...]:
+    """Arguments of ``quantise``."""
+    shape = matrix.block, matrix.blocks, int(matrix.by_row)
+    return (x, matrix.width, *rounded.arrays, *shape)
 
 
 def tiles_of(slots: Sequence[int]) -> NDArray[np.int32]:

@@ -8,21 +8,23 @@ import numpy as np
 from numba import cuda, float32, int32
 
 from edgerun.offload.cuda.arithmetic import dot4, fma, multiply
-from edgerun.offload.cuda.forms import BLOCKS, CODES, SCALES, STAGE, TILE, WORDS, Form
+from edgerun.offload.cuda.forms import BLOCKS, CODES, SCALES, STAGE, WORDS, Form
 
 
-def scaled_sums(form: Form) -> Any:
-    """The function that makes the sums.
+def scaled_sums(form: Form, tile: int) -> Any:
+    """The function that makes the sums of tiles of at most so many rows.
 
     A thread gets those of its row of the panel and of every n-th row of the tile, in ``results``;
-    ``totals`` and ``factors`` are shared memory.
+    ``totals`` and ``factors`` are shared memory. With tiles of one row loops over rows end at a
+    constant, and what a thread has of it stays in registers; with more of them that is slower.
     """
-    return _by_row(form) if form.row_scale else _by_block(form)
+    return _by_row(form, tile) if form.row_scale else _by_block(form, tile)
 
 
-def _by_block(form: Form) -> Any:
+def _by_block(form: Form, tile: int) -> Any:
     """Blocks with scales, added up in their order."""
-    add_words, height, zero = _add_words(form), form.height, _zero_point(form)
+    add_words, height, zero = _add_words(form, tile), form.height, _zero_point(form)
+    stage, is_single = STAGE[tile], tile == 1
 
     @cuda.jit(device=True, inline="always")
     def by_block(  # type: ignore[no-untyped-def]
@@ -34,22 +36,23 @@ def _by_block(form: Form) -> Any:
         in_block = matrix[WORDS] // blocks
         at = base + matrix[CODES] + panel * matrix[WORDS] * height + r
         scale_at = base + matrix[SCALES] + panel * blocks * height + r
-        local = cuda.local.array(TILE, int32)
-        for row in range(TILE):
+        local = cuda.local.array(tile, int32)
+        last = 1 if is_single else count
+        for row in range(tile):
             results[row] = float32(0)
-        for start in range(0, blocks, STAGE):
-            end = min(start + STAGE, blocks)
+        for start in range(0, blocks, stage):
+            end = min(start + stage, blocks)
             for block in range(start + group, end, groups):
-                for row in range(count):
+                for row in range(last):
                     local[row] = int32(-zero * sums[first + row, block])
                 begin = block * in_block
                 add_words(words, at, codes, begin, begin + in_block, 1, first, count, local)
                 scale = floats[scale_at + block * height]
-                for row in range(count):
+                for row in range(last):
                     totals[row, block - start, r] = local[row]
                     factors[row, block - start, r] = multiply(scale, scales[first + row, block])
             cuda.syncthreads()
-            for row in range(group, count, groups):
+            for row in range(group, last, groups):
                 total = results[row]
                 for block in range(end - start):
                     value = float32(totals[row, block, r])
@@ -60,9 +63,10 @@ def _by_block(form: Form) -> Any:
     return by_block
 
 
-def _by_row(form: Form) -> Any:
+def _by_row(form: Form, tile: int) -> Any:
     """Rows with one scale: one integer sum."""
-    add_words, height, zero = _add_words(form), form.height, _zero_point(form)
+    add_words, height, zero = _add_words(form, tile), form.height, _zero_point(form)
+    is_single = tile == 1
 
     @cuda.jit(device=True, inline="always")
     def by_row(  # type: ignore[no-untyped-def]
@@ -72,18 +76,19 @@ def _by_row(form: Form) -> Any:
         codes, scales, sums = rounded
         panel = cuda.blockIdx.x
         at = base + matrix[CODES] + panel * matrix[WORDS] * height + r
-        local = cuda.local.array(TILE, int32)
-        for row in range(count):
+        local = cuda.local.array(tile, int32)
+        last = 1 if is_single else count
+        for row in range(last):
             codes_sum = int32(0)
             for block in range(group, matrix[BLOCKS], groups):
                 codes_sum += sums[first + row, block]
             local[row] = int32(-zero * codes_sum)
         add_words(words, at, codes, group, matrix[WORDS], groups, first, count, local)
-        for row in range(count):
+        for row in range(last):
             totals[row, group, r] = local[row]
         cuda.syncthreads()
         scale = floats[base + matrix[SCALES] + panel * height + r]
-        for row in range(group, count, groups):
+        for row in range(group, last, groups):
             total = int32(0)
             for other in range(groups):
                 total += totals[row, other, r]
@@ -98,9 +103,9 @@ def _zero_point(form: Form) -> int:
     return 0 if form.bits == 8 else 1 << (form.bits - 1)
 
 
-def _add_words(form: Form) -> Any:
+def _add_words(form: Form, tile: int) -> Any:
     """The function that adds products of some words of a row to integer sums of a tile."""
-    height, planes = form.height, 8 // form.bits
+    height, planes, is_single = form.height, 8 // form.bits, tile == 1
     shift, mask = (
         np.int32(form.bits % 8),
         np.uint32(0x01010101 * ((1 << form.bits) - 1)).view(np.int32),
@@ -116,7 +121,7 @@ def _add_words(form: Form) -> Any:
             stored = words[at + word * height] ^ signs
             for place in range(word * planes, (word + 1) * planes):
                 four = stored & mask
-                for row in range(count):
+                for row in range(1 if is_single else count):
                     sums[row] = dot4(four, codes[first + row, place], sums[row])
                 stored = stored >> shift
 

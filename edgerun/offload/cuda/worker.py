@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from edgerun.offload.sharing.device import DeviceError
+
 CLOSING_S = 1.0  # that closing waits for what is under way
 
 
@@ -45,4 +47,5 @@ class Worker:
                 while (job := self._jobs.get()) is not None and not self.is_closed:
                     job()
         except Exception as error:  # belongs to whoever waits for an answer
-            self._fail(f"{type(error).__name__}: {error}")
+            said = isinstance(error, DeviceError)
+            self._fail(str(error) if said else f"{type(error).__name__}: {error}")

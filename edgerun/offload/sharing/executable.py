@@ -29,6 +29,7 @@ from edgerun.state import Batch, SequenceStore
 
 CHECK_EVERY = 64  # layers; of one of these a result is computed here, too
 TEST_ROWS = 3
+LARGEST = np.finfo(np.float32).max
 
 
 @dataclass
@@ -170,7 +171,7 @@ class SharedLayer(Executable):
             return np.zeros_like(x)
         plan = self._plan(places)
         results = np.empty((len(places.rows), x.shape[1]), np.float32)
-        cut, here, busy = plan.cut, np.setdiff1d(places.active, plan.there), Busy()
+        cut, here, busy = plan.cut, places.others(plan.there), Busy()
         begin = time.monotonic()
         if cut is not None:
             rows_cut = x[places.rows[cut.places]]
@@ -207,7 +208,8 @@ class SharedLayer(Executable):
         schedule, parts, planned_s, may_cut = self._divide(costs, room, len(places.of_row))
         there = places.active[schedule.order]
         scores = np.zeros(self._layer.experts)
-        np.maximum.at(scores, places.experts, np.abs(np.nan_to_num(places.weights)))
+        sizes = np.fmax(np.abs(places.weights), 0.0)  # of what is no number 0
+        np.maximum.at(scores, places.experts, np.minimum(sizes, LARGEST))
         step = Step(number, tuple(places.active.tolist()), tuple(scores[places.active].tolist()))
         session.admit(step, there.tolist())
         cached, cut = there[is_cached[schedule.order]], None
@@ -283,7 +285,7 @@ class SharedLayer(Executable):
         rows = x[places.rows[taken]]
         results[taken] = self._layer.multiply(rows, places.experts[taken], cache)
         end = time.monotonic()
-        self._estimates.cpu.observe(places.counts[np.isin(places.active, here)], end - begin)
+        self._estimates.cpu.observe(places.counts_of(here), end - begin)
         return end
 
     def _collect(
@@ -310,7 +312,7 @@ class SharedLayer(Executable):
             busy.upload_s += command.upload_s
             busy.device_s += answer.ended_s - answer.began_s
             if command.slots:
-                counts = places.counts[np.isin(places.active, command.experts)]
+                counts = places.counts_of(command.experts)
                 estimates.device.observe(counts, answer.ended_s - answer.began_s)
                 late_s = answer.began_s - begin - busy.upload_s
                 if not command.upload_s:

@@ -17,6 +17,7 @@ from edgerun.backends.base import Shape
 from edgerun.offload.cuda import CudaBackend, twins
 from edgerun.offload.cuda.programs import ExpertPrograms
 from edgerun.offload.cuda.slots import matrices_of
+from edgerun.offload.cuda.stream import Mark, Stream
 from edgerun.offload.sharing.device import DeviceSizes
 from edgerun.state import SequenceStore
 from tests.offload.cuda.simulator import hurry
@@ -30,6 +31,13 @@ CASES = [
     Case("int2", "int8_block", 544, 16, block=32, groups=3),  # more blocks than wait at a time
     Case("ternary", "int8_row", 160, 48, rows=9, groups=2),  # more rows than a tile
 ]
+
+
+def finish(stream: Stream) -> None:
+    """Waits for what is queued."""
+    mark = Mark()
+    mark.record(stream)
+    mark.wait()
 
 
 def differing_bits(case: Case) -> int:
@@ -48,7 +56,9 @@ def differing_bits(case: Case) -> int:
         start = number * sizes.slot_bytes
         programs.memory[start : start + sizes.slot_bytes].copy_to_device(slot)
     out = np.zeros_like(x)
-    programs.run(x, experts.tolist(), out, cuda.stream())
+    stream = Stream()
+    programs.run(x, experts.tolist(), out, stream)
+    finish(stream)
     layer.close()
     cpu.close()
     assert np.abs(out[0]).max() > 0

@@ -14,7 +14,7 @@ from typing import Any
 from numba import float32, int32, int64
 from numba.cuda import compile_ptx
 
-from edgerun.offload.cuda.forms import Form
+from edgerun.offload.cuda.forms import TILE, Form
 from edgerun.offload.cuda.kernels import make_gated, make_product
 from edgerun.offload.cuda.rounding import quantise
 
@@ -32,9 +32,10 @@ def kernels() -> Iterator[tuple[str, Callable[..., None], tuple[Any, ...]]]:
         (4, False, "clamped_swiglu"),
         (8, False, "relu2"),
     ):
-        form = Form(bits, row_scale, 16)
-        yield "product", make_product(form), (*SLOTS, MATRIX, I32, *ROUNDED, F32)
-        yield "gated", make_gated(form, activation), (*SLOTS, MATRIX, MATRIX, I32, *ROUNDED, F32)
+        form, tile = Form(bits, row_scale, 16), 1 if bits == 4 else TILE
+        product, gated = make_product(form, tile), make_gated(form, activation, tile)
+        yield "product", product, (*SLOTS, MATRIX, I32, *ROUNDED, F32)
+        yield "gated", gated, (*SLOTS, MATRIX, MATRIX, I32, *ROUNDED, F32)
 
 
 def fusible(text: str) -> int:

@@ -20,6 +20,7 @@ def test_all_steps_run_in_the_simulator_and_are_called_simulated() -> None:
         "a small copy",
         "launch of a kernel",
         *["an expert of 0.00 MB"] * 2,
+        "2 experts of 0.00 MB",
         *["a layer"] * 2,
         *["bundle"] * 2,
         begins[-1],

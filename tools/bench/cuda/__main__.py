@@ -118,7 +118,9 @@ def copies(options: argparse.Namespace) -> dict[str, float]:
     """Bytes a second to the GPU, and what a copy costs besides."""
     from numba import cuda
 
-    target, stream = cuda.device_array(options.copy_bytes, np.uint8), cuda.stream()
+    from edgerun.offload.cuda.stream import Mark, Stream
+
+    target, stream, mark = cuda.device_array(options.copy_bytes, np.uint8), Stream(), Mark()
     seen = {}
     for name, source in (
         ("pinned", cuda.pinned_array(options.copy_bytes, np.uint8)),
@@ -127,8 +129,9 @@ def copies(options: argparse.Namespace) -> dict[str, float]:
         source[:] = 1
 
         def copy(nbytes: int, source: Any = source) -> None:
-            target[:nbytes].copy_to_device(source[:nbytes], stream=stream)
-            stream.synchronize()
+            stream.upload(target, source[:nbytes])
+            mark.record(stream)
+            mark.wait()
 
         seen[name] = options.copy_bytes / seconds_of(lambda: copy(len(target)), options.repeats)
         say(f"copy to the GPU, {name}: {seen[name] / 1e9:.2f} GB/s")
@@ -143,16 +146,19 @@ def launches(options: argparse.Namespace) -> dict[str, float]:
     """Seconds to launch a kernel that does nothing: alone, and one of many."""
     from numba import cuda
 
-    @cuda.jit
+    from edgerun.offload.cuda.stream import Kernel, Mark, Stream
+
     def nothing(x):  # type: ignore[no-untyped-def]
         return
 
-    x, stream, many = cuda.device_array(1, np.float32), cuda.stream(), 10
+    kernel = Kernel(nothing, (cuda.device_array(1, np.float32),))
+    stream, mark, many = Stream(), Mark(), 10
 
     def launch(count: int) -> None:
         for _ in range(count):
-            nothing[1, 1, stream](x)
-        stream.synchronize()
+            stream.launch(kernel, (1, 1), (1, 1))
+        mark.record(stream)
+        mark.wait()
 
     alone, of_many = (
         seconds_of(partial(launch, count), options.repeats) / count for count in (1, many)
@@ -162,36 +168,51 @@ def launches(options: argparse.Namespace) -> dict[str, float]:
 
 
 def products(options: argparse.Namespace) -> dict[str, float]:
-    """Seconds of an expert at some rows, on the GPU and on the processor."""
+    """Seconds of experts at some rows on the GPU: one expert, and as many as a token has.
+
+    Of these an expert each a row; no expert follows itself, so that caches do not hold it.
+    """
     from numba import cuda
 
     from edgerun.offload.cuda.programs import ExpertPrograms
     from edgerun.offload.cuda.slots import matrices_of
+    from edgerun.offload.cuda.stream import Mark, Stream
 
-    most, graph, cpu = max(options.rows), layer(options), CpuBackend()
+    most, graph, cpu = max(*options.rows, options.top_k), layer(options), CpuBackend()
     (node,), seen = graph.nodes, {}
     first = Layer.of(0, node, graph, Shape.of(most), cpu, CompileOptions(STATE))
     nbytes, matrices = first.layout.nbytes, matrices_of(first.layout, node.attrs["activations"])
     sizes = DeviceSizes(nbytes, first.experts, most, options.hidden, options.width)
-    programs, stream = ExpertPrograms(sizes, matrices, node.attrs["activation"]), cuda.stream()
+    programs, stream = ExpertPrograms(sizes, matrices, node.attrs["activation"]), Stream()
     for number, slot in enumerate(first.slots):
-        programs.memory[number * nbytes : (number + 1) * nbytes].copy_to_device(slot)
+        stream.upload(programs.memory, slot, number * nbytes)
     x = cuda.pinned_array((most, options.hidden), np.float32)
-    out, slots = cuda.pinned_array(x.shape, np.float32), iter(range(1 << 30))
-    x[:] = 1
-    for rows in sorted(options.rows):
+    out, numbers = cuda.pinned_array(x.shape, np.float32), iter(range(1 << 30))
+    x[:] = np.random.default_rng(0).standard_normal(x.shape)
+    begin, end = Mark(), Mark()
 
-        def multiply(rows: int = rows) -> None:
-            programs.run(x[:rows], [next(slots) % first.experts] * rows, out[:rows], stream)
-            stream.synchronize()
+    def multiply(rows: int, experts: int) -> float:
+        chosen = [next(numbers) % first.experts for _ in range(experts)]
+        slots = sorted(chosen * (rows // experts))
+        begin.record(stream)
+        programs.run(x[:rows], slots, out[:rows], stream)
+        end.record(stream)
+        end.wait()
+        return end.seconds_after(begin)
 
-        seconds = seen[f"device {rows}"] = seconds_of(multiply, options.repeats)
-        say(f"an expert of {nbytes / 1e6:.2f} MB, {rows} rows: {1e6 * seconds:.0f} us, "
-            f"{nbytes / seconds / 1e9:.1f} GB/s")  # fmt: skip
+    for rows, experts in [*((rows, 1) for rows in sorted(options.rows)), (options.top_k,) * 2]:
+        seconds = seconds_of(partial(multiply, rows, experts), options.repeats)
+        of_gpu = statistics.median(multiply(rows, experts) for _ in range(options.repeats))
+        what = "an expert" if experts == 1 else f"{experts} experts"
+        say(f"{what} of {nbytes / 1e6:.2f} MB, {rows} rows: {1e6 * seconds:.0f} us, of which "
+            f"the GPU {1e6 * of_gpu:.0f}, {experts * nbytes / seconds / 1e9:.1f} GB/s")  # fmt: skip
+        if experts == 1:
+            seen[f"device {rows}"] = seconds
+    seen["token_s"], seen["token_bytes"] = seconds, options.top_k * nbytes
     first.close()
     cpu.close()
     weights = 3 * options.hidden * options.width
-    return {**seen, "nbytes": nbytes, "weights": weights, "few": min(options.rows), "many": most}
+    return {**seen, "nbytes": nbytes, "weights": weights, "many": max(options.rows)}
 
 
 def makespans(rows: int, options: argparse.Namespace) -> str:
@@ -249,12 +270,12 @@ def profile_of(seen: dict[str, float], title: str, *, is_simulated: bool) -> Pro
         basis = "measured" if is_seen else "assumed"
         return Figure(value, basis, source, date.today().isoformat())  # type: ignore[arg-type]
 
-    few, many = seen[f"device {seen['few']:.0f}"], seen[f"device {seen['many']:.0f}"]
+    many = seen[f"device {seen['many']:.0f}"]
     return Profile(
         title=f"simulated: {title}" if is_simulated else title,
         cpu_read_bytes_s=figure(50e9, "not looked at here", is_seen=False),
         cpu_macs_s=figure(400e9, "not looked at here", is_seen=False),
-        device_read_bytes_s=figure(seen["nbytes"] / few),
+        device_read_bytes_s=figure(seen["token_bytes"] / seen["token_s"]),
         device_macs_s=figure(seen["many"] * seen["weights"] / many),
         product_s=figure(seen["launch_s"]),
         link_bytes_s=figure(seen["pinned"]),

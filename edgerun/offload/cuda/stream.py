@@ -1,0 +1,17 @@
+"""Copies and kernels that a GPU does in order: the driver's, or their twins in the simulator.
+
+Both modules have ``Kernel``, ``Mark``, ``Stream`` and ``Context``, of the same signatures.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgerun.offload.cuda.arithmetic import SIMULATED
+
+if TYPE_CHECKING or not SIMULATED:
+    from edgerun.offload.cuda.driver_stream import Context, Kernel, Mark, Stream
+else:
+    from edgerun.offload.cuda.simulated_stream import Context, Kernel, Mark, Stream
+
+__all__ = ["Context", "Kernel", "Mark", "Stream"]
