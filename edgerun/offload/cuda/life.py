@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda
 
 from edgerun.offload.cuda.programs import ExpertPrograms
-from edgerun.offload.cuda.stream import Context, Mark, Stream
+from edgerun.offload.cuda.streams import Context, Mark, Stream
 from edgerun.offload.cuda.worker import CLOSING_S, Worker
 from edgerun.offload.sharing.device import FIRST, SECOND, U8, Answer, DeviceError, Product
 

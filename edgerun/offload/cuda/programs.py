@@ -15,7 +15,7 @@ from edgerun.offload.cuda.forms import FEWEST, GROUPS, THREADS, THREADS_IN_ALL, 
 from edgerun.offload.cuda.kernels import make_gated, make_product
 from edgerun.offload.cuda.rounding import quantise
 from edgerun.offload.cuda.slots import Matrix
-from edgerun.offload.cuda.stream import Kernel, Stream
+from edgerun.offload.cuda.streams import Kernel, Stream
 from edgerun.offload.sharing.device import (
     ALL,
     F32,

@@ -17,7 +17,7 @@ from edgerun.backends.base import Shape
 from edgerun.offload.cuda import CudaBackend, twins
 from edgerun.offload.cuda.programs import ExpertPrograms
 from edgerun.offload.cuda.slots import matrices_of
-from edgerun.offload.cuda.stream import Mark, Stream
+from edgerun.offload.cuda.streams import Mark, Stream
 from edgerun.offload.sharing.device import DeviceSizes
 from edgerun.state import SequenceStore
 from tests.offload.cuda.simulator import hurry

@@ -118,7 +118,7 @@ def copies(options: argparse.Namespace) -> dict[str, float]:
     """Bytes a second to the GPU, and what a copy costs besides."""
     from numba import cuda
 
-    from edgerun.offload.cuda.stream import Mark, Stream
+    from edgerun.offload.cuda.streams import Mark, Stream
 
     target, stream, mark = cuda.device_array(options.copy_bytes, np.uint8), Stream(), Mark()
     seen = {}
@@ -146,7 +146,7 @@ def launches(options: argparse.Namespace) -> dict[str, float]:
     """Seconds to launch a kernel that does nothing: alone, and one of many."""
     from numba import cuda
 
-    from edgerun.offload.cuda.stream import Kernel, Mark, Stream
+    from edgerun.offload.cuda.streams import Kernel, Mark, Stream
 
     def nothing(x):  # type: ignore[no-untyped-def]
         return
@@ -176,7 +176,7 @@ def products(options: argparse.Namespace) -> dict[str, float]:
 
     from edgerun.offload.cuda.programs import ExpertPrograms
     from edgerun.offload.cuda.slots import matrices_of
-    from edgerun.offload.cuda.stream import Mark, Stream
+    from edgerun.offload.cuda.streams import Mark, Stream
 
     most, graph, cpu = max(*options.rows, options.top_k), layer(options), CpuBackend()
     (node,), seen = graph.nodes, {}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from edgerun.offload.cuda.arithmetic import SIMULATED
 
 if TYPE_CHECKING or not SIMULATED:
-    from edgerun.offload.cuda.driver_stream import Context, Kernel, Mark, Stream
+    from edgerun.offload.cuda.streams.driver import Context, Kernel, Mark, Stream
 else:
-    from edgerun.offload.cuda.simulated_stream import Context, Kernel, Mark, Stream
+    from edgerun.offload.cuda.streams.simulated import Context, Kernel, Mark, Stream
 
 __all__ = ["Context", "Kernel", "Mark", "Stream"]

@@ -1,4 +1,4 @@
-"""What ``driver_stream.py`` has, in Numba's simulator, which does everything at once."""
+"""What ``driver.py`` has, in Numba's simulator, which does everything at once."""
 
 from __future__ import annotations
 
