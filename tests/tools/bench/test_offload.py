@@ -150,6 +150,9 @@ def test_profiles_say_where_each_figure_is_from() -> None:
     for profile in profiles().values():
         assert {figure.basis for figure in profile.figures().values()} == {"assumed"}
         assert len(profile.figures()) == 8
+    for path in FOLDER.glob("measured/*.json"):
+        figures = Profile.read(path).figures()
+        assert [figures[name].basis for name in ("link_bytes_s", "product_s")] == ["measured"] * 2
 
 
 @pytest.mark.parametrize(

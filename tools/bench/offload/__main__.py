@@ -5,7 +5,7 @@
     python -m tools.bench.offload --trace FILE --models NAME
 
 Devices are the files in ``profiles/``; each figure in them says where it is from, and none of
-those that are committed was measured. Models have their true shapes, int4 weights, and made-up
+these was measured. One that was is in ``profiles/measured/``, for ``--devices FILE``. Models have their true shapes, int4 weights, and made-up
 traces (``tools/bench/synthetic_trace.py``), or a real one of ``edgerun trace``. A figure is the
 time of a step of so many tokens, in ms, over all layers: the experts, event by event, and the
 attention between them on the device. ``bound`` is what no division of the same experts with the
