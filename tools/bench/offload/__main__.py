@@ -4,13 +4,14 @@
         [--rows 1] [--recall R1 R2 R3] [--zipf 0.6] [--reuse 0.3] [--json]
     python -m tools.bench.offload --trace FILE --models NAME
 
-Devices are the files in ``profiles/``; each figure in them says where it is from, and none of
-these was measured. One that was is in ``profiles/measured/``, for ``--devices FILE``. Models have their true shapes, int4 weights, and made-up
-traces (``tools/bench/synthetic_trace.py``), or a real one of ``edgerun trace``. A figure is the
-time of a step of so many tokens, in ms, over all layers: the experts, event by event, and the
-attention between them on the device. ``bound`` is what no division of the same experts with the
-same cache could fall below. Rules and their sources: ``rules.py``. With ``--recall`` experts of
-the next layers are uploaded beforehand where the link idles, guesses finding that share of them.
+Devices are the files in ``profiles/``; each figure in them says where it is from, and none of these
+was measured. One that was is in ``profiles/measured/``, for ``--devices FILE``. Models have their
+true shapes, int4 weights, and made-up traces (``tools/bench/synthetic_trace.py``), or a real one of
+``edgerun trace``. A figure is the time of a step of so many tokens, in ms, over all layers: the
+experts, event by event, and the attention between them on the device. ``bound`` is what no division
+of the same experts with the same cache could fall below. Rules and their sources: ``rules.py``.
+With ``--recall`` experts of the next layers are uploaded beforehand where the link idles, guesses
+finding that share of them.
 """
 
 from __future__ import annotations
