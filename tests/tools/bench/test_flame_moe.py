@@ -153,12 +153,19 @@ def test_a_parquet_file_of_the_documented_form_becomes_a_trace(
     short = [each[:5] for each in contents[3][0]]
     write(3, scores=arrow.array(short), indices=arrow.array(list(contents[3][1])))
     assert run("--force") == 1
-    write(3, scores=arrow.array([0.5, 0.25]), indices=arrow.array([1, 2]))
-    assert run("--force") == 1
+    lists = {"scores": [[*contents[3][0][0].tolist()]], "indices": [[*range(TOP_K)]]}
+    for name, values in (
+        ("scores", arrow.array([0.5])),
+        ("scores", arrow.array([["a"] * TOP_K])),
+        ("indices", arrow.array([[0.5, *range(1, TOP_K)]])),
+        ("indices", arrow.array([[None, *range(1, TOP_K)]])),
+        ("indices", arrow.array([[1 << 16, *range(1, TOP_K)]])),
+    ):
+        write(3, **{each: arrow.array(of) for each, of in lists.items()} | {name: values})
+        assert run("--force") == 1
     (path / "layer_03.parquet").write_bytes(b"PAR1 and no more")
     assert run("--force") == 1
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 6
     for line, part in zip(
         said,
         (
@@ -166,7 +173,11 @@ def test_a_parquet_file_of_the_documented_form_becomes_a_trace(
             f"ends before token {TOKENS}",
             "has no column 'scores'",
             f"other than {TOP_K} experts",
-            "a number for each token",
+            "double in the column 'scores'",
+            "string> in the column 'scores'",
+            "double> in the column 'indices'",
+            "lacks some of its numbers",
+            "experts beyond 0 to 63",
             "as Parquet",
         ),
         strict=True,

@@ -9,7 +9,7 @@ import pytest
 
 from edgerun_export.pipeline import export
 from tools.bench import random_model
-from tools.bench.formats.__main__ import MIXES, OTHER, PLAIN, bundle_options, mixed, ratios
+from tools.bench.formats.__main__ import MIXES, OTHER, PLAIN, bundle_options, main, mixed, ratios
 
 CONFIG = {
     "hidden_size": 64,
@@ -49,3 +49,13 @@ def test_what_takes_longer_is_slower_than_expected():
     assert table[f"{PLAIN} and {OTHER} mixed, {mix}", "reply"] == [pytest.approx(4 / 5)]
     assert table[f"{OTHER} with zero points", "prompt"] == [1.0]
     assert len(table) == 2 * (2 + len(MIXES))
+
+
+@pytest.mark.parametrize("given", ["--layers 0", "--layers -1", "--rounds 1", "--prompt 0"])
+def test_numbers_too_small_are_refused(
+    given: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("sys.argv", ["formats", *given.split()])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--rounds must be 2 or more, the other numbers 1 or more" in capsys.readouterr().err

@@ -83,8 +83,10 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=128, help="tokens of a prompt")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
-    if min(given.rounds - 1, given.tokens, given.prompt, given.threads) < 1:
-        parser.error("--rounds must be 2 or more; --tokens, --prompt and --threads 1 or more")
+    rest = [given.tokens, given.prompt, given.threads]
+    rest += [] if given.layers is None else [given.layers]
+    if min(given.rounds - 1, *rest) < 1:
+        parser.error("--rounds must be 2 or more, the other numbers 1 or more")
     config = {**random_model.PRESETS[given.model], "vocab_size": VOCABULARY}
     if given.layers:
         config["num_hidden_layers"] = given.layers

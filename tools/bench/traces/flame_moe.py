@@ -30,11 +30,12 @@ from edgerun.offload.trace_file import CHOICE, Trace, check_output, write_trace
 
 EXPERTS, TOP_K = 64, 6
 TOKENS = 8192  # of 52,428,800, which would be 10 GB of ours
-COLUMNS = ("scores", "indices")
+COLUMNS = {"scores": "floating", "indices": "integer"}  # and what they are lists of
 LAYER_FILE = re.compile(r"layer_(\d{2,3})\.parquet")
 ROUNDING = 2**-11  # of a float16, relative: as much may a score exceed the one before
 
-Rows: TypeAlias = tuple[NDArray[np.float16], NDArray[np.int16]]  # both [tokens, TOP_K]
+# Both [tokens, TOP_K]: whatever floating and whole numbers a file has.
+Rows: TypeAlias = tuple[NDArray[np.floating[Any]], NDArray[np.integer[Any]]]
 
 
 def main() -> int:
@@ -128,15 +129,22 @@ def read_parquet(path: Path, skip: int, tokens: int) -> Rows:
         InputError: it is no such file, or ends before these tokens.
     """
     try:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import ArrowException, parquet, types
     except ImportError as error:
         raise InputError("to read Parquet takes pyarrow: `pip install pyarrow`") from error
     batches: list[Any] = []
     try:
         with parquet.ParquetFile(path) as file:
-            missing = [name for name in COLUMNS if name not in file.schema_arrow.names]
-            if missing:
-                raise InputError(f"{path} has no column {missing[0]!r}: it is no file of a layer")
+            for name, numbers in COLUMNS.items():
+                if name not in file.schema_arrow.names:
+                    raise InputError(f"{path} has no column {name!r}: it is no file of a layer")
+                kind = file.schema_arrow.field(name).type
+                is_list = types.is_list(kind) or types.is_fixed_size_list(kind)
+                if not is_list or not getattr(types, f"is_{numbers}")(kind.value_type):
+                    raise InputError(
+                        f"{path} has {kind} in the column {name!r}, where lists of {TOP_K} "
+                        f"{numbers} numbers were expected"
+                    )
             count = 0
             for batch in file.iter_batches(columns=list(COLUMNS)):
                 batches.append(batch)
@@ -149,25 +157,27 @@ def read_parquet(path: Path, skip: int, tokens: int) -> Rows:
     scores, experts = (column[skip : skip + tokens] for column in columns)
     if not len(scores):
         raise InputError(f"{path} ends before token {skip}")
-    return scores.astype(np.float16), experts.astype(np.int16)
+    return scores, experts
 
 
 def _column(path: Path, chunks: list[Any]) -> NDArray[Any]:
     """Lists of ``TOP_K`` numbers as a matrix."""
     from pyarrow.compute import list_value_length
 
-    is_list = all(hasattr(chunk, "flatten") for chunk in chunks)
-    if not is_list:
-        raise InputError(f"{path} has a number for each token, where {TOP_K} were expected")
-    flat = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in chunks]
+    flat = [chunk.flatten() for chunk in chunks]
     rows = sum(map(len, chunks))
     lengths = {each for chunk in chunks for each in list_value_length(chunk).unique().to_pylist()}
     if not rows or lengths != {TOP_K}:
         raise InputError(f"{path} has tokens that go to other than {TOP_K} experts, or has none")
-    return np.concatenate(flat).reshape(rows, TOP_K)
+    if any(each.null_count for each in flat):
+        raise InputError(f"{path} lacks some of its numbers: it is no trace of FLAME-MoE")
+    numbers = [each.to_numpy(zero_copy_only=False) for each in flat]
+    return np.concatenate(numbers).reshape(rows, TOP_K)
 
 
-def check_rows(path: Path, scores: NDArray[np.float16], experts: NDArray[np.int16]) -> None:
+def check_rows(
+    path: Path, scores: NDArray[np.floating[Any]], experts: NDArray[np.integer[Any]]
+) -> None:
     """Compares what was read with what is documented of it.
 
     Raises:
