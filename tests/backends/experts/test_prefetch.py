@@ -257,6 +257,18 @@ def test_a_norm_that_is_zero_somewhere_does_not_matter() -> None:
     assert there.guess(row, here) == [1, 2]
 
 
+def test_gates_that_are_replaced_are_not_taken_for_those_that_follow() -> None:
+    """As another program is compiled for other rows, its gates may lie where the last ones lay."""
+    rng = np.random.default_rng(0)
+    weight, row = rng.standard_normal((9, 12), np.float32), rng.standard_normal(12, np.float32)
+    there = Gate(weight, None, np.ones(12, np.float32), 3)
+    for _ in range(20):
+        here = Gate(weight, None, rng.uniform(0.01, 2, 12).astype(np.float32), 3)
+        assert here.norm is not None
+        logits = weight @ (row / here.norm)
+        assert there.guess(row, here) == np.argsort(-logits, kind="stable")[:3].tolist()
+
+
 def test_a_batch_that_needs_most_of_a_layer_wishes_for_all_of_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -289,6 +301,18 @@ def test_a_guess_that_fails_ends_the_run_and_no_reader(monkeypatch: pytest.Monke
     with stream.run():
         stream._ring()
     stream.close()
+
+
+def test_readers_ask_for_short_turns_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    askers: list[str] = []
+    ask = "edgerun.backends.cpu.experts.stream.take_short_turns"
+    monkeypatch.setattr(ask, lambda: askers.append(threading.current_thread().name))
+    stream = ExpertStream(ExpertMemory(1024, ScanResistant), slots=4, slot_bytes=256, top_k=2)
+    with stream.run():
+        stream._ring()
+    threads = stream._threads
+    stream.close()
+    assert sorted(askers) == sorted(thread.name for thread in threads)
 
 
 def test_three_quarters_of_a_layer_are_most_of_it() -> None:

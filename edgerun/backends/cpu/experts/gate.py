@@ -27,14 +27,17 @@ class Gate:
         norm: float32 ``[width]``, what the normalised input was multiplied with; None if that is
             unlike in other layers.
         top_k: how many experts a row goes to.
-        ratios: of the norm to those of other gates, by their ``id``; they live as long as this.
+        ratios: of the norm to those of other gates, by their ``id``; with these, since an ``id``
+            may be given again to what comes after them.
     """
 
     weight: NDArray[np.float32]
     bias: NDArray[np.float32] | None
     norm: NDArray[np.float32] | None
     top_k: int
-    ratios: dict[int, NDArray[np.float32]] = field(default_factory=dict, repr=False, compare=False)
+    ratios: dict[int, tuple[Gate, NDArray[np.float32]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def guess(self, row: NDArray[np.float32], other: Gate) -> list[int]:
         """The experts that a row will go to, which is float32 ``[width]`` at another gate now.
@@ -42,23 +45,21 @@ class Gate:
         The likeliest is the first.
         """
         if self.norm is not None and other.norm is not None:
-            row = row * self._ratio(self.norm, other.norm, id(other))
+            if id(other) not in self.ratios:
+                self.ratios[id(other)] = other, _ratio(self.norm, other.norm)
+            row = row * self.ratios[id(other)][1]
         # Unlike a matrix product this starts no threads of a library, which would spin.
         logits = np.einsum("ij,j->i", self.weight[:, : len(row)], row)
         if self.bias is not None:
             logits += self.bias
         return [int(expert) for expert in np.argsort(-logits, kind="stable")[: self.top_k]]
 
-    def _ratio(
-        self, norm: NDArray[np.float32], other: NDArray[np.float32], key: int
-    ) -> NDArray[np.float32]:
-        """One norm over another, worked out once; 1 where the other is 0."""
-        ratio = self.ratios.get(key)
-        if ratio is None:
-            ratio = np.ones_like(norm)
-            np.divide(norm, other, out=ratio, where=other != 0)
-            self.ratios[key] = ratio
-        return ratio
+
+def _ratio(norm: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float32]:
+    """One norm over another; 1 where the other is 0."""
+    ratio = np.ones_like(norm)
+    np.divide(norm, other, out=ratio, where=other != 0)
+    return ratio
 
 
 def gate_of(binder: Binder, node: Node) -> Gate | None:
