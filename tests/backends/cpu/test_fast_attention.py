@@ -114,21 +114,33 @@ def test_widths_that_fill_no_tile_stay_exact(modelled: None) -> None:
     np.testing.assert_array_equal(fast, exact)
 
 
-def test_what_is_no_number_shows(modelled: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token that is none spoils the rows that see it, and no other."""
+@pytest.mark.parametrize(
+    ("form", "name", "rows"),
+    [
+        *((form, "q", range(30, 31)) for form in ("exact", "fast")),
+        *((form, "k", range(30, 70)) for form in ("exact", "fast")),
+        ("exact", "v", range(24, 70)),
+        ("fast", "v", range(70)),
+    ],
+)
+def test_what_is_no_number_shows(
+    form: str, name: str, rows: range, modelled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query spoils its own row, a key the rows that see it, neither another.
 
+    A value spoils the rows before it that are computed with it as well, since zero times it is none
+    either: 8 rows of a prompt are, or as many as have 128 queries.
+    """
     whole = projections
 
-    def spoiled(spec: Any, group: int, rows: int) -> dict[str, F32]:
-        values: dict[str, F32] = whole(spec, group, rows)
+    def spoiled(spec: Any, group: int, count: int) -> dict[str, F32]:
+        values: dict[str, F32] = whole(spec, group, count)
         values[name][30] = np.nan
         return values
 
     monkeypatch.setattr(__name__ + ".projections", spoiled)
-    for name, rows in (("q", slice(30, 31)), ("k", slice(30, 70)), ("v", slice(30, 70))):
-        is_number = np.isfinite(run([(0, 70)])[0]).all(axis=1)
-        assert not is_number[rows].any()
-        assert is_number[:30].all() or name == "v"  # zero times it is none: as in exact attention
+    is_number = np.isfinite(run([(0, 70), (5, 40)], form)[0]).all(axis=1)
+    assert np.flatnonzero(~is_number).tolist() == [*rows], "none of the other sequence"
 
 
 def logits(name: str, ids: list[int], form: str) -> F32:
