@@ -119,67 +119,80 @@ def test_a_folder_without_layers_is_refused(tmp_path: Path) -> None:
         layer_files(tmp_path / "none")
 
 
-def test_a_parquet_file_of_the_documented_form_becomes_a_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path, output = folder(tmp_path, (2, 3)), tmp_path / "out.trace"
+class Recording:
+    """Parquet files of two layers, 2 and 3, and what the program makes of them."""
 
-    def write(layer: int, **columns: Any) -> None:
-        table = arrow.table(columns)
-        parquet.write_table(table, path / f"layer_{layer:02}.parquet", row_group_size=7)
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.arrow = pytest.importorskip("pyarrow")
+        self.parquet = pytest.importorskip("pyarrow.parquet")
+        self.path, self.output = folder(tmp_path, (2, 3)), tmp_path / "out.trace"
+        self._monkeypatch, self.contents = monkeypatch, {layer: rows(layer) for layer in (2, 3)}
+        for layer, (scores, experts) in self.contents.items():
+            self.write(
+                layer,
+                scores=self.arrow.array(list(scores), self.arrow.list_(self.arrow.float16())),
+                indices=self.arrow.array(list(experts), self.arrow.list_(self.arrow.int16())),
+            )
 
-    def run(*more: str) -> int:
-        monkeypatch.setattr("sys.argv", ["flame_moe", str(path), "-o", str(output), *more])
+    def write(self, layer: int, **columns: Any) -> None:
+        path = self.path / f"layer_{layer:02}.parquet"
+        self.parquet.write_table(self.arrow.table(columns), path, row_group_size=7)
+
+    def convert(self, *more: str) -> int:
+        argv = ["flame_moe", str(self.path), "-o", str(self.output), *more]
+        self._monkeypatch.setattr("sys.argv", argv)
         return flame_moe.main()
 
-    contents = {layer: rows(layer) for layer in (2, 3)}
-    for layer, (scores, experts) in contents.items():
-        write(
-            layer,
-            scores=arrow.array(list(scores), arrow.list_(arrow.float16())),
-            indices=arrow.array(list(experts), arrow.list_(arrow.int16())),
-        )
-    assert run("--tokens", "12", "--skip", "5") == 0
-    trace = read_trace(output)
-    for place, (scores, experts) in enumerate(contents.values()):
+
+@pytest.fixture
+def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
+    return Recording(tmp_path, monkeypatch)
+
+
+def test_parquet_files_of_the_documented_form_become_a_trace(recording: Recording) -> None:
+    assert recording.convert("--tokens", "12", "--skip", "5") == 0
+    trace = read_trace(recording.output)
+    for place, (scores, experts) in enumerate(recording.contents.values()):
         np.testing.assert_array_equal(trace.choices["expert"][:, place], experts[5:17])
         np.testing.assert_array_equal(trace.choices["weight"][:, place], scores[5:17])
-    assert run() == 1, "the output is there"
-    assert run("--force", "--skip", str(TOKENS)) == 1
-    write(3, token_id=arrow.array([1, 2], arrow.int32()))
-    assert run("--force") == 1
-    short = [each[:5] for each in contents[3][0]]
-    write(3, scores=arrow.array(short), indices=arrow.array(list(contents[3][1])))
-    assert run("--force") == 1
-    lists = {"scores": [[*contents[3][0][0].tolist()]], "indices": [[*range(TOP_K)]]}
-    for name, values in (
-        ("scores", arrow.array([0.5])),
-        ("scores", arrow.array([["a"] * TOP_K])),
-        ("indices", arrow.array([[0.5, *range(1, TOP_K)]])),
-        ("indices", arrow.array([[None, *range(1, TOP_K)]])),
-        ("indices", arrow.array([[1 << 16, *range(1, TOP_K)]])),
-    ):
-        write(3, **{each: arrow.array(of) for each, of in lists.items()} | {name: values})
-        assert run("--force") == 1
-    (path / "layer_03.parquet").write_bytes(b"PAR1 and no more")
-    assert run("--force") == 1
+
+
+def test_outputs_that_are_there_and_files_that_end_early_are_refused(
+    recording: Recording, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording.output.touch()
+    assert recording.convert() == 1
+    assert recording.convert("--force", "--skip", str(TOKENS)) == 1
+    recording.write(3, token_id=recording.arrow.array([1, 2], recording.arrow.int32()))
+    assert recording.convert("--force") == 1
+    (recording.path / "layer_03.parquet").write_bytes(b"PAR1 and no more")
+    assert recording.convert("--force") == 1
     said = capsys.readouterr().err.splitlines()
-    for line, part in zip(
-        said,
-        (
-            "exists",
-            f"ends before token {TOKENS}",
-            "has no column 'scores'",
-            f"other than {TOP_K} experts",
-            "double in the column 'scores'",
-            "string> in the column 'scores'",
-            "double> in the column 'indices'",
-            "lacks some of its numbers",
-            "experts beyond 0 to 63",
-            "as Parquet",
-        ),
-        strict=True,
-    ):
-        assert part in line
+    parts = ("exists", f"ends before token {TOKENS}", "has no column 'scores'", "as Parquet")
+    assert len(said) == len(parts)
+    assert all(part in line for line, part in zip(said, parts, strict=True)), said
+
+
+REST = [*range(1, TOP_K)]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("scores", 0.5, "has double in the column 'scores', where lists of 6 floating numbers"),
+        ("scores", ["a"] * TOP_K, "string> in the column 'scores'"),
+        ("scores", [0.5, 0.1], f"tokens that go to other than {TOP_K} experts"),
+        ("indices", [0.5, *REST], "double> in the column 'indices', where lists of 6 integer"),
+        ("indices", [None, *REST], "lacks some of its numbers"),
+        ("indices", [1 << 16, *REST], "experts beyond 0 to 63"),
+    ],
+)
+def test_columns_of_something_else_are_refused(
+    column: str, value: Any, said: str, recording: Recording, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = {"scores": recording.contents[3][0][0].tolist(), "indices": [0, *REST]}
+    columns[column] = value
+    recording.write(3, **{name: recording.arrow.array([row]) for name, row in columns.items()})
+    assert recording.convert() == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {recording.path / 'layer_03.parquet'} ") and said in line
