@@ -276,7 +276,8 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--contexts", nargs="*", type=int, default=[128, 1024, 4096, 16384])
     parser.add_argument("--prompts", nargs="*", type=int, default=[512, 2048])
-    parser.add_argument("--attention", nargs="+", default=["exact"], help="exact, fast")
+    forms = ["exact", "fast"]
+    parser.add_argument("--attention", nargs="+", choices=forms, default=["exact"])
     parser.add_argument("--sequences", type=int, default=8, help="1 leaves shared prefixes out")
     result = measure(parser.parse_args(), lambda text: print(text, file=sys.stderr, flush=True))
     print(json.dumps(result))

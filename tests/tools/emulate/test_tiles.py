@@ -95,11 +95,11 @@ def test_products_of_bfloat16(rows: int, depth: int, folder: Path) -> None:
     data = np.stack([part.view(np.uint8).reshape(1024) for part in (x, codes, sums)])
     done = run(folder, rows, depth, data)
     assert done.returncode == 0, done.stderr
-    found = np.frombuffer(done.stdout, np.float32).reshape(5, 16, 16)[4]
+    result = np.frombuffer(done.stdout, np.float32).reshape(5, 16, 16)[4]
     lines = codes[: depth // 4 * 32].reshape(depth // 4, 16, 2)
     expected = tdpbf16ps(sums[:rows], x[: rows * depth // 2].reshape(rows, depth // 2), lines)
-    np.testing.assert_array_equal(found[:rows], expected)
-    assert not found[rows:].any()
+    np.testing.assert_array_equal(result[:rows], expected)
+    assert not result[rows:].any()
 
 
 def test_what_the_processor_would_refuse_is_named(folder: Path) -> None:
