@@ -1,10 +1,16 @@
-"""Values as callers pass them: what they are, and how a message shows them."""
+"""Values as callers pass them: what they are, how a message shows them; and what they are told."""
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Sequence
 from numbers import Integral
+
+
+class Notice(str):
+    """A text for ``progress`` that a user is to read, and not a step that is under way."""
+
+    __slots__ = ()
 
 
 def as_int(value: object) -> int | None:

@@ -20,6 +20,7 @@ from edgerun.plan.routes import plan_for
 from edgerun.plan.streaming import prompt_attention, prompt_bytes, streamed_bytes
 from edgerun.plan.tasks import Budget
 from edgerun.state import State
+from edgerun.values import Notice
 
 if TYPE_CHECKING:
     from edgerun.llm.options import LoadOptions
@@ -129,10 +130,11 @@ def _announce_weights(plan: Plan, backends: Sequence[Backend], options: LoadOpti
             "a scale for fewer than 128 on processors with AVX-512 VNNI or AMX, not those with a "
             "scale a row (ternary, int8), nor other back-ends; leave it out"
         )
-    options.progress(
+    notice = (
         f"prompts have weights of their own, int8 with a scale for 128: {nbytes / 1e6:.0f} MB "
         "more, and not quite the results of replies"
     )
+    options.progress(Notice(notice))
 
 
 def _announce_attention(plan: Plan, backends: Sequence[Backend], options: LoadOptions) -> None:
@@ -148,12 +150,12 @@ def _announce_attention(plan: Plan, backends: Sequence[Backend], options: LoadOp
         raise InputError(
             f"attention is 'fast', which makes nothing of this model faster: {why}; leave it out"
         )
-    options.progress("prompts attend in bfloat16, and have not quite the results of replies")
+    notice = "prompts attend in bfloat16, and have not quite the results of replies"
+    options.progress(Notice(notice))
     if reasons:
-        count = sum(map(bool, layers.values()))
-        options.progress(
-            f"{count} of {len(layers)} layers attend exactly all the same: {'; '.join(reasons)}"
-        )
+        exact = f"{sum(map(bool, layers.values()))} of {len(layers)} layers"
+        notice = f"{exact} attend exactly all the same: {'; '.join(reasons)}"
+        options.progress(Notice(notice))
 
 
 def candidates_for(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from edgerun.plan.calibration.loads import random_weight
 from edgerun.plan.plans import Plan, Route, Segment
 from edgerun.plan.streaming import prompt_bytes
 from edgerun.state import Batch, SequenceStore, same_attention
+from edgerun.values import Notice
 from tests.conformance.kernels.cases.linear import packed_weight
 from tests.support.bundles import bundle_of
 
@@ -53,10 +53,12 @@ def test_prompts_are_nearly_the_same_and_short_ones_wholly() -> None:
 
 
 @gains
-def test_what_it_costs_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    logits("fast", SHORT)
-    assert "int8 with a scale for 128: " in caplog.text
+def test_what_it_costs_is_said() -> None:
+    said: list[str] = []
+    bundle = bundle_of("llama", weights="int4")
+    edgerun.load(bundle, backend="cpu", prefill="fast", progress=said.append).close()
+    (notice,) = [text for text in said if isinstance(text, Notice)]
+    assert "int8 with a scale for 128: " in notice
 
 
 @pytest.mark.parametrize(

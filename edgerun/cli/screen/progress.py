@@ -8,6 +8,7 @@ import time
 from edgerun.cli.screen.messages import say
 from edgerun.cli.screen.visible import columns, visible
 from edgerun.env import terminal_erases
+from edgerun.values import Notice
 
 SESSION = "onnxruntime session"
 COMPILING = "compiling for this machine, first run only"
@@ -44,9 +45,9 @@ class first_run:  # noqa: N801, used as a statement
     """Tells what a first run waits for, and nothing when everything comes from the cache.
 
     One line when compiling begins, on a terminal with a bar that grows, and one with the duration.
-    Called with the text that back-ends pass to ``progress``: ``service.STARTING``, a kernel's name
+    Called with the text that is passed to ``progress``: ``service.STARTING``, a kernel's name
     and its constants, or the session that onnxruntime starts and the networks that are compiled for
-    a device, which happen every time.
+    a device, which happen every time; or a ``Notice``, which is said as it is.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,9 @@ class first_run:  # noqa: N801, used as a statement
         from edgerun.kernels.jit import service
         from edgerun.model.verification import CHECKING
 
-        if text in (SESSION, CHECKING) or text.startswith(NETWORK):
+        is_notice = isinstance(text, Notice) or text in (SESSION, CHECKING)
+        if is_notice or text.startswith(NETWORK):
+            self._line("")
             say("starting onnxruntime" if text == SESSION else text)
             return
 

@@ -32,6 +32,7 @@ from edgerun.kernels.host.huge_pages import ReadBuffer
 from edgerun.machine.busy import BusyMeter
 from edgerun.machine.disk import NOMINAL_DISK, DiskProfile
 from edgerun.machine.profile import read_disk, write_disk
+from edgerun.values import Notice
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def disk_profile(folder: Path, file: MappedFile | None, progress: Progress) -> D
         now = _present_speed(reader, len(file), stored.threads)
         return replace(stored.scaled(now / stored.bytes_s), measured="now")
     with BusyMeter() as meter:
-        measured = measure_file(file, lambda text: progress(f"measuring the {text}"))
+        measured = measure_file(file, lambda text: progress(Notice(f"measuring the {text}")))
     if meter.busy:
         logger.info("the speed of the disk was not stored: %s", meter.describe())
         return replace(measured, measured=f"now, while {meter.describe()}")

@@ -7,6 +7,7 @@ import pytest
 from edgerun.cli.screen.progress import CLEAR, COMPILING, SESSION, first_run, progress_line
 from edgerun.kernels.jit import service
 from edgerun.kernels.jit.compile_pool import CompilePool, Job
+from edgerun.values import Notice
 
 
 def test_a_log_gets_one_line_before_and_one_after(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,3 +84,19 @@ def test_a_session_of_onnxruntime_is_no_compilation(capsys: pytest.CaptureFixtur
     with first_run() as progress:
         progress(SESSION)
     assert capsys.readouterr().err == "edgerun: starting onnxruntime\n"
+
+
+def test_a_notice_is_said_and_is_no_compilation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with first_run() as progress:
+        progress(Notice("prompts attend in bfloat16"))
+    assert capsys.readouterr().err == "edgerun: prompts attend in bfloat16\n"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with first_run() as progress:
+        progress("linear_row 2 32")
+        progress(Notice("prompts attend in bfloat16"))
+    shown = capsys.readouterr().err.split(CLEAR)
+    assert "edgerun: prompts attend in bfloat16\n" in shown, "on a line of its own"
+    assert shown[-1].startswith("edgerun: compiled 1 kernel in ")

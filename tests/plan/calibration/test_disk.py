@@ -22,6 +22,7 @@ from edgerun.machine.profile import read_disk, write_disk
 from edgerun.plan.calibration import disk
 from edgerun.plan.calibration import processor as calibration
 from edgerun.plan.calibration.disk import disk_profile, measure_disk, measure_file
+from edgerun.values import Notice
 from tests.support.fakes import Meter
 
 MEASURED = DiskProfile(direct={1: 2e8}, buffered={1: 1e8})
@@ -173,11 +174,12 @@ def test_a_disk_is_measured_when_first_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "weights").write_bytes(bytes(1 << 14))
-    file, asked = mapped(tmp_path / "weights"), []
-    monkeypatch.setattr(disk, "measure_file", lambda *_: asked.append(1) or MEASURED)
-    known = [disk_profile(tmp_path, file, lambda text: None) for _ in range(2)]
+    file, said = mapped(tmp_path / "weights"), list[str]()
+    monkeypatch.setattr(disk, "measure_file", lambda _, progress: progress("disk") or MEASURED)
+    known = [disk_profile(tmp_path, file, said.append) for _ in range(2)]
     assert known[0] == read_disk(tmp_path)
-    assert asked == [1]
+    assert said == ["measuring the disk"]
+    assert isinstance(said[0], Notice)
     assert known[1].direct.keys() == MEASURED.direct.keys()
 
 
