@@ -57,7 +57,7 @@ class Places:
         return cls(rows, experts, routes[rows, experts], active, counts[active], of_row)
 
     def select(self, experts: I64) -> I64:
-        """The places of some experts, ascending."""
+        """The places of some active experts, ascending."""
         return np.flatnonzero(self._are(self.experts, experts))
 
     def counts_of(self, experts: I64) -> I64:
@@ -65,7 +65,7 @@ class Places:
         return self.counts[self._are(self.active, experts)]
 
     def others(self, experts: I64) -> I64:
-        """The active experts but for some."""
+        """The active experts but for some of them."""
         return self.active[~self._are(self.active, experts)]
 
     def sum(self, results: F32) -> F32:
@@ -82,7 +82,7 @@ class Places:
         return out
 
     def _are(self, of: I64, experts: I64) -> NDArray[np.bool_]:
-        """Which of some experts that have rows are among others."""
+        """Which of some active experts are among others, which are active, too."""
         marks = np.zeros(self.active[-1] + 1 if len(self.active) else 0, np.bool_)
         marks[experts] = True
         are: NDArray[np.bool_] = marks[of]

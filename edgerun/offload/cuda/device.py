@@ -98,8 +98,9 @@ class CudaDevice(Device):
         life, self._life = self._life, None
         if life is not None:
             self._uploaded_bytes += life.uploaded_bytes
-            if not life.close():
-                _KEPT.append(life)
+            _KEPT.append(life)  # also if Ctrl-C cuts off what follows
+            if life.close():
+                _KEPT.remove(life)
 
     def forget(self) -> None:
         if self._life is not None:

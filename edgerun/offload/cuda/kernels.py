@@ -15,6 +15,7 @@ that round as often: so results have the same bits, unless a row has infinities 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from numba import cuda, float32, int32
@@ -26,6 +27,7 @@ from edgerun.offload.cuda.forms import BIAS, COUNT, FIRST, ROWS, SLOT, STAGE, TI
 from edgerun.offload.cuda.sums import scaled_sums
 
 
+@cache  # so that a context loads it once
 def make_product(form: Form, tile: int = TILE) -> Callable[..., None]:
     """The kernel ``out = x @ weight.T + bias`` for the second matrix of an expert.
 
@@ -54,6 +56,7 @@ def make_product(form: Form, tile: int = TILE) -> Callable[..., None]:
     return product
 
 
+@cache
 def make_gated(form: Form, activation: str, tile: int = TILE) -> Callable[..., None]:
     """The kernel ``out = activation(x @ gate.T + bias) * (x @ up.T + bias)``.
 

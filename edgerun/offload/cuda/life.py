@@ -121,13 +121,15 @@ class Life:
         is_idle = self._copier.close()
         try:
             with self._context:
-                while (is_past := all(each.end.is_past() for each in list(self._sent))) is False:
-                    if time.monotonic() > until:
-                        break
-                    time.sleep(PAUSE_S)
+                # Not only for what was sent: Ctrl-C and cut-off uploads leave more behind.
+                for stream in (self._computing, self._copying):
+                    while not stream.is_done():
+                        if time.monotonic() > until:
+                            return False
+                        time.sleep(PAUSE_S)
         except RuntimeError:
-            return is_idle  # what failed will not go on
-        return is_idle and is_past
+            pass  # what failed will not go on
+        return is_idle
 
     def _answer(self) -> Answer | None:
         """The next answer, if there is one already."""
@@ -167,4 +169,5 @@ class Life:
                 return
         for _, copied in self._staging:
             copied.wait()
-        then(time.monotonic() - begin)
+        if not self._copier.is_closed:  # else a command for this life would reach the next
+            then(time.monotonic() - begin)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -19,9 +20,10 @@ from unittest.mock import patch
 import numpy as np
 from numba import cuda
 
-from edgerun.offload.cuda import CudaBackend, device
+from edgerun.offload.cuda import CudaBackend, device, worker
 from edgerun.offload.cuda.life import Life
 from edgerun.offload.cuda.programs import ExpertPrograms
+from edgerun.offload.cuda.streams import Context, Mark
 from edgerun.offload.sharing import session as sessions
 from tests.offload.cuda.placed import FORM, PROMPT, Placed, on_gpu
 from tests.offload.cuda.simulator import hurry
@@ -138,30 +140,73 @@ def forks() -> list[Any]:
         return [told, bool(again), session.resets]
 
 
-def closes() -> list[Any]:
-    """The end of a GPU while an upload hangs: whether it waited, and what was said to have come."""
-    upload, is_stuck, let_go, arrived = Life._upload, threading.Event(), threading.Event(), []
+def lost(expected: list[F32]) -> Outcome:
+    """A context that cannot be made current any more."""
+    is_lost = False
 
-    def stuck(self: Life, *arguments: Any) -> None:
-        is_stuck.set()
-        let_go.wait(20)
-        upload(self, *arguments)
+    def enter(self: Context) -> None:
+        if is_lost:
+            raise RuntimeError("[201] CUDA_ERROR_INVALID_CONTEXT")
 
-    with running(*FORM, on_gpu()) as (backend, _, _, _), patch.object(Life, "_upload", stuck):
+    def event(backend: CudaBackend, token: int) -> None:
+        nonlocal is_lost
+        is_lost = token > 1
+
+    with patch.object(Context, "__enter__", enter):
+        return outcome(expected, on_gpu(), event)
+
+
+def closes(at: int) -> list[Any]:
+    """The end of a GPU while an upload hangs in some wait for it.
+
+    Returns:
+        whether it hung, whether the end waited, whether the thread is there when it goes on, what
+        was said to have come, and whether the memory was kept.
+    """
+    is_stuck, let_go, arrived, waits = threading.Event(), threading.Event(), [], iter(range(9))
+
+    def stuck(self: Mark) -> None:
+        if next(waits) == at:
+            is_stuck.set()
+            let_go.wait(20)
+
+    with running(*FORM, on_gpu()) as (backend, _, _, _), patch.object(Mark, "wait", stuck):
         gpu = backend._session.device
-        copier = gpu._life._copier._thread
+        life = gpu._life
+        copier = life._copier._thread
         gpu.upload(0, np.zeros(gpu.sizes.slot_bytes, np.uint8), arrived.append)
         was_stuck, begin = is_stuck.wait(20), time.monotonic()
         backend.close()
         waited = time.monotonic() - begin > 10
         let_go.set()
         copier.join(20)
-        return [was_stuck, waited, copier.is_alive(), arrived]
+        return [was_stuck, waited, copier.is_alive(), arrived, life in device._KEPT]
+
+
+def stops() -> list[bool]:
+    """Whether a GPU's memory is kept when it is idle, and when Ctrl-C cuts off its end."""
+    kept = []
+
+    def interrupted(self: Life) -> bool:
+        raise KeyboardInterrupt
+
+    for is_cut_off in (False, True):
+        with running(*FORM, on_gpu()) as (backend, _, _, _):
+            gpu = backend._session.device
+            life, close = gpu._life, Life.close
+            with (
+                patch.object(Life, "close", interrupted if is_cut_off else close),
+                suppress(KeyboardInterrupt),
+            ):
+                gpu.stop()
+            kept.append(life in device._KEPT)
+            life.close()
+    return kept
 
 
 def main() -> None:
     hurry()
-    sessions.ANSWER_S = 60.0
+    sessions.ANSWER_S, worker.CLOSING_S = 60.0, 0.2
     expected = logits_of(*FORM, None, prompt=PROMPT, tokens=TOKENS)
     told = {
         "once": errors(expected, {6}),
@@ -170,7 +215,9 @@ def main() -> None:
         "taken": taken(expected),
         "full": full(expected),
         "fork": forks(),
-        "close": closes(),
+        "lost": lost(expected),
+        "close": [closes(at) for at in range(2)],
+        "stop": stops(),
     }
     sys.stdout.write(json.dumps(told) + "\n")
 

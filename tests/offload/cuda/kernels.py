@@ -8,17 +8,23 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numba import cuda
 
 from edgerun.backends.base import Shape
-from edgerun.offload.cuda import CudaBackend, twins
+from edgerun.offload.cuda import CudaBackend, forms, twins
+from edgerun.offload.cuda import life as lives
+from edgerun.offload.cuda.life import Life
 from edgerun.offload.cuda.programs import ExpertPrograms
 from edgerun.offload.cuda.slots import matrices_of
-from edgerun.offload.cuda.streams import Mark, Stream
-from edgerun.offload.sharing.device import DeviceSizes
+from edgerun.offload.cuda.streams import Kernel, Mark, Stream
+from edgerun.offload.sharing.device import ALL, DeviceSizes
+from edgerun.offload.sharing.layer import Layer
 from edgerun.state import SequenceStore
 from tests.offload.cuda.simulator import hurry
 from tests.support.experts import EXPERTS, STATES, Case, graph_of, layer_of, normal
@@ -28,9 +34,37 @@ CASES = [
     Case("int4", "int8_block", 40, 24, activation="clamped_swiglu", biased=True),
     Case("int4", "int8_row", 64, 32, rows=2),  # scales of blocks, rows rounded as a whole
     Case("int8", "int8_block", 48, 32, block=16, activation="relu2"),
-    Case("int2", "int8_block", 544, 16, block=32, groups=3),  # more blocks than wait at a time
+    # More blocks than wait at a time, in tiles of one row and of more.
+    Case("int2", "int8_block", 544, 16, block=32, groups=3),
+    Case("int2", "int8_block", 544, 16, block=32, rows=3, groups=3),
+    Case("ternary", "int8_row", 160, 48, groups=2),
     Case("ternary", "int8_row", 160, 48, rows=9, groups=2),  # more rows than a tile
 ]
+FEW = 16  # blocks that wait, of which tiles of one row have room for more
+
+
+class Late(Stream):
+    """Does nothing until it is told to, as a GPU may."""
+
+    def __init__(self) -> None:
+        self.queued: list[Callable[[], None]] = []
+
+    def is_done(self) -> bool:
+        return not self.queued
+
+    def upload(self, target: Any, source: Any, first: int = 0) -> None:
+        self.queued.append(partial(super().upload, target, source, first))
+
+    def download(self, target: Any, source: Any) -> None:
+        self.queued.append(partial(super().download, target, source))
+
+    def launch(self, kernel: Kernel, grid: tuple[int, int], block: tuple[int, int]) -> None:
+        self.queued.append(partial(super().launch, kernel, grid, block))
+
+    def catch_up(self) -> None:
+        """Does what is queued."""
+        while self.queued:
+            self.queued.pop(0)()
 
 
 def finish(stream: Stream) -> None:
@@ -38,6 +72,17 @@ def finish(stream: Stream) -> None:
     mark = Mark()
     mark.record(stream)
     mark.wait()
+
+
+def programs_of(case: Case, layer: Layer) -> ExpertPrograms:
+    """The kernels for a layer, whose experts are in their slots."""
+    sizes = DeviceSizes(layer.layout.nbytes, EXPERTS, case.rows, case.hidden, case.width)
+    matrices = matrices_of(layer.layout, case.activations)
+    programs = ExpertPrograms(sizes, matrices, case.activation, case.groups)
+    for number, slot in enumerate(layer.slots):
+        start = number * sizes.slot_bytes
+        programs.memory[start : start + sizes.slot_bytes].copy_to_device(slot)
+    return programs
 
 
 def differing_bits(case: Case) -> int:
@@ -48,14 +93,7 @@ def differing_bits(case: Case) -> int:
     x[1:2, 3] = np.nan  # makes a row, and nothing else, no number
     experts = np.sort(np.arange(case.rows) % EXPERTS)
     expected = layer.multiply(x, experts, SequenceStore(STATES, 1)).copy()
-    sizes = DeviceSizes(layer.layout.nbytes, EXPERTS, case.rows, case.hidden, case.width)
-    programs = ExpertPrograms(
-        sizes, matrices_of(layer.layout, case.activations), case.activation, case.groups
-    )
-    for number, slot in enumerate(layer.slots):
-        start = number * sizes.slot_bytes
-        programs.memory[start : start + sizes.slot_bytes].copy_to_device(slot)
-    out = np.zeros_like(x)
+    programs, out = programs_of(case, layer), np.zeros_like(x)
     stream = Stream()
     programs.run(x, experts.tolist(), out, stream)
     finish(stream)
@@ -65,6 +103,38 @@ def differing_bits(case: Case) -> int:
     assert np.isnan(out[1:2]).all()
     differing = out.view(np.int32) != expected.view(np.int32)
     return int(np.count_nonzero(differing & ~(np.isnan(out) & np.isnan(expected))))
+
+
+def queued() -> list[object]:
+    """Commands that are under way together; and a life is only over when its streams are.
+
+    Returns:
+        numbers of the answers, results that are not the processor's, and whether it was over:
+        with something in each of its streams, and with nothing.
+    """
+    case = Case("int4", "int8_block", 64, 64, rows=4)
+    layer, cpu = layer_of(case)
+    x, experts = normal((case.rows, case.hidden), 5), np.array([0, 1, 0, 0])
+    expected = layer.multiply(x, experts, SequenceStore(STATES, 1)).copy()
+    life = Life(cuda.gpus[0], programs_of(case, layer))
+    life._computing = late = Late()
+    life.x[:] = x
+    for number, (first, end) in enumerate([(0, 2), (2, 4)]):
+        life.send(number, first, experts[first:end].tolist(), ALL)
+    late.catch_up()
+    numbers = [life.answer(1.0).number for _ in range(2)]
+    life.send(2, 0, [1], ALL)
+    life._sent.clear()  # as if Ctrl-C had come before it was noted
+    closed = [life.close()]
+    late.catch_up()
+    life._copying = Late()
+    life._copying.upload(life._programs.memory, layer.slots[0])
+    closed += [life.close()]
+    life._copying.catch_up()
+    layer.close()
+    cpu.close()
+    wrong = int(np.count_nonzero(life.out[2:] != expected[2:]))
+    return [numbers, wrong, [*closed, life.close()]]
 
 
 def refused() -> int:
@@ -118,9 +188,12 @@ def advice() -> int:
 
 def main() -> None:
     hurry()
+    forms.STAGE[1] = FEW
+    lives.CLOSING_S = 0.01
     told = {
         "simulator": "simulator" in cuda.jit.__module__,
         "differing": [differing_bits(case) for case in CASES],
+        "queued": queued(),
         "refused": refused(),
         "advice": advice(),
         "fma": fma_errors(),

@@ -44,7 +44,9 @@ def test_the_processor_finishes_what_the_gpu_does_not() -> None:
     assert "CUDA_ERROR_OUT_OF_MEMORY" in told["full"][2]
     refused = "it does not start: RuntimeError: before forking"
     assert told["fork"] == [f"True {refused}", True, 0]
-    assert told["close"] == [True, False, False, []]  # an upload that was under way
+    assert told["lost"] == [4, 1, "RuntimeError: [201] CUDA_ERROR_INVALID_CONTEXT"]
+    assert told["close"] == [[True, False, False, [], True]] * 2  # an upload that was under way
+    assert told["stop"] == [False, True]
 
 
 @pytest.fixture

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import re
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 import numpy as np
-from numba import types
+from numba import cuda, types
 from numba.cuda import compile_ptx_for_current_device
 from numba.np.numpy_support import from_dtype
 from numpy.typing import NDArray
@@ -23,6 +24,10 @@ try:
     from cuda.bindings import driver
 except ImportError:  # without the extra `cuda`, of which gpu.py tells who asks for a GPU
     driver = None
+
+# Functions of kernels, by context, kernel and types; a context keeps what it has loaded, so whoever
+# comes next gets the same. Contexts stay, too, lest another one gets the number of one that went.
+_LOADED: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
 
 def checked(result: tuple[Any, ...]) -> Any:
@@ -67,16 +72,13 @@ class Kernel:
     """
 
     def __init__(self, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        """Compiles a function for the current GPU.
+        """Compiles a function for the current GPU, unless it has it.
 
         Args:
             function: in Numba's CUDA.
             arguments: arrays of the GPU's, contiguous, and integers.
         """
-        text, _ = compile_ptx_for_current_device(function, tuple(map(_type_of, arguments)))
-        (name,) = re.findall(r"\.visible \.entry (\w+)\(", text)
-        module = checked(driver.cuModuleLoadData(text.encode() + b"\0"))
-        self._set(checked(driver.cuModuleGetFunction(module, name.encode())), arguments)
+        self._set(_loaded(function, tuple(map(_type_of, arguments))), arguments)
 
     def bound_to(self, arguments: tuple[Any, ...]) -> Kernel:
         """The same kernel with other arguments of the same types."""
@@ -100,6 +102,7 @@ class Mark:
     def __init__(self) -> None:
         """Makes one in the current context; it is past until it is recorded."""
         self._event = checked(driver.cuEventCreate(0))
+        _destroy_with(self, driver.cuEventDestroy, self._event)
 
     def record(self, stream: Stream) -> None:
         """Takes the place behind everything that was queued so far."""
@@ -111,11 +114,7 @@ class Mark:
         Raises:
             RuntimeError: something before it failed.
         """
-        (code,) = driver.cuEventQuery(self._event)
-        if code == driver.CUresult.CUDA_ERROR_NOT_READY:
-            return False
-        checked((code,))
-        return True
+        return _is_done(driver.cuEventQuery(self._event))
 
     def wait(self) -> None:
         """Waits until everything before it is done.
@@ -141,6 +140,15 @@ class Stream:
         """Does not wait for other streams."""
         flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
         self.handle = checked(driver.cuStreamCreate(int(flags)))
+        _destroy_with(self, driver.cuStreamDestroy, self.handle)
+
+    def is_done(self) -> bool:
+        """Whether everything that was queued is done.
+
+        Raises:
+            RuntimeError: something of it failed.
+        """
+        return _is_done(driver.cuStreamQuery(self.handle))
 
     def upload(self, target: Any, source: NDArray[Any], first: int = 0) -> None:
         """Queues a copy of rows to rows ``first`` and following of an array of the GPU's.
@@ -165,6 +173,31 @@ class Stream:
                 kernel.function, *grid, 1, *block, 1, 0, self.handle, kernel.parameters, 0
             )
         )
+
+
+def _loaded(function: Callable[..., None], kinds: tuple[Any, ...]) -> Any:
+    """The driver's function of a kernel whose arguments have some types."""
+    context = cuda.current_context()
+    key = id(context), function, kinds
+    if key not in _LOADED:
+        text, _ = compile_ptx_for_current_device(function, kinds)
+        (name,) = re.findall(r"\.visible \.entry (\w+)\(", text)
+        module = checked(driver.cuModuleLoadData(text.encode() + b"\0"))
+        _LOADED[key] = checked(driver.cuModuleGetFunction(module, name.encode())), context
+    return _LOADED[key][0]
+
+
+def _is_done(result: tuple[Any, ...]) -> bool:
+    """What a query returned; raises ``RuntimeError`` if it is a failure."""
+    if result[0] == driver.CUresult.CUDA_ERROR_NOT_READY:
+        return False
+    checked(result)
+    return True
+
+
+def _destroy_with(owner: object, destroy: Callable[[Any], Any], handle: Any) -> None:
+    """Gives a handle back when its owner is garbage; the driver waits for what is under way."""
+    weakref.finalize(owner, destroy, handle).atexit = False  # the driver may have gone before
 
 
 def _address(array: Any) -> int:
