@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -52,16 +52,21 @@ def nothing(backend: CudaBackend, token: int) -> None:
     """No fault."""
 
 
-def errors(expected: list[F32], calls: set[int]) -> Outcome:
-    """An error of CUDA's in the middle of a layer, at some calls of the kernels."""
-    run, count = ExpertPrograms.run, iter(range(1000))
+def errors(
+    expected: list[F32],
+    calls: Collection[int],
+    owner: type[Any] = ExpertPrograms,
+    name: str = "run",
+) -> Outcome:
+    """An error of CUDA's in the middle of a layer, at some calls of the kernels, or else."""
+    work, count = getattr(owner, name), iter(range(1000))
 
-    def failing(self: ExpertPrograms, *arguments: Any) -> None:
+    def failing(*arguments: Any) -> Any:
         if next(count) in calls:
             raise RuntimeError("[700] Call to cuMemcpyDtoHAsync: CUDA_ERROR_ILLEGAL_ADDRESS")
-        run(self, *arguments)
+        return work(*arguments)
 
-    with patch.object(ExpertPrograms, "run", failing):
+    with patch.object(owner, name, failing):
         return outcome(expected, on_gpu(), nothing)
 
 
@@ -211,6 +216,8 @@ def main() -> None:
     told = {
         "once": errors(expected, {6}),
         "twice": errors(expected, {6, 10}),
+        "answer": errors(expected, range(6, 1000), Mark, "is_past"),
+        "upload": errors(expected, range(6, 1000), Life, "_upload"),
         "stall": stalls(expected),
         "taken": taken(expected),
         "full": full(expected),

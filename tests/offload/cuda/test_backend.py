@@ -37,7 +37,7 @@ def test_the_processor_finishes_what_the_gpu_does_not() -> None:
     told = simulated("faults")
     error = "RuntimeError: [700] Call to cuMemcpyDtoHAsync: CUDA_ERROR_ILLEGAL_ADDRESS"
     assert told["once"] == [4, 1, ""]
-    assert told["twice"] == [4, 1, error]
+    assert told["twice"] == told["answer"] == told["upload"] == [4, 1, error]
     assert told["stall"] == [4, 1, "it did not answer within 0.2 s"]
     assert told["taken"][:2] == told["full"][:2] == [4, 1]
     assert "end what else uses it, or give less gpu_memory" in told["taken"][2]
