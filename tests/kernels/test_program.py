@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -321,12 +323,18 @@ def test_native_code_is_found_once(threads: int, monkeypatch: pytest.MonkeyPatch
     assert sorted(asked) == ["runner-master", "runner-worker"]
 
 
-def test_settled_team_forgets_its_program() -> None:
-    team = ThreadTeam(2)
-    program, _ = chain(3)
-    team.run(program)
+def test_a_team_keeps_programs_that_nobody_else_has_until_it_is_settled() -> None:
+    team, programs = ThreadTeam(2), []
+    for rows in (2, 3):
+        program, _ = chain(rows)
+        team.run(program)
+        programs.append(weakref.ref(program))
+    del program
+    gc.collect()
+    assert all(each() is not None for each in programs)
     team.settle()
-    assert not team._programs
+    gc.collect()
+    assert all(each() is None for each in programs)
     team.close()
 
 

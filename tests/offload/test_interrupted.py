@@ -17,6 +17,7 @@ import edgerun
 from edgerun import env
 from edgerun.backends import CompileOptions, make_backend
 from edgerun.backends.base import Shape
+from edgerun.offload.places import Places
 from edgerun.offload.sharing.session import Session
 from edgerun.offload.standin.link import Link
 from edgerun.state import Batch, SequenceStore, same_attention
@@ -166,6 +167,25 @@ def test_a_layer_may_have_one_expert_or_need_all(experts: int, top_k: int) -> No
         backend.close()
     for each in made[1:]:
         np.testing.assert_array_equal(each, made[0])
+
+
+def test_weights_that_are_no_numbers_score_nothing_and_infinite_ones_the_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that the policy can compare experts whatever a router says."""
+    graph, states = layer("int8_block", "int4", 5, 4), same_attention(1, 1, 16, "fp32")
+    backend, steps = standin("memory=1M"), []
+    program = backend.compile(graph, Shape.of(2), CompileOptions(states))
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "admit", lambda session, step, experts: steps.append(step))
+        rows = [[np.nan, np.inf, -np.inf, 0, -0.5], [np.nan, 0, 0, 0, 0.25]]
+        program._plan(Places.of(np.float32(rows), 4))
+    program.close()
+    backend.close()
+    largest = float(np.finfo(np.float32).max)
+    assert [(step.experts, step.scores) for step in steps] == [
+        ((0, 1, 2, 4), (0.0, largest, largest, 0.5))
+    ]
 
 
 @pytest.mark.parametrize("router", ["equal scores", "logits overflow"])
