@@ -19,7 +19,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from edgerun.kernels.attention.units import PAGE_TOKENS
+from edgerun.kernels.attention.units import DEEP, PAGE_TOKENS
 from edgerun.kernels.lang.ir import I64, integer, literals, load_from, offset, shuffle, store_to
 from edgerun.kernels.lang.simd import Vec
 from edgerun.kernels.lang.tile_registers import (
@@ -34,7 +34,6 @@ from edgerun.kernels.lang.tile_registers import (
 )
 
 DEPTH = 64  # bytes of a row: 32 bfloat16
-DEEP = 32  # elements that a product adds up
 QUERIES = 32  # that are multiplied together
 SCORES_BYTES = PAGE_TOKENS * QUERIES * 4
 WEIGHTS_BYTES = PAGE_TOKENS * QUERIES * 2

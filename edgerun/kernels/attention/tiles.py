@@ -20,7 +20,6 @@ from numba import float32, int32, njit
 
 from edgerun.kernels.attention.parts import ARGUMENTS, LOWEST, scatter, slot_of, visible_from
 from edgerun.kernels.attention.tile_products import (
-    DEEP,
     DEPTH,
     QUERIES,
     SCORES_BYTES,
@@ -30,6 +29,7 @@ from edgerun.kernels.attention.tile_products import (
     weigh_tiles,
 )
 from edgerun.kernels.attention.units import (
+    DEEP,
     PAGE_TOKENS,
     UNIT_END,
     UNIT_INTS,

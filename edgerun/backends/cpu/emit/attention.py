@@ -17,8 +17,7 @@ from edgerun.backends.cpu.operands import WITH_CACHE, Argument
 from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.attention.planner import AttentionUnits
-from edgerun.kernels.attention.tile_products import DEEP
-from edgerun.kernels.attention.units import CACHE, CODECS, COUNTS, SINGLE, SPLIT, STACKED
+from edgerun.kernels.attention.units import CACHE, CODECS, COUNTS, DEEP, SINGLE, SPLIT, STACKED
 from edgerun.kernels.lang.isa import Isa
 from edgerun.kernels.run.program import FRAME_WORDS
 from edgerun.machine.devices import ELEMENTS as WRITE
