@@ -86,7 +86,7 @@ class CudaBackend(SharingBackend):
         return (
             f"a GPU that reads {ASSUMED_GPU_BYTES_S / 1e9:.0f} GB/s and a link of "
             f"{ASSUMED_LINK_BYTES_S / 1e9:.0f} GB/s, {ASSUMED_CALL_S * 1e6:.0f} us a product or "
-            "upload: assumed, no GPU was measured"
+            "upload: assumed; costs are measured as it runs"
         )
 
     def assumed_costs(self, shape: tuple[int, int], nbytes: int) -> Estimates:
