@@ -135,11 +135,14 @@ def test_scalars_have_zeros_and_ends() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32), st.sampled_from(Gate), st.booleans(), st.integers(1, 700))
+@example(336864, Gate.SWIGLU, False, 1)  # its only gate is below the least that there is
 def test_rows_are_within_the_stated_error(seed: int, gate: Gate, norm: bool, length: int) -> None:
     gain, x, up, weight = random_row(np.random.default_rng(seed), gate, norm, length)
     constants = Constants.make(length, gain=gain, epsilon=1e-5 if norm else None)
     codes, scale = round_row(constants, gate, x, up, weight)
     exact = exact_row(gate, gain, x, up, weight)
+    if gate is Gate.SWIGLU:
+        exact[gain * x.astype(np.float64) < -LARGEST_GATE] = 0
     largest = np.abs(exact).max()
     if largest == 0:
         assert scale == 0
