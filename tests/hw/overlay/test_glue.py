@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -142,7 +142,9 @@ def test_rows_are_within_the_stated_error(seed: int, gate: Gate, norm: bool, len
     codes, scale = round_row(constants, gate, x, up, weight)
     exact = exact_row(gate, gain, x, up, weight)
     if gate is Gate.SWIGLU:
-        exact[gain * x.astype(np.float64) < -LARGEST_GATE] = 0
+        beyond = -LARGEST_GATE - gain * x.astype(np.float64)
+        assume(not (np.abs(beyond) < 0.01).any())  # the end is rounded, too
+        exact[beyond > 0] = 0
     largest = np.abs(exact).max()
     if largest == 0:
         assert scale == 0
