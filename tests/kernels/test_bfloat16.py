@@ -69,8 +69,8 @@ def test_products_have_the_bits_of_the_instruction(isa: str, spread: int) -> Non
             for step in range(HEAD_DIM // 32):
                 x = keys[first : first + 16, 32 * step : 32 * step + 32]
                 sums = tdpbf16ps(sums, x, queries[group, step])
-            found = scores[first : first + 16, 16 * group : 16 * group + 16]
-            np.testing.assert_array_equal(found, sums)
+            computed = scores[first : first + 16, 16 * group : 16 * group + 16]
+            np.testing.assert_array_equal(computed, sums)
 
 
 @pytest.mark.parametrize("isa", UNITS)

@@ -190,7 +190,7 @@ def closes(at: int) -> list[Any]:
 
 def stops() -> list[bool]:
     """Whether a GPU's memory is kept when it is idle, and when Ctrl-C cuts off its end."""
-    kept = []
+    unreleased = []
 
     def interrupted(self: Life) -> bool:
         raise KeyboardInterrupt
@@ -204,9 +204,9 @@ def stops() -> list[bool]:
                 suppress(KeyboardInterrupt),
             ):
                 gpu.stop()
-            kept.append(life in device._KEPT)
+            unreleased.append(life in device._KEPT)
             life.close()
-    return kept
+    return unreleased
 
 
 def main() -> None:

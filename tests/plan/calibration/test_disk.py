@@ -176,11 +176,11 @@ def test_a_disk_is_measured_when_first_asked_for(
     (tmp_path / "weights").write_bytes(bytes(1 << 14))
     file, said = mapped(tmp_path / "weights"), list[str]()
     monkeypatch.setattr(disk, "measure_file", lambda _, progress: progress("disk") or MEASURED)
-    known = [disk_profile(tmp_path, file, said.append) for _ in range(2)]
-    assert known[0] == read_disk(tmp_path)
+    speeds = [disk_profile(tmp_path, file, said.append) for _ in range(2)]
+    assert speeds[0] == read_disk(tmp_path)
     assert said == ["measuring the disk"]
     assert isinstance(said[0], Notice)
-    assert known[1].direct.keys() == MEASURED.direct.keys()
+    assert speeds[1].direct.keys() == MEASURED.direct.keys()
 
 
 def test_a_disk_that_is_known_is_taken_to_be_as_fast_as_it_is_now(
@@ -216,8 +216,8 @@ def test_loading_does_not_wait_for_five_reads_of_a_slow_disk(
         return next(speeds)
 
     monkeypatch.setattr(disk, "_read_pieces", read)
-    known = disk_profile(tmp_path, mapped(tmp_path / "weights"), pytest.fail)
-    assert known.bytes_s == pytest.approx(2e6)
+    speeds = disk_profile(tmp_path, mapped(tmp_path / "weights"), pytest.fail)
+    assert speeds.bytes_s == pytest.approx(2e6)
 
 
 def test_what_the_system_has_in_its_cache_is_read_from_the_disk(
@@ -276,9 +276,9 @@ def test_calibrating_with_a_folder_begins_with_its_disk(
     plain = profile.MachineProfile(bandwidth={1: 1e9})
     monkeypatch.setattr(calibration, "_measure_all", lambda threads, progress: plain)
     calibration.calibrate(1, folder=tmp_path)
-    known = read_disk(tmp_path)
-    assert known is not None
-    assert known.direct == MEASURED.direct
+    speeds = read_disk(tmp_path)
+    assert speeds is not None
+    assert speeds.direct == MEASURED.direct
     assert profile.read_profile().bandwidth == {1: 1e9}
     with pytest.raises(InputError, match="there is no folder"):
         monkeypatch.setattr(calibration, "measure_disk", measure_disk)
