@@ -267,6 +267,7 @@ class Backend(ABC):
         is_simulated: its times are those of another machine, so even asked for by name it takes
             only what it does faster there, and nothing is measured of it.
         chooses_device: it has a device of its own choice, so that its name alone names one.
+        holds_experts: in a device's memory, besides those of the processor.
         takes_gpu_memory: it holds experts in a device's memory, of which ``gpu_memory`` says how
             much.
     """
@@ -278,6 +279,7 @@ class Backend(ABC):
     is_simulated: bool = False
     chooses_device: bool = False
     takes_gpu_memory: bool = False
+    holds_experts: bool = False
 
     def companion_choices(self) -> Mapping[str, Any]:
         """What its companions learn besides, see ``configure``."""
@@ -292,7 +294,8 @@ class Backend(ABC):
                 memory, ``prefill`` and ``attention``, whether prompts may be multiplied, or
                 attended to, faster and not quite as the model has it,
                 ``experts``, the ``ExpertMemory``, ``gpu_memory``, bytes of a GPU for
-                experts, and the profile of another ``machine``, whose costs are to be estimated.
+                experts, ``expert_history``, what these were asked before, and the profile of
+                another ``machine``, whose costs are to be estimated.
         """
         del given
 
@@ -373,6 +376,13 @@ class Backend(ABC):
     @abstractmethod
     def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
         """Turns a segment, all of whose nodes are supported, into a program."""
+
+    def preload(self) -> None:  # noqa: B027 - few have memory to fill
+        """Brings to its device what calls are likely to need; once everything is compiled.
+
+        Raises:
+            BackendError: that failed, and the device is required.
+        """
 
     def handover(self) -> Handover | None:
         """What moving keys and values took so far; None where none are moved."""

@@ -135,6 +135,15 @@ GpuMemory = Annotated[
         "less a margin, if left out.",
     ),
 ]
+ExpertTrace = Annotated[
+    Path | None,
+    typer.Option(
+        "--expert-trace",
+        metavar="FILE",
+        help="What `edgerun trace` wrote: a device that shares layers of experts begins with those "
+        "that it names most often.",
+    ),
+]
 LOADING: dict[str, Any] = {
     "threads": Threads,
     "backend": BackendName,
@@ -148,6 +157,7 @@ LOADING: dict[str, Any] = {
     "attention": Attention,
     "expert_memory": ExpertMemory,
     "gpu_memory": GpuMemory,
+    "expert_trace": ExpertTrace,
 }
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 ShowStats = Annotated[bool, typer.Option("--stats", help="Show speed and memory on stderr.")]

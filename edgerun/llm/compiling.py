@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgerun import env
@@ -24,6 +25,7 @@ from edgerun.values import Notice
 
 if TYPE_CHECKING:
     from edgerun.llm.options import LoadOptions
+    from edgerun.offload.sharing.filling import History
     from edgerun.plan.expert_memory import ExpertBudget
 
 EXACT, FAST = "exact", "fast"  # how prompts are multiplied
@@ -176,6 +178,7 @@ def candidates_for(
         "attention": options.attention,
         "experts": expert_memory_of(experts),
         "gpu_memory": options.gpu_memory,
+        "expert_history": history_of(bundle, options),
     }
     if options.place is not None:
         from edgerun.plan.places import Places, placed_candidates
@@ -183,13 +186,41 @@ def candidates_for(
         candidates = placed_candidates(Places.read(options.place), given)
     else:
         candidates = find_candidates(options.backend, options.device, given)
-    takes_memory = any(backend.takes_gpu_memory for backend in candidates.every())
+    _check_holders(options, candidates.every())
+    return candidates
+
+
+def _check_holders(options: LoadOptions, backends: Sequence[Backend]) -> None:
+    """Refuses options for devices that hold experts where there is none."""
+    if options.expert_trace is not None and not any(each.holds_experts for each in backends):
+        raise InputError(
+            f"expert_trace is {options.expert_trace}, and no device was named that holds experts: "
+            "name one, as with --device cuda:0, or leave it out"
+        )
+    takes_memory = any(backend.takes_gpu_memory for backend in backends)
     if options.gpu_memory is not None and not takes_memory:
         raise InputError(
             f"gpu_memory is {options.gpu_memory} bytes, and no GPU was named that holds experts: "
             "name one, as with --device cuda:0, or leave it out"
         )
-    return candidates
+
+
+def history_of(bundle: Bundle, options: LoadOptions) -> History | None:
+    """What the experts of a bundle were asked before, by the trace that was named, if one was.
+
+    Raises:
+        InputError: it cannot be read, or is another model's.
+    """
+    if options.expert_trace is None:
+        return None
+    from edgerun.backends.cpu.experts.weights import stacks_of
+    from edgerun.offload.sharing.filling import History
+    from edgerun.offload.trace_file import read_trace
+
+    graph = bundle.graph
+    nodes = [node for node in graph.nodes if node.op == "experts"]
+    names = [node.name for node in nodes if stacks_of(graph, node)[0].has_choice]
+    return History.of(read_trace(Path(options.expert_trace), bundle.digest), names)
 
 
 def expert_memory_of(experts: ExpertBudget | None) -> ExpertMemory | None:

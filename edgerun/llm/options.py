@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
@@ -50,6 +51,7 @@ class LoadKeywords(TypedDict, total=False):
     attention: str
     expert_memory: int | str | None
     gpu_memory: int | str | None
+    expert_trace: str | os.PathLike[str] | None
     progress: Progress
 
 
@@ -86,6 +88,8 @@ class LoadOptions:
             is free, where they do not all have room.
         gpu_memory: how much of a GPU's memory experts may take, ``"6G"``; None for what is free
             there, less a margin. Only for devices that share layers of experts.
+        expert_trace: file of ``edgerun trace``: a device that shares layers of experts begins with
+            those that it names most often. None: with as many of each layer.
         progress: called with a line of text before slow work.
 
     Raises:
@@ -109,6 +113,7 @@ class LoadOptions:
     attention: str = EXACT
     expert_memory: int | str | None = None
     gpu_memory: int | str | None = None
+    expert_trace: str | os.PathLike[str] | None = None
     progress: Progress = field(default=lambda text: logger.info(text))
 
     def __post_init__(self) -> None:
@@ -132,8 +137,7 @@ class LoadOptions:
                     f"place is {shown(self.place)} and a back-end or device is named for "
                     "everything: leave one out"
                 )
-        if self.expert_memory is not None or self.gpu_memory is not None:
-            self._check_memory()
+        self._check_experts()
         for name, high in LIMITS.items():
             value = _whole(name, getattr(self, name), high)
             object.__setattr__(self, name, value)
@@ -143,7 +147,11 @@ class LoadOptions:
         if not callable(self.progress):
             raise InputError(f"progress is {shown(self.progress)}; expected a function of a text")
 
-    def _check_memory(self) -> None:
+    def _check_experts(self) -> None:
+        if not isinstance(self.expert_trace, str | os.PathLike | None):
+            raise InputError(f"expert_trace is {shown(self.expert_trace)}; expected a file's path")
+        if self.expert_memory is None and self.gpu_memory is None:
+            return
         from edgerun.plan.expert_memory import MemoryAmount, gpu_memory_bytes  # for few
 
         if self.expert_memory is not None:

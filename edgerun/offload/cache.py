@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 
 from edgerun.errors import InputError
-from edgerun.offload.policies.base import Entry, Policy
+from edgerun.offload.policies.base import Entry, Policy, Rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,32 @@ class ExpertCache:
         self._capacity = capacity
         self._policy = policy
         self._resident: set[Entry] = set()
+        self._unused: dict[Entry, int] = {}  # that came before anybody needed them, and their place
 
     @property
     def resident(self) -> frozenset[Entry]:
         """The experts that are there."""
         return frozenset(self._resident)
+
+    def fill(self, entries: Sequence[Entry], history: Iterable[Step] = ()) -> tuple[Entry, ...]:
+        """Makes experts resident that nobody needs yet, where there is room left.
+
+        Those that were never used leave before all others, the last of them first.
+
+        Args:
+            entries: the likeliest first.
+            history: what was needed before; the policy learns of it.
+
+        Returns:
+            those that were not resident.
+        """
+        room = self._capacity - len(self._resident)
+        missing = [entry for entry in dict.fromkeys(entries) if entry not in self._resident][:room]
+        self._resident.update(missing)
+        self._unused.update((entry, place) for place, entry in enumerate(missing))
+        for step in history:
+            self._use(step)
+        return tuple(missing)
 
     def access(self, step: Step) -> Access:
         """Makes the experts of a step resident.
@@ -94,7 +115,7 @@ class ExpertCache:
         evicted = tuple(self._victims(excess, entries)) if excess > 0 else ()
         self._resident.difference_update(evicted)
         self._resident.update(missing)
-        self._policy.use(step.layer, step.experts, step.scores)
+        self._use(step)
         return Access(missing, evicted)
 
     def exchange(self, entry: Entry) -> Access | None:
@@ -108,16 +129,32 @@ class ExpertCache:
         if len(self._resident) < self._capacity:
             self._resident.add(entry)
             return Access((entry,), ())
-        victim = min(self._resident, key=lambda other: (self._policy.rank(other), other))
-        if self._policy.rank(entry) <= self._policy.rank(victim):
+        victim = min(self._resident, key=self._rank)
+        if self._rank(entry)[:2] <= self._rank(victim)[:2]:
             return None
-        self._policy.leave(victim)
+        self._leave(victim)
         self._resident.remove(victim)
         self._resident.add(entry)
         return Access((entry,), (victim,))
 
     def _victims(self, count: int, needed: list[Entry]) -> Iterator[Entry]:
         others = self._resident.difference(needed)
-        for entry in nsmallest(count, others, key=lambda entry: (self._policy.rank(entry), entry)):
-            self._policy.leave(entry)
+        for entry in nsmallest(count, others, key=self._rank):
+            self._leave(entry)
             yield entry
+
+    def _use(self, step: Step) -> None:
+        if self._unused:
+            for expert in step.experts:
+                self._unused.pop((step.layer, expert), None)
+        self._policy.use(step.layer, step.experts, step.scores)
+
+    def _rank(self, entry: Entry) -> tuple[bool, Rank, Entry]:
+        """Who leaves first has the lowest."""
+        place = self._unused.get(entry)
+        rank = self._policy.rank(entry) if place is None else (-place,)
+        return place is None, rank, entry
+
+    def _leave(self, entry: Entry) -> None:
+        if self._unused.pop(entry, None) is None:
+            self._policy.leave(entry)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from importlib.metadata import EntryPoint
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,19 +53,6 @@ def test_what_a_call_needs() -> None:
     many = Call.of(64, 8, 512, 64.0)
     assert (many.active, many.rows, many.cpu_s) == (64, 64, 1.0)
     assert Call.of(1, 1, 3, 2.0) == Call(1, 1, 3, 2.0)
-
-
-@pytest.fixture
-def announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the entry points of the project's own file, whatever is installed."""
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    points = [
-        EntryPoint(
-            name, re.findall(rf'^{name} = "(.*?)"', text, re.MULTILINE)[0], "edgerun.backends"
-        )
-        for name in ("standin", "cuda")
-    ]
-    monkeypatch.setattr("edgerun.backends.registry._added_backends", lambda: points)
 
 
 @pytest.mark.usefixtures("announced")

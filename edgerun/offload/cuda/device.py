@@ -94,6 +94,10 @@ class CudaDevice(Device):
         assert self._life is not None
         return self._life.answer(patience_s)
 
+    def check(self) -> None:
+        assert self._life is not None
+        self._life.check()
+
     def stop(self) -> None:
         life, self._life = self._life, None
         if life is not None:

@@ -115,6 +115,11 @@ class Life:
                 raise DeviceError(f"it did not answer within {patience_s:g} s")
             time.sleep(0 if waited < EAGER_S else PAUSE_S)
 
+    def check(self) -> None:
+        """Tells whether an upload has failed; see ``Device.check``."""
+        if not self._faults.empty():
+            raise DeviceError(self._faults.get())
+
     def close(self) -> bool:
         """Ends the thread; False if something is stuck, which needs the GPU's memory still."""
         until = time.monotonic() + CLOSING_S
@@ -133,8 +138,7 @@ class Life:
 
     def _answer(self) -> Answer | None:
         """The next answer, if there is one already."""
-        if not self._faults.empty():
-            raise DeviceError(self._faults.get())
+        self.check()
         with self._lock:
             if not self._sent:
                 return None

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from edgerun.offload.estimates import Estimates
     from edgerun.offload.sharing.device import Device
     from edgerun.offload.sharing.executable import SharedLayer
+    from edgerun.offload.sharing.filling import History
     from edgerun.offload.sharing.layer import Layer
     from edgerun.offload.sharing.session import Session
     from edgerun.offload.sharing.tally import Tally
@@ -43,6 +44,7 @@ class SharingBackend(Backend):
     title: str
     report_title: str
     companions = ("cpu",)
+    holds_experts = True
 
     def __init__(self) -> None:
         """Has no device yet."""
@@ -51,6 +53,9 @@ class SharingBackend(Backend):
         self._estimates: Estimates | None = None
         self._tallies: list[Tally] = []
         self._numbers: dict[str, int] = {}
+        self._layers: dict[str, Layer] = {}  # that are shared, in order
+        self._history: History | None = None
+        self._is_required = False
 
     @abstractmethod
     def make_device(self, layer: Layer, rows: int) -> Device:
@@ -91,8 +96,9 @@ class SharingBackend(Backend):
         return ""
 
     def configure(self, given: Mapping[str, Any]) -> None:
-        """Takes what the processor's share is configured with."""
+        """Takes ``expert_history`` and what the processor's share is configured with."""
         self._cpu.configure(given)
+        self._history = given.get("expert_history")
 
     def supports(self, graph: Graph, node: Node, shape: Shape) -> Support:
         """Layers of experts."""
@@ -146,6 +152,35 @@ class SharingBackend(Backend):
             parts.append(part)
         return parts[0] if len(parts) == 1 else Chain(parts)
 
+    def preload(self) -> None:
+        """Fills the device with experts.
+
+        Raises:
+            BackendError: it fails, and is required.
+        """
+        session = self._session
+        if session is None or not self._layers:
+            return
+        session.preload(self._fill)
+        self._check(session, self._is_required)
+
+    def _fill(self) -> None:
+        """Queues the uploads of the experts that are likeliest to be needed."""
+        from edgerun.offload.sharing.filling import History, likeliest
+
+        session, estimates, layers = self._session, self._estimates, self._layers
+        assert session is not None and estimates is not None
+        history = self._history or History()
+        numbers = {name: layer.number for name, layer in layers.items()}
+        counts = {name: layer.experts for name, layer in layers.items()}
+        by_number = {layer.number: layer.slots for layer in layers.values()}
+        session.fill(
+            likeliest(counts, numbers, history),
+            history.steps(numbers),
+            lambda entry: by_number[entry[0]][entry[1]],
+            estimates.observe_upload,
+        )
+
     def report(self) -> Report | None:
         """Times by phase, and what became of the device."""
         session = self._session
@@ -184,9 +219,14 @@ class SharingBackend(Backend):
         part = SharedLayer(segment, shape, layer, session, self._estimates, tally, options)
         if is_first:
             session.open(part.test)
-            if session.failure and options.required:
-                raise BackendError(f"{self.title} does not run: {session.failure}")
+            self._is_required = options.required
+            self._check(session, options.required)
+        self._layers.setdefault(layer.node.name, layer)
         return part
+
+    def _check(self, session: Session, is_required: bool) -> None:
+        if session.failure and is_required:
+            raise BackendError(f"{self.title} does not run: {session.failure}")
 
     def _tally(self, shape: Shape) -> Tally:
         from edgerun.offload.sharing.tally import Tally

@@ -150,6 +150,13 @@ class Device(ABC):
             DeviceError: it does not come, or is a fault.
         """
 
+    def check(self) -> None:  # noqa: B027 - of most, only an answer tells
+        """Tells whether it has failed meanwhile.
+
+        Raises:
+            DeviceError: it has.
+        """
+
     @abstractmethod
     def stop(self) -> None:
         """Ends this life; calling it twice is allowed, and so is ``start`` after it."""

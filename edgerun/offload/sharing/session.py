@@ -13,7 +13,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from edgerun.backends.cpu.experts.layout import SlotLayout
@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 MAX_RESETS = 1
 ANSWER_S = 30.0
+PAUSE_S = 1e-3  # of who waits for uploads
 POLICY = "lrfu"
 
 
@@ -41,7 +42,7 @@ class Session:
         cache: which experts have slots.
         slots: which.
         arrived: those of them whose weights are there.
-        due_s: when an upload that nobody waits for must have ended, 0 if there is none.
+        due_s: when the next upload that nobody waits for must have ended, 0 if there is none.
         patience_s: for an answer, beside ten times what it should take.
     """
 
@@ -57,6 +58,7 @@ class Session:
         self.failure, self.resets, self.patience_s = "", 0, ANSWER_S
         self._attributes = attributes
         self._test: Callable[[], None] = lambda: None
+        self._fill: Callable[[], None] = lambda: None
         self._is_started = False
         _SESSIONS.add(self)
 
@@ -119,6 +121,52 @@ class Session:
 
         self.upload(entry, source, arrive)
 
+    def preload(self, fill: Callable[[], None]) -> None:
+        """Fills the slots and waits until they are; so are those of every later life, unwaited.
+
+        Args:
+            fill: calls ``fill``.
+        """
+        self._fill = fill
+
+        def work() -> None:
+            if not self.due_s:  # else a new life has begun with it
+                fill()
+            while self.is_uploading():
+                self.device.check()
+                time.sleep(PAUSE_S)
+
+        self.attempt(work)
+
+    def fill(
+        self,
+        entries: Sequence[Entry],
+        history: Iterable[Step],
+        source: Callable[[Entry], U8],
+        then: Callable[[float], None],
+    ) -> None:
+        """Queues uploads of experts that nobody needs yet, as many as there are slots for.
+
+        Args:
+            entries: the likeliest first.
+            history: what was needed before.
+            source: the weights of one.
+            then: see ``upload``.
+        """
+        missing = self.cache.fill(entries, history)
+        self._give_slots(Access(missing, ()))
+        arrived, left = self.arrived, iter(range(len(missing) - 1, -1, -1))
+
+        def arrive(seconds: float) -> None:
+            then(seconds)
+            if arrived is self.arrived:  # else of another life
+                self.due_s = time.monotonic() + self.patience_s if next(left) else 0.0
+
+        if missing:
+            self.due_s = time.monotonic() + self.patience_s
+        for entry in missing:
+            self.upload(entry, source(entry), arrive)
+
     def is_uploading(self) -> bool:
         """Whether an upload is under way that nobody waits for.
 
@@ -141,7 +189,7 @@ class Session:
     def close(self) -> None:
         """Ends the device; calling it twice is allowed."""
         self._stop()
-        self._test = lambda: None
+        self._test = self._fill = lambda: None
 
     def begin_child(self) -> None:
         """In a forked child: the device is the parent's, and one of its own begins when needed."""
@@ -165,6 +213,7 @@ class Session:
         self._is_started = True  # whatever of it has begun is to be stopped
         self.device.start()
         self._test()
+        self._fill()
 
     def _recover(self, error: Exception) -> None:
         """Makes room for a new life, or gives the device up when that has been tried."""

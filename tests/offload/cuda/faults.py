@@ -215,7 +215,7 @@ def main() -> None:
     expected = logits_of(*FORM, None, prompt=PROMPT, tokens=TOKENS)
     told = {
         "once": errors(expected, {6}),
-        "twice": errors(expected, {6, 10}),
+        "twice": errors(expected, {4, 6}),
         "answer": errors(expected, range(6, 1000), Mark, "is_past"),
         "upload": errors(expected, range(6, 1000), Life, "_upload"),
         "stall": stalls(expected),

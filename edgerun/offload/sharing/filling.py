@@ -1,0 +1,72 @@
+"""Which experts a device gets before anybody needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.offload.cache import Step
+from edgerun.offload.policies.base import Entry
+from edgerun.offload.replay import steps_of
+from edgerun.offload.trace_file import Trace
+
+RECENT_TOKENS = 64  # of a trace, from which the policy of the slots learns
+
+
+@dataclass(frozen=True)
+class History:
+    """What the layers of a model were asked before, by the names of their nodes.
+
+    Attributes:
+        uses: of each expert of a layer, int64 ``[experts]``.
+        recent: what the layer needed at last, token by token; the layer's number is the trace's.
+    """
+
+    uses: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    recent: Mapping[str, Sequence[Step]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, trace: Trace, names: Sequence[str]) -> History:
+        """What a trace tells, with the names of its layers in order."""
+        uses, recent = {}, {}
+        for place, name in enumerate(names):
+            steps = steps_of(trace, place)
+            chosen = np.fromiter(chain.from_iterable(step.experts for step in steps), np.int64)
+            uses[name] = np.bincount(chosen, minlength=trace.experts)
+            recent[name] = steps[-RECENT_TOKENS:]
+        return cls(uses, recent)
+
+    def steps(self, numbers: Mapping[str, int]) -> list[Step]:
+        """What was needed at last, with the numbers that layers have now."""
+        layers = [
+            [replace(step, layer=number) for step in self.recent.get(name, ())]
+            for name, number in numbers.items()
+        ]
+        return list(chain.from_iterable(layers))
+
+
+def likeliest(
+    experts: Mapping[str, int], numbers: Mapping[str, int], history: History
+) -> list[Entry]:
+    """All experts of some layers, those first that are likely to be needed most often.
+
+    Those that were used as often, as all are of which nothing is known, follow one another layer by
+    layer, so that every layer gets about as many.
+
+    Args:
+        experts: of each layer, how many, by its name.
+        numbers: of the layers.
+        history: what is known of them.
+    """
+    ranked: list[tuple[int, int, int, int]] = []
+    for name, count in experts.items():
+        uses = history.uses.get(name, np.zeros(count, np.int64))[:count]
+        order = np.argsort(-uses, kind="stable").tolist()
+        ranked += [
+            (-int(uses[expert]), place, numbers[name], expert) for place, expert in enumerate(order)
+        ]
+    return [(number, expert) for *_, number, expert in sorted(ranked)]
