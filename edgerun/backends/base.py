@@ -268,8 +268,7 @@ class Backend(ABC):
             only what it does faster there, and nothing is measured of it.
         chooses_device: it has a device of its own choice, so that its name alone names one.
         holds_experts: in a device's memory, besides those of the processor.
-        takes_gpu_memory: it holds experts in a device's memory, of which ``gpu_memory`` says how
-            much.
+        takes_gpu_memory: ``gpu_memory`` says how much of it.
     """
 
     name: str
@@ -378,11 +377,7 @@ class Backend(ABC):
         """Turns a segment, all of whose nodes are supported, into a program."""
 
     def preload(self) -> None:  # noqa: B027 - few have memory to fill
-        """Brings to its device what calls are likely to need; once everything is compiled.
-
-        Raises:
-            BackendError: that failed, and the device is required.
-        """
+        """Brings to its device what calls are likely to need; once everything is compiled."""
 
     def handover(self) -> Handover | None:
         """What moving keys and values took so far; None where none are moved."""

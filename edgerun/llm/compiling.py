@@ -103,6 +103,8 @@ def compile_bundle(
             verified=lambda: verification.finish(options.progress),
         )
         programs = compile_plan(plan, backends, buckets(rows), compile_options, options.require)
+        for backend in used:
+            backend.preload()
         verification.finish(options.progress)
         owned.pop_all()
     closing = ExitStack()

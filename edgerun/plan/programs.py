@@ -190,8 +190,6 @@ def compile_plan(
         later = Deferred(partial(program, plan.segments[shape.phase], shape))
         later.is_due = have_their_own(plan, backends)  # that of prompts must not stand in
         compiled[shape] = later if _can_wait(plan, shape, by_name) else later.prepare()
-    for backend in backends:
-        backend.preload()
     return Programs(compiled, prompts, meters)
 
 

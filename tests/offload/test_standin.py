@@ -378,7 +378,8 @@ def test_nothing_is_uploaded_while_something_is() -> None:
         program = backend.compile(part.graph, Shape.of(1), CompileOptions(store.states))
         session = session_of(backend)
         backend._estimates.upload.fixed_s = 1e-9
-        places = Places.of(np.float32([[0, 1, 1, 0, 0, 1, 0, 0]]), 3)
+        places = Places.of(np.float32([[0, 0, 0, 0, 0, 1, 1, 1]]), 3)
+        assert not session.arrived.intersection((program._layer.number, e) for e in (5, 6, 7))
         for due_s in (time.monotonic() + 100, 0.0):
             session.due_s = due_s
             assert (len(program._plan(places).uploaded) > 0) == (due_s == 0)

@@ -48,6 +48,7 @@ def running(name: str, weights: str, backend: Backend | None, rows: int = 24) ->
     plan = make_plan(bundle.graph, backends, backends[0].name)
     programs = compile_plan(plan, backends, buckets(rows), CompileOptions(states))
     try:
+        backends[0].preload()
         yield Running(backends[0], programs, SequenceStore(states, 128, 1), plan)
     finally:
         programs.close()
