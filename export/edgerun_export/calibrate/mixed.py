@@ -12,7 +12,7 @@ import numpy as np
 from edgerun.errors import InputError, UnsupportedError
 from edgerun_export.calibrate.budget import Choice, allocate
 from edgerun_export.calibrate.sensitivity import Sensitivity, SensitivityMeter
-from edgerun_export.calibrate.text import CalibrationText
+from edgerun_export.calibrate.text import CalibrationText, fewest_with_samples
 from edgerun_export.recipe import Recipe, TensorRecipe
 from edgerun_export.sizes import matrix_bytes, scale_bytes, weight_bytes
 from edgerun_export.source.weights import SourceWeights
@@ -40,12 +40,23 @@ def sensitivity_of(
     Raises:
         InputError: no window of the text was held out.
     """
-    if not text.samples:
-        raise InputError(
-            "--budget weighs formats on windows of text that are held out, and so few leave none; "
-            "give more text, or raise --calibration-windows"
-        )
+    check_held_out(text)
     return _meter(source, text, progress).run(_kinds(recipe))
+
+
+def check_held_out(text: CalibrationText) -> None:
+    """Checks that there is text to weigh formats on, which costs nothing.
+
+    Raises:
+        InputError: no window of the text was held out.
+    """
+    if not text.samples:
+        enough = fewest_with_samples(len(text.names))
+        raise InputError(
+            "--budget weighs formats on windows of text that are held out, and "
+            f"{len(text.windows)} windows of {len(text.names)} texts leave none: raise "
+            f"--calibration-windows to {enough}, or give longer texts"
+        )
 
 
 def mixed_recipe(

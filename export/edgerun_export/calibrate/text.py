@@ -111,6 +111,14 @@ def read_calibration(
     return CalibrationText(names, np.concatenate(fitted), tuple(samples))
 
 
+def fewest_with_samples(texts: int) -> int:
+    """How many windows ``read_calibration`` must be asked for to hold one out of the last text."""
+    windows = 1
+    while (windows + -(-windows // HELD_OUT_EVERY) + texts - 1) // texts <= HELD_OUT_EVERY // 2:
+        windows += 1
+    return windows
+
+
 def read_sample(file: Path, tokenizer: Tokenizer, windows: int, tokens: int) -> Sample:
     """Cuts windows from all over a file, to measure on.
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from edgerun_export.quality.settings import Setting
     from edgerun_export.source.weights import SourceWeights
 
+_FACTOR_FROM = 10.0  # of perplexities; below it percents are easier to read
 SUMMARY = "Compare weight formats and methods on a checkpoint."
 _EXAMPLES = """\
 Examples:
@@ -169,7 +170,7 @@ def quality_command(
     if plot is not None:
         from edgerun_export.quality.plot import draw
 
-        draw(rows, source, plot)
+        draw(rows, Path(source).name, plot)  # a hub id's last part, as well
     _print(rows, as_json)
 
 
@@ -264,9 +265,14 @@ def _print(rows: list[Row], as_json: bool) -> None:
                 "MB": f"{row.bytes / 1e6:.2f}",
                 "bits/byte": f"{row.texts[name].bits_per_byte:.4f}",
                 "perplexity": f"{row.texts[name].perplexity:.4g}",
-                "change": f"{row.texts[name].perplexity / unrounded.perplexity - 1:+.1%}",
+                "change": _change(row.texts[name].perplexity / unrounded.perplexity),
             }
             for name, unrounded in source.texts.items()
             for row in rows
         ]
     )
+
+
+def _change(ratio: float) -> str:
+    """How much larger a perplexity is: in percent, or as a factor where that is thousands."""
+    return f"{ratio - 1:+.1%}" if ratio < _FACTOR_FROM else f"x {ratio:.3g}"

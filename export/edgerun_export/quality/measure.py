@@ -17,7 +17,12 @@ from edgerun.files.private import write_atomically
 from edgerun_export.calibrate.costs import Cost
 from edgerun_export.calibrate.fitted import FittedLayers
 from edgerun_export.calibrate.layers import LayerFitter
-from edgerun_export.calibrate.mixed import check_budget, mixed_recipe, sensitivity_of
+from edgerun_export.calibrate.mixed import (
+    check_budget,
+    check_held_out,
+    mixed_recipe,
+    sensitivity_of,
+)
 from edgerun_export.calibrate.sensitivity import Sensitivity
 from edgerun_export.calibrate.text import CalibrationText, Sample
 from edgerun_export.calibrate.workers import single_threaded
@@ -165,13 +170,15 @@ class Measurement:
 
         Raises:
             UnsupportedError: there is nothing to choose formats for, or no bundle has a setting.
-            InputError: no mix of formats has a size that is asked for.
+            InputError: no mix of formats has a size that is asked for, or no text is left to weigh
+                them on.
             CheckpointError: the model computes what is no number.
             StorageError: results cannot be written.
         """
         for setting in settings:
             check_offsets(setting.recipe(), self._source.spec)
             if setting.budget is not None:
+                check_held_out(self._texts.calibration)
                 check_budget(self._source, setting.recipe(), setting.budget)
         for setting in settings:
             if setting.name not in saved.rows:

@@ -5,7 +5,7 @@ import pytest
 
 from edgerun.errors import InputError
 from edgerun.model.text.tokenizer import Tokenizer
-from edgerun_export.calibrate.text import read_calibration
+from edgerun_export.calibrate.text import fewest_with_samples, read_calibration
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
@@ -36,6 +36,15 @@ def test_windows_come_evenly_from_all_texts_and_one_in_sixteen_is_held_out(tmp_p
         (window,) = sample.windows
         assert sample.bytes == sum(len(tokenizer.token_bytes(token)) for token in window[1:])
         assert window.tolist() not in text.windows.tolist()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_so_many_windows_and_no_fewer_leave_one_held_out(tmp_path, tokenizer, count):
+    files = [written(tmp_path, f"{n}.txt", f"{n} words. " * 3000) for n in range(count)]
+    enough = fewest_with_samples(count)
+    samples = [read_calibration(files, tokenizer, n, 64).samples for n in (enough - 1, enough)]
+    assert not samples[0]
+    assert samples[1]
 
 
 def test_the_same_text_has_the_same_digest_and_another_has_another(tmp_path, tokenizer):

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from edgerun.errors import InputError, UnsupportedError
 from edgerun_export.bundle_files import MODEL_FILE
 from edgerun_export.graph.external_data import find_data
+from edgerun_export.quality import command
 from edgerun_export.quality import measure as measuring
 from edgerun_export.quality.command import register
 from edgerun_export.quality.settings import Setting, settings
@@ -189,7 +190,9 @@ def test_a_plot_is_drawn(golden, texts, tmp_path):
     run(golden("llama").folder, "--text", texts / "test.txt", "--tokens", 32, "--windows", 2,
         "--formats", "int8,int4", "--methods", "rtn,mse", "--plot", plot)  # fmt: skip
     drawn = plot.read_text(encoding="utf-8")
-    assert "<svg" in drawn and drawn.count("<!-- rtn -->") == 1 and "test.txt" in drawn
+    assert "<svg" in drawn and "test.txt" in drawn
+    for label in ("rtn", "mse", "int8:32", "int4:32"):  # each once, in the legend
+        assert drawn.count(f"<!-- {label} -->") == 1
 
 
 def test_methods_of_a_trained_model_come_in_the_order_of_what_they_know(shared_data, tmp_path):
@@ -218,3 +221,22 @@ def test_methods_of_a_trained_model_come_in_the_order_of_what_they_know(shared_d
     assert source < 4.5
     assert residual < 0.65 * gptq < 0.4 * mse
     assert residual < 6 * source
+
+
+def test_a_budget_without_text_held_out_is_refused_before_anything_is_measured(
+    golden, texts, monkeypatch
+):
+    monkeypatch.setattr(measuring.Measurement, "_measured", None)
+    common = (golden("llama").folder, "--text", texts / "test.txt", "--calibrate",
+              texts / "train.txt", "--tokens", 32, "--windows", 2, "--formats", "int2",
+              "--methods", "mse", "--budget", "1MB")  # fmt: skip
+    said = r"7 windows of 1 texts leave none: raise --calibration-windows to 8, or"
+    with pytest.raises(InputError, match=said):
+        run(*common, "--calibration-windows", 6)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"), [(1.0, "+0.0%"), (0.985, "-1.5%"), (3.5, "+250.0%"), (100_013.4, "x 1e+05")]
+)
+def test_changes_are_percents_until_factors_are_easier_to_read(ratio, said):
+    assert command._change(ratio) == said
