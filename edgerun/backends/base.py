@@ -257,8 +257,7 @@ class Backend(ABC):
 
     Attributes:
         name: how users call it.
-        whole_graph: it runs the original model file or nothing, so the planner does not mix it
-            with others.
+        whole_graph: it runs the original model file or nothing, and is not mixed with others.
         companions: of a back-end that runs some nodes only, the names of those that run the rest,
             and everything if its device fails. Asked for by name, it takes every node that it
             supports, whatever that costs; else it takes part only if a device is named for it
@@ -291,12 +290,15 @@ class Backend(ABC):
             given: options of ``edgerun.load`` that concern back-ends: ``threads`` to work with,
                 ``kv_cache``, how keys and values are stored, ``pack``, how ternary weights lie in
                 memory, ``prefill`` and ``attention``, whether prompts may be multiplied, or
-                attended to, faster and not quite as the model has it,
-                ``experts``, the ``ExpertMemory``, ``gpu_memory``, bytes of a GPU for
-                experts, ``expert_history``, what these were asked before, and the profile of
-                another ``machine``, whose costs are to be estimated.
+                attended to, faster and not quite as the model has it, ``experts``, the
+                ``ExpertMemory``, ``gpu_memory``, bytes of a GPU for experts, ``expert_history``,
+                what these were asked before, ``share``, when layers of them are shared, and the
+                profile of another ``machine``, whose costs are to be estimated.
         """
         del given
+
+    def use_companions(self, companions: Sequence[Backend]) -> None:  # noqa: B027
+        """Learns who runs the rest, before anything is compiled."""
 
     def use_device(self, name: str) -> None:
         """Chooses a device; called before it is probed.
@@ -304,9 +306,7 @@ class Backend(ABC):
         Raises:
             InputError: there is none of that name; the message lists those there are.
         """
-        raise InputError(
-            f"the back-end '{self.name}' has no devices to choose from, so not {name!r}"
-        )
+        raise InputError(f"back-end '{self.name}' has no devices to choose from, so not {name!r}")
 
     def devices(self) -> Mapping[str, Support]:
         """Whether those of its devices that everybody may have are here; opens nothing."""

@@ -53,9 +53,10 @@ class Candidates:
         Those that drive devices begin anew: a device may have failed.
         """
         by_name = {each.name: each for each in reused if not each.companions}
+        backends = tuple(by_name.get(each.name, each) for each in self.backends)
         return replace(
             self,
-            backends=tuple(by_name.get(each.name, each) for each in self.backends),
+            backends=_acquainted(backends),
             prompts=self.prompts and self.prompts.reusing(reused),
         )
 
@@ -141,7 +142,15 @@ def find_candidates(
     choices = {**given, **backend.companion_choices()}
     companions = (make_backend(companion, given=choices) for companion in backend.companions)
     preferred = None if backend.is_simulated else backend.name  # which may name its device
-    return Candidates((backend, *companions), preferred)
+    return Candidates(_acquainted((backend, *companions)), preferred)
+
+
+def _acquainted(backends: tuple[Backend, ...]) -> tuple[Backend, ...]:
+    """The same back-ends; those with companions know them."""
+    for backend in backends:
+        if backend.companions:
+            backend.use_companions([each for each in backends if each.name in backend.companions])
+    return backends
 
 
 def _all_candidates(given: Mapping[str, Any]) -> Candidates:
@@ -152,7 +161,7 @@ def _all_candidates(given: Mapping[str, Any]) -> Candidates:
     for name in set(named).intersection(absent):
         logger.warning("the back-end '%s' takes no part: %s", name, absent[name])
     here = tuple(backend for backend, support in probed.values() if support)
-    return Candidates((*here, *measured), absent=absent)
+    return Candidates(_acquainted((*here, *measured)), absent=absent)
 
 
 def _measured(given: Mapping[str, Any], absent: dict[str, str]) -> list[Backend]:

@@ -144,6 +144,15 @@ ExpertTrace = Annotated[
         "that it names most often.",
     ),
 ]
+Share = Annotated[
+    str | None,
+    typer.Option(
+        "--share",
+        metavar="WHEN",
+        help="Layers of experts, with the device that was named: auto, where that is faster than "
+        "the processor alone (if left out), or always.",
+    ),
+]
 LOADING: dict[str, Any] = {
     "threads": Threads,
     "backend": BackendName,
@@ -158,6 +167,7 @@ LOADING: dict[str, Any] = {
     "expert_memory": ExpertMemory,
     "gpu_memory": GpuMemory,
     "expert_trace": ExpertTrace,
+    "share": Share,
 }
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 ShowStats = Annotated[bool, typer.Option("--stats", help="Show speed and memory on stderr.")]

@@ -62,6 +62,7 @@ def plan(
     attention: options.Attention = None,
     expert_memory: options.ExpertMemory = None,
     gpu_memory: options.GpuMemory = None,
+    share: options.Share = None,
     trace: Trace = None,
     as_json: options.Json = False,
 ) -> None:
@@ -83,13 +84,11 @@ def plan(
         backend=backend,
         device=device,
         place=place,
-        expert_memory=expert_memory,
-        gpu_memory=gpu_memory,
-        **options.given(prefill=prefill, attention=attention),
+        **options.given(prefill=prefill, attention=attention, share=share),
+        **options.given(expert_memory=expert_memory, gpu_memory=gpu_memory),
     )
     bundle = open_bundle(resolve(options.model_of(model, named)))
-    experts = experts_of(bundle, chosen)
-    candidates = candidates_for(bundle, chosen, experts)
+    candidates = candidates_for(bundle, chosen, experts := experts_of(bundle, chosen))
     budget = Budget(call_rows=call_rows(chosen, experts), memory_bytes=available_memory())
     planned = plan_for(bundle.graph, candidates, budget, weighs_all=True)
     if plot is not None:
@@ -171,7 +170,9 @@ def _outlooks(planned: Plan, backends: Sequence[Backend]) -> list[Report]:
 
     reports = []
     for backend in backends:
-        own = typical_segments(planned.segments, backend.name)
+        # Of layers that could be shared it tells why they are not.
+        name = None if backend.holds_experts else backend.name
+        own = typical_segments(planned.segments, name)
         report = backend.outlook(own) if own else None
         reports += [report] if report else []
     return reports + _of_attention(planned, backends)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgerun import env
-from edgerun.backends.base import Backend, CompileOptions, ExpertMemory, buckets
+from edgerun.backends.base import Backend, CompileOptions, ExpertMemory, Phase, buckets
 from edgerun.backends.registry import Candidates, find_candidates
 from edgerun.errors import InputError
 from edgerun.kernels.host.memory import available_memory
@@ -88,10 +88,10 @@ def compile_bundle(
         used = tuple(backend for backend in backends if backend.name in plan.backends())
         if candidates.preferred not in (None, *plan.backends()):
             logger.warning(
-                "the back-end '%s' computes no part of this model, %s computes all of it: "
-                "`edgerun plan --explain` says why",
+                "the back-end '%s' computes no part of this model, %s computes all of it: %s",
                 candidates.preferred,
                 " and ".join(backend.name for backend in used),
+                _why_not(plan, candidates),
             )
         for backend in set(backends).difference(used, reused):
             backend.close()
@@ -111,6 +111,17 @@ def compile_bundle(
     for backend in backends:
         closing.callback(backend.close)
     return Compiled(programs, used, backends, closing, streamed_bytes(plan, used))
+
+
+def _why_not(plan: Plan, candidates: Candidates) -> str:
+    """Why the back-end that was named has no part in replies, or where that is said."""
+    more = "`edgerun plan --explain` says why"
+    first = candidates.backends[0]
+    if not first.holds_experts:
+        return more
+    refusals = [each.reason for each in plan.refusals[Phase.DECODE] if each.backend == first.name]
+    slower = [reason for reason in refusals if "processor alone is faster" in reason]
+    return f"{slower[0]}; --share always shares all the same" if slower else more
 
 
 def _announce(plan: Plan, backends: Sequence[Backend], options: LoadOptions) -> None:
@@ -181,6 +192,7 @@ def candidates_for(
         "experts": expert_memory_of(experts),
         "gpu_memory": options.gpu_memory,
         "expert_history": history_of(bundle, options),
+        "share": options.share,
     }
     if options.place is not None:
         from edgerun.plan.places import Places, placed_candidates

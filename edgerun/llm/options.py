@@ -20,6 +20,7 @@ from edgerun.values import as_int, shown
 
 logger = logging.getLogger(__name__)
 
+SHARES = ("auto", "always")  # when layers of experts are shared with a device
 MAX_CONTEXT = 1 << 24
 MAX_SESSIONS = 1024
 LIMITS = {
@@ -52,6 +53,7 @@ class LoadKeywords(TypedDict, total=False):
     expert_memory: int | str | None
     gpu_memory: int | str | None
     expert_trace: str | os.PathLike[str] | None
+    share: str
     progress: Progress
 
 
@@ -90,6 +92,8 @@ class LoadOptions:
             there, less a margin. Only for devices that share layers of experts.
         expert_trace: file of ``edgerun trace``: a device that shares layers of experts begins with
             those that it names most often. None: with as many of each layer.
+        share: when a device that was named shares layers of experts, ``"auto"``, where that is
+            expected, and then seen, to be faster than the processor alone, or ``"always"``.
         progress: called with a line of text before slow work.
 
     Raises:
@@ -114,6 +118,7 @@ class LoadOptions:
     expert_memory: int | str | None = None
     gpu_memory: int | str | None = None
     expert_trace: str | os.PathLike[str] | None = None
+    share: str = SHARES[0]
     progress: Progress = field(default=lambda text: logger.info(text))
 
     def __post_init__(self) -> None:
@@ -123,6 +128,7 @@ class LoadOptions:
         if self.pack is not None:
             _check_choice("pack", self.pack, env.PACKS)
         _check_choice("prefill", self.prefill, (EXACT, FAST))
+        _check_choice("share", self.share, SHARES)
         _check_choice("attention", self.attention, (EXACT, FAST))
         for name in ("backend", "device", "place", "require"):
             value = getattr(self, name)

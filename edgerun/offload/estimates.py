@@ -16,6 +16,7 @@ I64: TypeAlias = NDArray[np.int64]
 WEIGHT = 0.15  # of what was seen last: after 20 times 4% is left of what was assumed
 EXCHANGE_S = 3e-4
 START_S = 1e-4
+AROUND_S = 3e-4  # measured beside the stand-in, two free cores of a Zen 5 server
 KIND_OF_ONE = int(kinds_of(ONE)[0])
 LARGEST_STEP = 4.0  # by which a single time may be off: it may have been a pause of the system
 
@@ -84,6 +85,7 @@ class Estimates:
         start: of a call that uses the device: what passes before the processor multiplies, and
         command: before the device does.
         arrival: before the device begins with what it lacked, beside the uploads.
+        around: of such a call, what it takes besides: dividing the layer, adding up, learning.
         exchange_s: what a layer takes longer if one of its experts is cut.
         floors: the least that experts ever took.
     """
@@ -94,6 +96,7 @@ class Estimates:
     start: Estimate = field(default_factory=lambda: Estimate(START_S))
     command: Estimate = field(default_factory=lambda: Estimate(START_S))
     arrival: Estimate = field(default_factory=lambda: Estimate(START_S))
+    around: Estimate = field(default_factory=lambda: Estimate(AROUND_S))
     exchange_s: float = EXCHANGE_S
     floors: Floors = field(init=False)
 

@@ -24,6 +24,7 @@ TYPICAL = (
     Shape(Phase.DECODE, 1, CACHED),
 )
 FLOAT_BYTES = 4
+SELECT = "select_rows"
 LOGIT_ROWS = 1  # of a chunk of a prompt, as a rule
 
 
@@ -116,16 +117,24 @@ def task_of(graph: Graph, shape: Shape) -> Task:
 
 
 def typical_segments(
-    segments: Mapping[Phase, tuple[Segment, ...]], backend: str
+    segments: Mapping[Phase, tuple[Segment, ...]], backend: str | None
 ) -> list[tuple[Graph, Shape]]:
-    """What a back-end runs of a plan, in the shapes that estimates are made for."""
+    """What a back-end runs of a plan, in the shapes that estimates are made for.
+
+    Args:
+        segments: of the plan.
+        backend: its name; None for what all of them run, with the rows before ``SELECT``.
+    """
     parts = []
     for shape in TYPICAL:
         rows = shape.rows
         for segment in segments.get(shape.phase, ()):
-            if any(node.op == "select_rows" for node in segment.graph.nodes):
+            before = rows
+            if any(node.op == SELECT for node in segment.graph.nodes):
                 rows = LOGIT_ROWS  # from here on
-            if segment.backend == backend:
+            if backend is None:
+                parts.append((segment.graph, replace(shape, rows=before)))
+            elif segment.backend == backend:
                 parts.append((segment.graph, replace(shape, rows=rows)))
     return parts
 

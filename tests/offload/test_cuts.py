@@ -98,8 +98,8 @@ def test_an_expert_that_is_cut_by_columns_has_the_same_bits(
     """
     tallies, learned, programs = [], [], set()
 
-    def observe(trials: Trials, rows: int, seconds: float, places: int, *, is_cut: bool) -> None:
-        learned.append(is_cut)
+    def observe(trials: Trials, rows: int, seconds: float, places: int, *, is_other: bool) -> None:
+        learned.append(is_other)
 
     def is_new(program: SharedLayer, cut: CutExpert | None) -> bool:
         programs.add(program)

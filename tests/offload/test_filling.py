@@ -129,7 +129,7 @@ def test_a_model_is_loaded_with_the_experts_of_a_trace(tmp_path: Path, announced
         expected = llm.generate("Once upon", max_tokens=8, seed=0).ids
     write_trace(path, trace_of([[5, 6], [7]], model=digest))
     write_trace(other, trace_of([[5, 6], [7]]))
-    asked = {"device": f"standin:{SOME}", "threads": 1}
+    asked = {"device": f"standin:{SOME}", "threads": 1, "share": "always"}
     with edgerun.load(folder, expert_trace=path, **asked) as llm:  # type: ignore[arg-type]
         (session,) = (each._session for each in llm.model.backends if each.name == "standin")  # type: ignore[attr-defined]
         assert {(0, 5), (0, 6), (1, 7)} <= session.arrived

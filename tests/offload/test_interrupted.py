@@ -205,7 +205,8 @@ def test_odd_routers_say_the_same_with_a_device(
     try:
         told = []
         for backend, device in (("cpu", None), ("standin", SOME)):
-            with edgerun.load(bundle.folder, backend=backend, device=device, threads=1) as llm:
+            asked = {"backend": backend, "device": device, "share": "always"}
+            with edgerun.load(bundle.folder, threads=1, **asked) as llm:  # type: ignore[arg-type]
                 told.append(outcome(llm))
                 assert backend == "cpu" or "stand-in" in llm.reports()[0].title
     finally:

@@ -18,7 +18,9 @@ AT_ONCE = Estimate(1e-12)
 
 
 def costs(device_s: float, upload_s: float) -> Estimates:
-    return Estimates(Estimate(9.0), Estimate(device_s), Estimate(upload_s), AT_ONCE, AT_ONCE)
+    return Estimates(
+        Estimate(9.0), Estimate(device_s), Estimate(upload_s), AT_ONCE, AT_ONCE, around=AT_ONCE
+    )
 
 
 def test_it_is_the_average_over_what_is_on_the_device() -> None:

@@ -51,7 +51,7 @@ def test_it_is_announced_and_found_by_its_name(monkeypatch: pytest.MonkeyPatch) 
     folder = bundle_of("olmoe", weights="int4")
     replies = []
     for backend, device in (("cpu", None), ("standin", SOME)):
-        with edgerun.load(folder, backend=backend, device=device, threads=1) as llm:
+        with edgerun.load(folder, backend=backend, device=device, threads=1, share="always") as llm:
             replies.append(llm.generate("Once upon", max_tokens=12, seed=0).text)
             if device:
                 (report,) = llm.reports()

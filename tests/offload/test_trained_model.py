@@ -50,7 +50,7 @@ def test_any_room_for_experts_gives_the_same_story(share: str, story: Completion
 
 @pytest.mark.slow
 def test_a_device_that_holds_a_few_experts_gives_the_same_story(story: Completion) -> None:
-    assert told(None, device="standin:memory=1M,link=2G").ids == story.ids
+    assert told(None, device="standin:memory=1M,link=2G", share="always").ids == story.ids
 
 
 @needs_complete_onnxruntime

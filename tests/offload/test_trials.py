@@ -11,8 +11,8 @@ def run(trials: Trials, rows: int, calls: int, whole_s: float, cut_s: float) -> 
     """How many of the calls are cut, where either way takes so long."""
     cuts = 0
     for _ in range(calls):
-        is_cut = trials.favours_cut(rows)
-        trials.observe(rows, cut_s if is_cut else whole_s, rows, is_cut=is_cut)
+        is_cut = trials.favours_other(rows)
+        trials.observe(rows, cut_s if is_cut else whole_s, rows, is_other=is_cut)
         cuts += is_cut
     return cuts
 

@@ -21,13 +21,16 @@ from edgerun.graph.ir import Graph, Node
 
 if TYPE_CHECKING:
     from edgerun.offload.estimates import Estimates
+    from edgerun.offload.sharing.choice import Choice
     from edgerun.offload.sharing.device import Device
     from edgerun.offload.sharing.executable import SharedLayer
     from edgerun.offload.sharing.filling import History
     from edgerun.offload.sharing.layer import Layer
     from edgerun.offload.sharing.session import Session
     from edgerun.offload.sharing.tally import Tally
+    from edgerun.offload.sharing.trials import Trials
 
+AUTO, ALWAYS = "auto", "always"  # when layers are shared
 ASSUMED_MACS_S = 20e9  # of a core; replaced by what is seen
 ASSUMED_READ_BYTES_S = 10e9
 
@@ -48,7 +51,7 @@ class SharingBackend(Backend):
 
     def __init__(self) -> None:
         """Has no device yet."""
-        self._cpu = CpuBackend()
+        self._cpu, self._owns_cpu = CpuBackend(), True
         self._session: Session | None = None
         self._estimates: Estimates | None = None
         self._tallies: list[Tally] = []
@@ -56,6 +59,9 @@ class SharingBackend(Backend):
         self._layers: dict[str, Layer] = {}  # that are shared, in order
         self._history: History | None = None
         self._is_required = False
+        self._share_when = AUTO
+        self._trials: Trials | None = None
+        self._choices: dict[tuple[int, Shape], tuple[Graph, Choice]] = {}
 
     @abstractmethod
     def make_device(self, layer: Layer, rows: int) -> Device:
@@ -96,12 +102,31 @@ class SharingBackend(Backend):
         return ""
 
     def configure(self, given: Mapping[str, Any]) -> None:
-        """Takes ``expert_history`` and what the processor's share is configured with."""
+        """Takes ``expert_history``, ``share`` and what the processor's share is configured with."""
         self._cpu.configure(given)
         self._history = given.get("expert_history")
+        self._share_when = given.get("share") or AUTO
+
+    def use_companions(self, companions: Sequence[Backend]) -> None:
+        """Computes with the processor that the rest goes to: weights and threads are shared."""
+        for companion in companions:
+            if isinstance(companion, CpuBackend):
+                self._cpu, self._owns_cpu = companion, False
 
     def supports(self, graph: Graph, node: Node, shape: Shape) -> Support:
-        """Layers of experts."""
+        """Layers of experts, where the processor alone is not expected to be faster.
+
+        Raises:
+            BackendError: the device has no room for an expert.
+        """
+        support = self.can_share(graph, node, shape)
+        if not support or self._share_when == ALWAYS:
+            return support
+        choice = self._choice(graph, shape)
+        return support if choice.is_shared else Support(False, str(choice))
+
+    def can_share(self, graph: Graph, node: Node, shape: Shape) -> Support:
+        """Layers of experts, whatever that takes."""
         from edgerun.backends.cpu.experts.weights import stacks_of
 
         if node.op != "experts":
@@ -111,6 +136,20 @@ class SharingBackend(Backend):
         if problem := self.obstacle(graph, node):
             return Support(False, problem)
         return self._cpu.supports(graph, node, shape)
+
+    def _choice(self, graph: Graph, shape: Shape) -> Choice:
+        """What a call is expected to take, shared and not; remembered of each graph and shape.
+
+        Raises:
+            BackendError: the device has no room for an expert.
+        """
+        from edgerun.offload.sharing.choice import Choice
+
+        key = id(graph), shape
+        if key not in self._choices:
+            nodes = [node for node in graph.nodes if self.can_share(graph, node, shape)]
+            self._choices[key] = graph, Choice.of(self, self._cpu, graph, nodes, shape)
+        return self._choices[key][1]
 
     def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
         """What the processor alone would need: nothing is claimed before it was seen."""
@@ -141,7 +180,7 @@ class SharingBackend(Backend):
 
         if not (support := self.probe()):
             raise UnsupportedError(support.reason)
-        parts: list[SharedLayer] = []
+        parts: list[Executable] = []
         for node in segment.nodes:
             number = self._numbers.setdefault(node.name, len(self._numbers))
             layer = Layer.of(number, node, segment, shape, self._cpu, options)
@@ -149,7 +188,7 @@ class SharingBackend(Backend):
             if part is None:
                 layer.close()
                 return self._elsewhere(segment, shape, options)
-            parts.append(part)
+            parts.append(self._faster(part, segment.with_nodes([node]), shape, options))
         return parts[0] if len(parts) == 1 else Chain(parts)
 
     def preload(self) -> None:
@@ -197,7 +236,8 @@ class SharingBackend(Backend):
         if self._session is not None:
             self._session.close()
             self._session = None
-        self._cpu.close()
+        if self._owns_cpu:
+            self._cpu.close()
 
     def _share(
         self, layer: Layer, segment: Graph, shape: Shape, options: CompileOptions
@@ -223,6 +263,18 @@ class SharingBackend(Backend):
             self._check(session, options.required)
         self._layers.setdefault(layer.node.name, layer)
         return part
+
+    def _faster(
+        self, part: SharedLayer, graph: Graph, shape: Shape, options: CompileOptions
+    ) -> Executable:
+        """A layer that is shared as long as that is faster, unless it is to be always."""
+        from edgerun.offload.sharing.trials import Trials
+        from edgerun.offload.sharing.ways import TRIAL, FasterWay
+
+        if self._share_when == ALWAYS:
+            return part
+        self._trials = self._trials or Trials(TRIAL)
+        return FasterWay(part, self._cpu.compile(graph, shape, options), self._trials)
 
     def _check(self, session: Session, is_required: bool) -> None:
         if session.failure and is_required:

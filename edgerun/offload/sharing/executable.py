@@ -111,7 +111,7 @@ class SharedLayer(Executable):
         self._companion: Executable | None = None
         self._calls, self._trials = 0, Trials()
         self._cuts: set[tuple[Cut, int]] = set()  # that were made before
-        self.check_every = CHECK_EVERY
+        self.check_every, self.rows_name = CHECK_EVERY, layer.node.inputs[0]
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Runs the layer; see ``Executable``.
@@ -166,6 +166,7 @@ class SharedLayer(Executable):
         Raises:
             DeviceError: the device failed.
         """
+        entered = time.monotonic()
         places = Places.of(routes, int(self._layer.node.attrs["top_k"]))
         if not len(places.rows):
             return np.zeros_like(x)
@@ -193,9 +194,14 @@ class SharedLayer(Executable):
         if cut is not None and own is not None:
             results[cut.places, cut.cut.columns[1] :] = own
         self._count(places, plan, end - begin, len(x), here, busy)
-        self._check(x, places, plan, results, cache)
+        is_due = self._check(x, places, plan, results, cache)
         self._improve(places, here)
-        return places.sum(results)
+        out = places.sum(results)
+        around_s = time.monotonic() - entered - (end - begin)
+        self._tally.around_s += around_s
+        if commands and not is_due:
+            self._estimates.around.observe_one(around_s)
+        return out
 
     def _plan(self, places: Places) -> _Plan:
         """Who computes which of the active experts."""
@@ -235,7 +241,7 @@ class SharedLayer(Executable):
             finer = self._cutter(*costs, room)
             divided, cut_parts = with_cut(costs, schedule, finer, self._parts, exchange_s)
             may_cut = cut_parts > 1
-            if may_cut and self._trials.favours_cut(rows):
+            if may_cut and self._trials.favours_other(rows):
                 schedule, parts = divided, cut_parts
         planned_s = schedule.seconds(costs, parts, starts) + (exchange_s if parts > 1 else 0.0)
         alone = schedule.alone(costs)
@@ -343,15 +349,15 @@ class SharedLayer(Executable):
         if plan.cut is not None:
             self._estimates.observe_exchange(seconds - plan.planned_s)
         if plan.may_cut:
-            self._trials.observe(rows, seconds, len(places.rows), is_cut=plan.cut is not None)
+            self._trials.observe(rows, seconds, len(places.rows), is_other=plan.cut is not None)
 
     def _is_new(self, cut: CutExpert | None) -> bool:
         return cut is not None and cut.kind not in self._cuts
 
     def _check(
         self, x: F32, places: Places, plan: _Plan, results: F32, cache: SequenceStore
-    ) -> None:
-        """Computes one result of the device here, too, every now and then.
+    ) -> bool:
+        """Computes one result of the device here, too, every now and then; whether it did.
 
         Raises:
             DeviceError: it is another one.
@@ -361,7 +367,7 @@ class SharedLayer(Executable):
         is_new = self._is_new(plan.cut)
         is_due = self._calls % self.check_every == 1 % self.check_every or is_new
         if not len(taken) or not is_due:
-            return
+            return False
         chosen = taken[self._calls // self.check_every % len(taken)][None]
         if plan.cut is not None and is_new:
             chosen = plan.cut.places[:1]
@@ -370,6 +376,7 @@ class SharedLayer(Executable):
         if not same_bits(results[chosen], expected):
             raise DeviceError("it computes other numbers than the processor")
         self._tally.checked += 1
+        return True
 
     def _improve(self, places: Places, here: I64) -> None:
         """Uploads an expert that the processor computed, if it is worth more than one there."""

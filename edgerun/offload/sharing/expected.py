@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from edgerun.backends.base import Phase, Report, Shape
 from edgerun.backends.cpu import CpuBackend
-from edgerun.backends.cpu.experts.weights import stacks_of
 from edgerun.graph.ir import Graph, Node
-from edgerun.offload.sharing.outlook import Call, Outlook, outlook
+from edgerun.offload.sharing.choice import Kind, Room, layer_outlook
+from edgerun.offload.sharing.outlook import Call, Outlook
 
 if TYPE_CHECKING:
     from edgerun.offload.sharing.backend import SharingBackend
@@ -19,77 +19,57 @@ if TYPE_CHECKING:
 ALONE = "CPU alone"
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """What layers have in common that are alike.
-
-    Attributes:
-        experts: of a layer.
-        nbytes: of one.
-        shape: width of a row, and of an expert.
-        attributes: of the node.
-    """
-
-    experts: int
-    nbytes: int
-    shape: tuple[int, int]
-    attributes: tuple[tuple[str, Any], ...]
-
-    @classmethod
-    def of(cls, cpu: CpuBackend, graph: Graph, node: Node) -> _Kind:
-        """Of a layer."""
-        experts, width, hidden = stacks_of(graph, node)[0].shape
-        attributes = tuple(sorted(node.attrs.items()))
-        return cls(experts, cpu.expert_bytes(graph, node), (hidden, width), attributes)
-
-    def is_like(self, other: _Kind) -> bool:
-        """Whether slots for the other take its experts, as ``Session.takes`` says."""
-        mine, others = ({**dict(each.attributes), "top_k": 1} for each in (self, other))
-        return (self.nbytes, self.shape, mine) == (other.nbytes, other.shape, others)
-
-
 def expected_report(
     backend: SharingBackend, cpu: CpuBackend, segments: Sequence[tuple[Graph, Shape]]
-) -> Report:
+) -> Report | None:
     """What each layer is expected to take, layers that are alike in one row.
 
     Args:
         backend: whose device shares them.
         cpu: says what the processor takes.
-        segments: of the plan, with the layers.
+        segments: of the plan; layers of experts count, whoever computes them.
+
+    Returns:
+        nothing where none can be shared.
 
     Raises:
         BackendError: the device has no room for an expert.
     """
     layers = [
-        (shape, _Kind.of(cpu, graph, node), cpu.cost(graph, node, shape))
-        for graph, shape in segments
-        for node in graph.nodes
+        (shape, Kind.of(cpu, graph, node), cpu.cost(graph, node, shape))
+        for graph, whole in segments
+        for node, shape in _shaped(graph, whole)
+        if backend.can_share(graph, node, shape)
     ]
-    phase, first = layers[0][0].phase, layers[0][1]
-    slots = backend.slots(first.nbytes)
-    experts = sum(
-        kind.experts for shape, kind, _ in layers if shape.phase is phase and kind.is_like(first)
-    )
-    share = min(1.0, slots / experts)
+    if not layers:
+        return None
+    phase = layers[0][0].phase
+    room = Room.of(backend, [kind for shape, kind, _ in layers if shape.phase is phase])
     rows: list[dict[str, Any]] = []
     for (shape, kind, cpu_s), alike in groupby(layers):
-        there = share if kind.is_like(first) else 0.0
-        call = Call.of(kind.experts, dict(kind.attributes)["top_k"], shape.rows, cpu_s)
-        layer = outlook(call, there, slots, backend.assumed_costs(kind.shape, kind.nbytes))
-        rows.append(_row(shape, len(list(alike)), call, there, layer))
+        layer = layer_outlook(backend, kind, room, shape.rows, cpu_s)
+        call = kind.call(shape.rows, cpu_s)
+        rows.append(_row(shape, len(list(alike)), call, room.share(kind), layer))
     return Report(
         f"layers shared with {backend.title}: expected, from costs that are assumed until it runs",
         rows,
         [
             f"turned down: {ALONE}; what is there and no uploads; all uploaded",
             *_verdict(rows),
-            f"room on the device for {min(slots, experts)} of {experts} experts, "
-            f"{first.nbytes / 1e6:.3g} MB each; memory has all of them",
+            f"room on the device for {min(room.slots, room.experts)} of {room.experts} experts, "
+            f"{room.first.nbytes / 1e6:.3g} MB each; memory has all of them",
             "tokens are taken to go to all experts alike",
             f"the processor as estimated above; {backend.assumptions()}",
         ],
     )
+
+
+def _shaped(graph: Graph, shape: Shape) -> Iterator[tuple[Node, Shape]]:
+    """Nodes with their shapes: behind the choice of rows whose logits are wanted, of one row."""
+    for node in graph.nodes:
+        if node.op == "select_rows":
+            shape = replace(shape, rows=1)
+        yield node, shape
 
 
 def _row(shape: Shape, layers: int, call: Call, share: float, layer: Outlook) -> dict[str, Any]:
@@ -102,7 +82,9 @@ def _row(shape: Shape, layers: int, call: Call, share: float, layer: Outlook) ->
         "there": round(there, 1),
         "in memory": round(call.experts - there, 1),
         "on disk": 0,
-        "ms a layer": _ms(layer.shared_s),
+        "shared": "no" if layer.divided_s >= layer.alone_s else "yes",
+        "ms a layer": _ms(layer.divided_s),
+        "around it": _ms(layer.around_s),
         "bound": _ms(layer.bound_s),
         ALONE: _ms(layer.alone_s),
         "no uploads": _ms(layer.fixed_s),

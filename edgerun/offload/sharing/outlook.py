@@ -53,6 +53,8 @@ class Outlook:
 
     Attributes:
         shared_s: as the schedule divides it, or alone where that is faster.
+        divided_s: as the schedule divides it, with what a call costs besides.
+        around_s: of that, what a call costs besides.
         bound_s: no division is faster.
         alone_s: the processor alone.
         fixed_s: the device computes what it has, the processor the rest.
@@ -60,6 +62,8 @@ class Outlook:
     """
 
     shared_s: float
+    divided_s: float
+    around_s: float
     bound_s: float
     alone_s: float
     fixed_s: float
@@ -98,8 +102,14 @@ def _seconds(
     costs = np.full(call.active, call.cpu_s), device, upload
     schedule = scheduler(*costs, slots - cached)
     ways = [schedule, *(_fixed(costs, there) for there in (0, cached, call.active))]
-    shared, *others = (way.seconds(costs, 1, estimates.starts) for way in ways)
-    return min(shared, others[0]), schedule.bound_s, *others
+    around_s = estimates.around.of_one()
+    shared, alone, *others = (
+        way.seconds(costs, 1, estimates.starts) + around_s * (len(way.order) > 0) for way in ways
+    )
+    # It costs as much to find out that the processor computes everything.
+    divided = shared if len(schedule.order) else alone + around_s
+    beside = around_s + max(0.0, divided - around_s - schedule.makespan_s)
+    return min(shared, alone), divided, beside, schedule.bound_s, alone, *others
 
 
 def _fixed(costs: tuple[F64, F64, F64], there: int) -> Schedule:

@@ -24,6 +24,7 @@ class Tally:
         certified_s: the same by the least costs that were ever seen (``offload/floors.py``).
         early: layers that ended before that, as something took less than ever.
         seconds: from the beginning of a layer until both had computed what was theirs.
+        around_s: what calls took besides.
         checked: results that were computed here, too, and were the same.
     """
 
@@ -39,6 +40,7 @@ class Tally:
     certified_s: float = 0.0
     early: int = 0
     seconds: float = 0.0
+    around_s: float = 0.0
     checked: int = 0
 
     def row(self) -> dict[str, str | int | float]:
@@ -58,4 +60,5 @@ class Tally:
             "bound": round(each * self.bound_s, 3),
             "certificate": round(each * self.certified_s, 3),
             "before it": self.early,
+            "besides": round(each * self.around_s, 3),
         }

@@ -1,8 +1,9 @@
-"""Whether cutting an expert pays, by what calls took with and without.
+"""Which of two ways to compute a layer pays, by what calls took with either.
 
 The schedule says what a cut saves if processor and device compute as fast as they do apart. Where
 they share memory, or answer late in mid-layer, it costs instead; and as costs are re-estimated from
-calls that were cut, the schedule never learns that whole ones are faster. So both are tried.
+calls that were cut, the schedule never learns that whole ones are faster. So both are tried. The
+same goes for layers that are shared and for those that are the processor's alone.
 """
 
 from __future__ import annotations
@@ -16,25 +17,27 @@ TRIAL = 32  # one of so many calls goes the way that has lost, or seems slower
 
 
 class Trials:
-    """Seconds a place, cut and whole, of calls of about the same number of rows.
+    """Seconds a place the usual way and the other, of calls of about the same number of rows."""
 
-    Calls count only where the schedule would cut.
-    """
+    def __init__(self, trial: int = TRIAL) -> None:
+        """Knows nothing yet, and so tries both in turn.
 
-    def __init__(self) -> None:
-        """Knows nothing yet, and so tries both in turn."""
+        Args:
+            trial: one of so many calls goes the way that has lost.
+        """
+        self._trial = trial
         self._averages: defaultdict[int, tuple[Average, Average]] = defaultdict(
             lambda: (Average(), Average())
         )
 
-    def favours_cut(self, rows: int) -> bool:
-        """Whether the next call of so many rows is to be cut."""
-        whole, cut = self._averages[rows.bit_length()]
-        if min(whole.count, cut.count) < ENOUGH:
-            return cut.count <= whole.count
-        is_trial = (whole.count + cut.count) % TRIAL == 0
-        return (cut.value < whole.value) != is_trial
+    def favours_other(self, rows: int) -> bool:
+        """Whether the next call of so many rows is to go the other way."""
+        usual, other = self._averages[rows.bit_length()]
+        if min(usual.count, other.count) < ENOUGH:
+            return other.count <= usual.count
+        is_trial = (usual.count + other.count) % self._trial == 0
+        return (other.value < usual.value) != is_trial
 
-    def observe(self, rows: int, seconds: float, places: int, *, is_cut: bool) -> None:
+    def observe(self, rows: int, seconds: float, places: int, *, is_other: bool) -> None:
         """A call has taken so long for so many places."""
-        self._averages[rows.bit_length()][is_cut].add(seconds / places)
+        self._averages[rows.bit_length()][is_other].add(seconds / places)

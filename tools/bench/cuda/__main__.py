@@ -218,7 +218,7 @@ def products(options: argparse.Namespace) -> dict[str, float]:
 def makespans(rows: int, options: argparse.Namespace) -> str:
     """Layers shared with the processor: what was planned and what it took."""
     shared = CudaBackend()
-    shared.configure({})
+    shared.configure({"share": "always"})
     shared.use_device(str(options.device))
     calls = measure(layer(options), rows, inputs(rows, options), shared, threads=0)
     tallies = [call.tally for call in calls[len(calls) // 2 :]]
@@ -244,7 +244,7 @@ def replies(options: argparse.Namespace) -> Iterator[str]:
         for share in options.share:
             nbytes = max(1, int(share * experts_bytes(path)))
             device = f"cuda:{options.device}"
-            with edgerun.load(path, device=device, gpu_memory=nbytes) as llm:
+            with edgerun.load(path, device=device, gpu_memory=nbytes, share="always") as llm:
                 reply = llm.generate("Once upon a time", **asked)
             same = "the same" if reply.ids == expected.ids else "OTHER"
             speed = reply.stats.decode_tokens_per_s

@@ -212,7 +212,7 @@ def measure(
 ) -> Measured:
     """Calls of the stand-in."""
     backend = StandinBackend()
-    backend.configure({"threads": 1})
+    backend.configure({"threads": 1, "share": "always"})
     backend.use_device(device)
     with precedence(options.real_time):
         program = backend.compile(layer(options), Shape.of(rows), CompileOptions(STATE))
@@ -229,7 +229,7 @@ def measure(
         while session.is_uploading():
             time.sleep(1e-4)
         counts = np.arange(rows + 1)
-        is_cut = program._trials.favours_cut(rows)
+        is_cut = program._trials.favours_other(rows)
         is_trial = program._calls % TRIAL == 0
         besides.append((estimates.exchange_s, *estimates.starts, is_cut, is_trial))
         estimated.append(np.stack(estimates.costs(counts, counts < 0), axis=1))
