@@ -13,26 +13,36 @@ PAD = -1
 
 
 class Source:
-    """Documents in a random order, reshuffled every epoch."""
+    """Documents in a random order, reshuffled every epoch.
 
-    def __init__(self, ids: Array, starts: Array) -> None:
-        self.ids, self.starts = ids, starts
+    Args:
+        ids: of all documents.
+        starts: where each begins, and where the last ends.
+        first: the place of the first token among those of all sources.
+    """
+
+    def __init__(self, ids: Array, starts: Array, first: int = 0) -> None:
+        self.ids, self.starts, self.first = ids, starts, first
         self.order: Array = np.empty(0, np.int64)
         self.at = 0
 
     def next(self, rng: np.random.Generator) -> Array:
+        """Ids and places [2, tokens] of the next document."""
         if self.at >= len(self.order):
             self.order, self.at = rng.permutation(len(self.starts) - 1), 0
         document = self.order[self.at]
         self.at += 1
-        return self.ids[self.starts[document] : self.starts[document + 1]].astype(np.int64)
+        places = np.arange(self.starts[document], self.starts[document + 1])
+        return np.stack([self.ids[places].astype(np.int64), places + self.first])
 
 
 def load_sources(folder: Path) -> dict[str, Source]:
-    sources = {}
+    """All sources of a folder; places are counted through them in the order of their names."""
+    sources, first = {}, 0
     for path in sorted(folder.glob("*.npz")):
         with np.load(path) as file:
-            sources[path.stem] = Source(file["ids"], file["starts"])
+            sources[path.stem] = Source(file["ids"], file["starts"], first)
+        first += len(sources[path.stem].ids)
     return sources
 
 
@@ -77,28 +87,32 @@ class Mix:
         while len(self.pool) < self.pool_size:
             name = names[self.rng.choice(len(names), p=shares / shares.sum())]
             document = self.sources[name].next(self.rng)
-            if not self.whole or len(document) <= length:
+            if not self.whole or document.shape[1] <= length:
                 self.pool.append(document)
 
     def _row(self, length: int) -> Array:
-        row, at = np.full(length, PAD, np.int64), 0
-        document = self.pool.pop(0)[:length]
+        row, at = np.full((2, length), PAD, np.int64), 0
+        document = self.pool.pop(0)[:, :length]
         while True:
-            row[at : at + len(document)] = document
-            at += len(document)
-            fitting = [i for i, other in enumerate(self.pool) if len(other) <= length - at]
+            row[:, at : at + document.shape[1]] = document
+            at += document.shape[1]
+            sizes = [other.shape[1] for other in self.pool]
+            fitting = [i for i, size in enumerate(sizes) if size <= length - at]
             if fitting:
-                document = self.pool.pop(max(fitting, key=lambda i: len(self.pool[i])))
+                document = self.pool.pop(max(fitting, key=sizes.__getitem__))
             elif length - at > length // 16 and not self.whole:
-                document = self.pool.pop(
-                    min(range(len(self.pool)), key=lambda i: len(self.pool[i]))
-                )[: length - at]
+                shortest = min(range(len(sizes)), key=sizes.__getitem__)
+                document = self.pool.pop(shortest)[:, : length - at]
             else:
                 return row
 
     def rows(self, weights: Mapping[str, float], count: int, context: int) -> Array:
         """[count, context + 1] token ids; PAD after the last document."""
-        rows = np.empty((count, context + 1), np.int64)
+        return self.placed_rows(weights, count, context)[:, 0]
+
+    def placed_rows(self, weights: Mapping[str, float], count: int, context: int) -> Array:
+        """[count, 2, context + 1]: token ids, and their places among those of all sources."""
+        rows = np.empty((count, 2, context + 1), np.int64)
         for row in rows:
             self._fill(weights, context + 1)
             row[:] = self._row(context + 1)

@@ -60,7 +60,10 @@ def write_texts(path: Path, texts: Iterable[str], append: bool = False) -> None:
 
 
 def make_texts(corpora: Path, teacher: Path, out: Path, seed: int, rounds: int) -> None:
-    """One file a source; `chat` is built on real and teacher stories, `fine` on real and own."""
+    """One file a source; `chat` is built on real and teacher stories, `fine` on real and own.
+
+    `asked` has real ones only, as they are.
+    """
     out.mkdir(parents=True, exist_ok=True)
     real = read_stories(corpora / "tinystories" / "train.txt")
     sampled = read_stories(teacher)
@@ -75,6 +78,8 @@ def make_texts(corpora: Path, teacher: Path, out: Path, seed: int, rounds: int) 
         write_texts(out / "chat.jsonl", map(render_chat, broad), append=n > 0)
         fine = chats(short, seed + 100 + n, own_share=0.35)
         write_texts(out / "fine.jsonl", map(render_chat, fine), append=n > 0)
+        asked = chats(short, seed + 300 + n, own_share=0.0)
+        write_texts(out / "asked.jsonl", map(render_chat, asked), append=n > 0)
     write_texts(out / "follow.jsonl", map(render_chat, follow(short, seed, 2 * rounds)))
     brief = [story for story in short if len(story) < 1000]
     write_texts(out / "brief.jsonl", map(render_chat, follow(brief, seed + 100, 2 * rounds, 0.2)))

@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 
 from tools.train_default.chats.following import score
-from tools.train_default.model import Cache, TernaryLM
+from tools.train_default.model import Cache, LanguageModel, TernaryLM
 from tools.train_default.save import SAMPLING, load_hf
 from tools.train_default.tokenizer import END, TEXT, render_chat
 
@@ -63,12 +63,12 @@ def held_out_stories(path: Path) -> list[str]:
     return [story.strip() for story in stories if story.strip()]
 
 
-def story_nats(model: TernaryLM, ids: Sequence[int]) -> float:
+def story_nats(model: LanguageModel, ids: Sequence[int]) -> float:
     """Sum of -log p of ids[1:], each given what is before it within the context."""
     context = model.config.max_positions
     total, scored = 0.0, 1
     for start in range(0, len(ids) - 1, context // 2):
-        window = torch.tensor([ids[start : start + context + 1]])
+        window = torch.tensor([ids[start : start + context + 1]], device=model.cos.device)
         logits = model(window[:, :-1])[0, scored - 1 - start :]
         total += cross_entropy(logits, window[0, scored - start :], reduction="sum").item()
         scored = start + window.shape[1]
@@ -78,7 +78,7 @@ def story_nats(model: TernaryLM, ids: Sequence[int]) -> float:
 
 
 @torch.no_grad()
-def bits_per_byte(model: TernaryLM, tokenizer: Tokenizer, stories: Sequence[str]) -> float:
+def bits_per_byte(model: LanguageModel, tokenizer: Tokenizer, stories: Sequence[str]) -> float:
     separator = tokenizer.token_to_id(TEXT)
     nats, size = 0.0, 0
     for story in stories:

@@ -13,7 +13,7 @@ gradients as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        x = x.float()
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
 
 
@@ -96,7 +97,7 @@ class Block(nn.Module):
         config, (batch, tokens, dim) = self.config, x.shape
         heads = self.attn_in(x).view(batch, tokens, -1, config.head_dim).transpose(1, 2)
         q, k, v = heads.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        q, k = rotate(q, cos, sin).to(v.dtype), rotate(k, cos, sin).to(v.dtype)
         if cache is not None:
             k, v = cache.extend(self, k, v)
         repeat = config.num_heads // config.num_kv_heads
@@ -121,9 +122,9 @@ class Cache:
 
     def __init__(self) -> None:
         self.length = 0
-        self.stored: dict[Block, tuple[Tensor, Tensor]] = {}
+        self.stored: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 
-    def extend(self, block: Block, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def extend(self, block: nn.Module, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         if block in self.stored:
             old_k, old_v = self.stored[block]
             k, v = torch.cat((old_k, k), dim=2), torch.cat((old_v, v), dim=2)
@@ -131,33 +132,55 @@ class Cache:
         return k, v
 
 
-class TernaryLM(nn.Module):
-    """Token ids [batch, tokens] to logits [batch, tokens, vocab]; head and embedding are one."""
+def soft_loss(logs: Tensor, ids: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy in nats of each row with what a teacher says of it.
+
+    Args:
+        logs: log p of the student `[n, vocab]`.
+        ids: the teacher's likeliest tokens `[..., k]`, n in all.
+        log_p: its log p of them; all others are one token. Where it says nothing, all are -inf.
+
+    Returns:
+        the cross-entropy `[n]`, and 1 or 0 `[n]`: whether the teacher says anything.
+    """
+    own = logs.gather(1, ids.flatten(0, -2).long())
+    p = log_p.flatten(0, -2).float().exp()
+    others = (1 - own.exp().sum(-1)).clamp(min=1e-6).log()
+    likely = p.sum(-1)
+    return -(p * own).sum(-1) - (1 - likely).clamp(min=0) * others, (likely > 0).float()
+
+
+class LanguageModel(nn.Module):
+    """Token ids [batch, tokens] to logits [batch, tokens, vocab]; head and embedding are one.
+
+    Args:
+        config: sizes.
+        layers: called with `x, cos, sin, cache`.
+        unlikelihood: weight of tokens that are not to come.
+
+    Attributes:
+        products: type in which a training batch is multiplied; all else is in float32.
+        soft_weight: share of the teacher in the loss of a batch that has soft targets.
+    """
 
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, config: ModelConfig, unlikelihood: float = 1.0) -> None:
+    def __init__(
+        self, config: ModelConfig, layers: Iterable[nn.Module], unlikelihood: float = 1.0
+    ) -> None:
         super().__init__()
         self.config, self.unlikelihood = config, unlikelihood
+        self.products, self.soft_weight = torch.float32, 1.0
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         nn.init.normal_(self.embed_tokens.weight, std=0.05)
-        self.layers = nn.ModuleList(
-            Block(config, config.experts_of(layer) > 0) for layer in range(config.num_layers)
-        )
+        self.layers = nn.ModuleList(layers)
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
         half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
         angles = torch.outer(torch.arange(config.max_positions).float(), config.rope_theta**-half)
         self.register_buffer("cos", torch.cat((angles, angles), dim=-1).cos(), persistent=False)
         self.register_buffer("sin", torch.cat((angles, angles), dim=-1).sin(), persistent=False)
         self.training_blocks: list[Callable[..., Tensor]] = list(self.layers)
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Call after every change of the masters, and before gradients are accumulated."""
-        for module in self.modules():
-            if isinstance(module, TernaryLinear | TernaryStack):
-                module.refresh()
 
     def hidden(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         start = cache.length if cache else 0
@@ -175,46 +198,81 @@ class TernaryLM(nn.Module):
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         return self.head(self.hidden(ids, cache))
 
-    def head_loss(self, x: Tensor, targets: Tensor) -> Tensor:
+    def head_loss(self, x: Tensor, targets: Tensor, *soft: Tensor) -> Tensor:
         """Sum of the losses in nats of targets [batch, tokens].
 
         A target that is a token costs -log p; one below PAD, `PAD - 1 - token`, costs -log(1 - p)
-        of a token that is not to come, times `unlikelihood`; PAD costs nothing.
+        of a token that is not to come, times `unlikelihood`; PAD costs nothing. With `soft`, the
+        ids and the log p [batch, tokens, k] that a teacher finds likeliest, the loss of a token is
+        in part the cross-entropy with these and the rest as one (``soft_loss``).
         """
-        logits, targets = self.head(x).flatten(0, 1), targets.flatten()
+        logits, targets = self.head(x).float().flatten(0, 1), targets.flatten()
         unwanted = targets < PAD
         ids = torch.where(unwanted, PAD - 1 - targets, targets).clamp(min=0)
-        log_p = logits.log_softmax(-1).gather(1, ids[:, None])[:, 0]
+        logs = logits.log_softmax(-1)
+        log_p = logs.gather(1, ids[:, None])[:, 0]
         rest = (-torch.expm1(log_p.clamp(max=-1e-6))).log()  # log(1 - p), finite
-        likelihoods = torch.where(unwanted, self.unlikelihood * rest, log_p)
-        return -likelihoods.masked_fill(targets == PAD, 0.0).sum()
+        losses = -torch.where(unwanted, self.unlikelihood * rest, log_p)
+        if soft:
+            taught, says = soft_loss(logs, *soft)
+            losses = torch.lerp(losses, taught, self.soft_weight * says)
+        return losses.masked_fill(targets == PAD, 0.0).sum()
 
-    def loss(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, ids: Tensor, targets: Tensor, *soft: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of the loss over a training batch, by the compiled program once there is one.
 
         Beside it stands how unevenly tokens went to experts, 1 a layer at best (``Experts``).
         """
-        x, part = self.embed_tokens(ids), slice(ids.shape[1])
-        for block in self.training_blocks:
-            x = block(x, self.cos[part], self.sin[part])
-        balances = [block.experts.balance for block in self.layers if block.experts is not None]
-        return self.head_loss(x, targets), torch.stack(balances or [x.new_zeros(())]).sum()
+        with self.autocast():
+            x, part = self.embed_tokens(ids), slice(ids.shape[1])
+            for block in self.training_blocks:
+                x = block(x, self.cos[part], self.sin[part])
+            return self.head_loss(x, targets, *soft), self.unevenness(x)
+
+    def autocast(self) -> torch.autocast:
+        """In which products of training batches are in `products`."""
+        device = self.cos.device.type
+        return torch.autocast(device, self.products, enabled=self.products != torch.float32)
+
+    def unevenness(self, x: Tensor) -> Tensor:
+        """0, of a model without experts."""
+        return x.new_zeros(())
 
     def compile(self) -> None:
-        """Compile a block (one program for all) and the head for training; shapes must stay few.
-
-        Which rows go to an expert is known only when it runs, so of a layer of experts only what
-        is around the products is compiled.
-        """
-        self.training_blocks = []
-        for block in self.layers:
-            if block.experts is None:
-                self.training_blocks.append(torch.compile(block, dynamic=False))
-                continue
-            block.attention = torch.compile(block.attention, dynamic=False)
-            block.experts.gated = torch.compile(block.experts.gated, dynamic=False)
-            self.training_blocks.append(block)
+        """Compile a block (one program for all) and the head for training; shapes must stay few."""
+        self.training_blocks = [torch.compile(block, dynamic=False) for block in self.layers]
         self.head_loss = torch.compile(self.head_loss, dynamic=False)  # type: ignore[method-assign]
+
+
+class TernaryLM(LanguageModel):
+    """BitNet b1.58, dense or of experts."""
+
+    def __init__(self, config: ModelConfig, unlikelihood: float = 1.0) -> None:
+        blocks = (Block(config, config.experts_of(layer) > 0) for layer in range(config.num_layers))
+        super().__init__(config, blocks, unlikelihood)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Call after every change of the masters, and before gradients are accumulated."""
+        for module in self.modules():
+            if isinstance(module, TernaryLinear | TernaryStack):
+                module.refresh()
+
+    def unevenness(self, x: Tensor) -> Tensor:
+        balances = [block.experts.balance for block in self.layers if block.experts is not None]
+        return torch.stack(balances or [x.new_zeros(())]).sum()
+
+    def compile(self) -> None:
+        """As of any model, but of a layer of experts only what is around the products.
+
+        Which rows go to an expert is known only when it runs.
+        """
+        super().compile()
+        for layer, block in enumerate(self.layers):
+            if block.experts is not None:
+                block.attention = torch.compile(block.attention, dynamic=False)
+                block.experts.gated = torch.compile(block.experts.gated, dynamic=False)
+                self.training_blocks[layer] = block
 
     def masters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The trained tensors under their Hugging Face names (without the prefix `model.`).

@@ -33,6 +33,7 @@ from tokenizers import Tokenizer
 
 from tools.train_default.batches import Mix, load_sources
 from tools.train_default.evaluate import bits_per_byte, held_out_stories
+from tools.train_default.from_teacher.soft import SoftTargets
 from tools.train_default.model import TernaryLM
 from tools.train_default.muon import Muon
 from tools.train_default.own.replies import OwnReplies
@@ -74,15 +75,17 @@ def is_looked_up(name: str) -> bool:
 
 
 class Trainer:
-    def __init__(self, recipe: Recipe, run: Path, tokens: Path) -> None:
+    def __init__(self, recipe: Recipe, run: Path, tokens: Path, targets: Path | None) -> None:
         torch.manual_seed(recipe.seed)
         self.recipe, self.run = recipe, run
+        products = getattr(torch, recipe.products)
         self.model = TernaryLM(recipe.model, recipe.unlikelihood)
+        self.model.products, self.model.soft_weight = products, recipe.soft_weight
         parameters = dict(self.model.masters())
         matrices = [p for name, p in parameters.items() if p.ndim == 2 and not is_looked_up(name)]
         experts = [p for p in parameters.values() if p.ndim == 3]
         others = [p for name, p in parameters.items() if p.ndim == 1 or is_looked_up(name)]
-        self.muon = Muon(matrices, recipe.muon_lr, recipe.muon_momentum)
+        self.muon = Muon(matrices, recipe.muon_lr, recipe.muon_momentum, products)
         rates = [(others, recipe.adam_lr), (experts, recipe.expert_lr)]
         self.rates = [rate for group, rate in rates if group]
         self.adam = torch.optim.AdamW(
@@ -91,7 +94,9 @@ class Trainer:
             eps=1e-10,
             weight_decay=0.0,
         )
-        self.mix = Mix(load_sources(tokens), recipe.seed, whole=recipe.whole)
+        sources = load_sources(tokens)
+        self.mix = Mix(sources, recipe.seed, whole=recipe.whole)
+        self.soft = SoftTargets(targets, sources) if targets else None
         self.own: OwnReplies | None = None
         self.step = self.tokens = self.warm_from = 0
         self.seconds = 0.0
@@ -163,8 +168,10 @@ class Trainer:
         weights = {name: pair[late] for name, pair in recipe.mix.items()}
         context = recipe.context[late]
         for _ in range(recipe.batch_tokens // recipe.micro_tokens):
-            rows = self.mix.rows(weights, recipe.micro_tokens // context, context)
-            yield np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, 1:])
+            rows = self.mix.placed_rows(weights, recipe.micro_tokens // context, context)
+            ids, targets = (rows[:, 0, part].copy() for part in (slice(-1), slice(1, None)))
+            soft = self.soft.at(rows[:, 1, :-1]) if self.soft else ()
+            yield ids, targets, *soft
 
     def train_step(self, workers: Workers, progress: float) -> tuple[float, float]:
         """One optimiser step.
@@ -242,6 +249,7 @@ def arguments() -> argparse.Namespace:
         "--start-from", type=Path, help="checkpoint of a finished run whose training goes on here"
     )
     parser.add_argument("--recipe", type=Path, help="TOML file of what differs from the defaults")
+    parser.add_argument("--targets", type=Path, help="folder of from_teacher/targets.py")
     parser.add_argument("--workers", type=int, default=2, help="single-threaded training processes")
     return parser.parse_args()
 
@@ -251,7 +259,9 @@ def main() -> None:
     torch.set_num_threads(args.workers)
     args.run.mkdir(parents=True, exist_ok=True)
     recipe = Recipe.read(args.recipe) if args.recipe else Recipe()
-    trainer = Trainer(recipe, args.run, args.tokens)
+    if recipe.soft_weight and args.targets is None:
+        raise SystemExit("this recipe learns from a teacher: say --targets")
+    trainer = Trainer(recipe, args.run, args.tokens, args.targets)
     if (args.run / "checkpoint.pt").exists():
         trainer.restore()
     elif args.start_from:

@@ -15,19 +15,20 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from tools.train_default.batches import PAD
-from tools.train_default.model import TernaryLM
+from tools.train_default.model import LanguageModel
 
-# Ids and targets, NumPy arrays [rows, tokens]; of targets below 0 see TernaryLM.head_loss.
-Batch = tuple[Any, Any]
+# Ids and targets, NumPy arrays [rows, tokens], and what a teacher says of them [rows, tokens, k] or
+# nothing; see LanguageModel.head_loss.
+Batch = tuple[Any, ...]
 
 
-def leaves(model: TernaryLM) -> list[torch.nn.Parameter]:
+def leaves(model: LanguageModel) -> list[torch.nn.Parameter]:
     """The parameters that gradients arrive on: not the masters of ternary matrices."""
     return [p for name, p in model.named_parameters() if ".masters." not in name]
 
 
 def _work(
-    model: TernaryLM,
+    model: LanguageModel,
     grads: list[Tensor],
     scale: float,
     balance: float,
@@ -40,8 +41,8 @@ def _work(
     model.compile()
     while (task := tasks.get()) is not None:
         batch, weight = task
-        ids, targets = map(torch.from_numpy, batch)
-        loss, uneven = model.loss(ids.clamp(min=0), targets)
+        ids, targets, *soft = map(torch.from_numpy, batch)
+        loss, uneven = model.loss(ids.clamp(min=0), targets, *soft)
         count = int((targets != PAD).sum())
         ((loss + balance * count * uneven) * (scale * weight)).backward()
         results.put((loss.item(), count, uneven.item()))
@@ -57,7 +58,7 @@ class Workers:
         balance: weight of how unevenly experts are used.
     """
 
-    def __init__(self, model: TernaryLM, count: int, scale: float, balance: float) -> None:
+    def __init__(self, model: LanguageModel, count: int, scale: float, balance: float) -> None:
         context = mp.get_context("spawn")
         model.share_memory()
         self.leaves = leaves(model)
