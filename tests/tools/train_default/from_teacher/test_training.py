@@ -20,6 +20,7 @@ from tools.train_default.from_teacher.finetune import (  # noqa: E402
 )
 from tools.train_default.from_teacher.llama import Llama, load_llama, save_llama  # noqa: E402
 from tools.train_default.from_teacher.soft import SoftTargets  # noqa: E402
+from tools.train_default.from_teacher.student import narrowed  # noqa: E402
 from tools.train_default.from_teacher.targets import batches, write_targets  # noqa: E402
 from tools.train_default.model import TernaryLM, soft_loss  # noqa: E402
 from tools.train_default.muon import orthogonalise  # noqa: E402
@@ -183,3 +184,20 @@ def test_products_in_bfloat16_are_near_those_in_float32() -> None:
     near = orthogonalise(update, products=torch.bfloat16)
     torch.testing.assert_close(near, orthogonalise(update), rtol=0, atol=0.05)
     assert near.dtype == torch.float32
+
+
+def test_a_narrowed_table_keeps_which_words_are_alike() -> None:
+    torch.manual_seed(5)
+    kinds = torch.randn(4, 32)
+    table = kinds.repeat_interleave(10, 0) + 0.1 * torch.randn(40, 32)
+    rows = narrowed(table, 8)
+    assert rows.shape == (40, 8) and rows.std().item() == pytest.approx(0.05)
+    closeness = torch.nn.functional.cosine_similarity(rows[:, None], rows[None], dim=-1)
+    alike = torch.arange(40)[:, None] // 10 == torch.arange(40) // 10
+    assert closeness[alike].min() > 0.9 > closeness[~alike].max()
+    whole = narrowed(table, 32)
+    gram = table @ table.T
+    own = whole @ whole.T * (gram[0, 0] / whole[0].square().sum())
+    torch.testing.assert_close(own, gram, rtol=1e-3, atol=1e-3)
+    with pytest.raises(ValueError, match="32 dimensions, and 33"):
+        narrowed(table, 33)
