@@ -21,7 +21,6 @@ module tlmm_attention_scores (
     input  logic             begins,       // with the first score
     output logic [9:0]       highest       // a cycle after a score; signed
 );
-  localparam logic [9:0] LOWEST = 10'h200;
   localparam int BITS = 31;  // of a sum
 
   // ---- cycle 1: sum, scale and what is seen
@@ -71,7 +70,9 @@ module tlmm_attention_scores (
 
   // ---- cycles 9 to 12: shifted, then held within its 21 bits
   logic [BITS+12-1:0] wide;
-  logic fits;
+  logic [20:0] held;
+  logic [9:0] whole, largest;  // from 0, the least, which is also what is not seen
+  logic fits, seen_11;
 
   tlmm_attention_shift #(
       .BITS(BITS + 12)
@@ -81,22 +82,24 @@ module tlmm_attention_scores (
       .by(by_8),
       .shifted(wide)
   );
-  assign fits = wide[BITS+11:20] == {(BITS - 8) {wide[20]}};
-  always_ff @(posedge clk)
-    score <= fits ? wide[20:0] : {wide[BITS+11], {20{!wide[BITS+11]}}};
   tlmm_delay #(
-      .CYCLES(11)
+      .CYCLES(10)
   ) delay_seen (
       .clk,
       .in (seen),
-      .out(visible)
+      .out(seen_11)
   );
+  assign fits = wide[BITS+11:20] == {(BITS - 8) {wide[20]}};
+  assign held = fits ? wide[20:0] : {wide[BITS+11], {20{!wide[BITS+11]}}};
+  always_ff @(posedge clk) begin
+    score <= held;
+    whole <= seen_11 ? {!held[20], held[19:11]} : '0;
+    visible <= seen_11;
+  end
 
-  // ---- the maximum
-  logic [9:0] previous, whole;
-  assign previous = begins ? LOWEST : highest;
-  assign whole = visible ? score[20:11] : LOWEST;
-  always_ff @(posedge clk) highest <= $signed(whole) > $signed(previous) ? whole : previous;
+  // ---- the maximum: compared and kept in a cycle, so nothing else is chosen in it
+  always_ff @(posedge clk) if (begins || whole > largest) largest <= whole;
+  assign highest = {!largest[9], largest[8:0]};
 
   logic unused;
   assign unused = &{1'b0, sums};

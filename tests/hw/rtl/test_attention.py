@@ -110,11 +110,13 @@ def test_slow_results_hold_up_the_end_only(bench: AttentionBench) -> None:
 MUTANTS = {
     "maximum of the last token only": (
         "scores",
-        "$signed(whole) > $signed(previous) ? whole : previous",
-        "whole",
+        "if (begins || whole > largest) largest",
+        "largest",
     ),
-    "maximum over what is not seen": ("scores", "visible ? score[20:11] : LOWEST", "score[20:11]"),
-    "maximum unsigned": ("scores", "$signed(whole) > $signed(previous)", "whole > previous"),
+    "maximum of the block before": ("scores", "begins || whole", "whole"),
+    "maximum over what is not seen": ("scores", "<= seen_11 ? {", "<= 1'b1 ? {"),
+    "maximum unsigned": ("scores", "{!held[20],", "{held[20],"),
+    "maximum not signed again": ("scores", "{!largest[9],", "{largest[9],"),
     "running maximum forgotten": (
         "weights",
         "fresh || !difference[10] ? highest_1 : earlier_peak",
