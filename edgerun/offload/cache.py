@@ -129,7 +129,9 @@ class ExpertCache:
         if len(self._resident) < self._capacity:
             self._resident.add(entry)
             return Access((entry,), ())
-        victim = min(self._resident, key=self._rank)
+        # Layers get about as many at first: looking at all of them would take longer than a layer.
+        own = [other for other in self._resident if other[0] == entry[0]]
+        victim = min(own or self._resident, key=self._rank)
         if self._rank(entry)[:2] <= self._rank(victim)[:2]:
             return None
         self._leave(victim)

@@ -43,7 +43,7 @@ class Estimate:
 
     def of_one(self) -> float:
         """Of what has no rows, or one."""
-        return (self.fixed_s + self.row_s) * self._factor(KIND_OF_ONE)
+        return (self.fixed_s + self.row_s) * self.factor(KIND_OF_ONE)
 
     def observe_one(self, seconds: float) -> None:
         """Learns that it took so long once."""
@@ -56,17 +56,18 @@ class Estimate:
             return
         step = min(max(seconds / expected, 1 / LARGEST_STEP), LARGEST_STEP) ** WEIGHT
         kinds = set(kinds_of(rows).tolist())
-        self._factors.update({kind: self._factor(kind) * step for kind in kinds})
+        self._factors.update({kind: self.factor(kind) * step for kind in kinds})
 
     def _each(self, rows: I64) -> list[float]:
         """Of each; a token has few experts, with which Python is done before NumPy begins."""
         kinds = kinds_of(rows).tolist()
-        factors = {kind: self._factor(kind) for kind in set(kinds)}
+        factors = {kind: self.factor(kind) for kind in set(kinds)}
         fixed_s, row_s = self.fixed_s, self.row_s
         pairs = zip(rows.tolist(), kinds, strict=True)
         return [(fixed_s + row_s * count) * factors[kind] for count, kind in pairs]
 
-    def _factor(self, kind: int) -> float:
+    def factor(self, kind: int) -> float:
+        """By which what is assumed is multiplied, of a kind of numbers of rows."""
         factors = self._factors
         if kind in factors:
             return factors[kind]

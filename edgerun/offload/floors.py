@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.kernels.experts.division import WEIGHT_SUM
+from edgerun.kernels.experts.division import KINDS, WEIGHT_SUM
 
 if TYPE_CHECKING:
     from edgerun.offload.estimates import Estimate
@@ -31,7 +31,6 @@ F64: TypeAlias = NDArray[np.float64]
 I64: TypeAlias = NDArray[np.int64]
 Kinds: TypeAlias = NDArray[np.int32]
 ONE = np.ones(1, np.int64)
-KINDS = 40  # numbers of rows up to 1, 2, 4, 8, ...
 
 
 def kinds_of(rows: I64) -> Kinds:
@@ -68,6 +67,10 @@ class Floor:
     def of(cls, estimate: Estimate) -> Floor:
         """Of what an estimate begins with."""
         return cls(estimate.fixed_s, estimate.row_s)
+
+    def factor(self, kind: int) -> float:
+        """By which what is assumed is multiplied, of a kind of numbers of rows."""
+        return self._factors[kind]
 
     def seconds(self, rows: I64) -> list[float]:
         """Of experts with so many rows each."""

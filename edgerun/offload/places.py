@@ -7,11 +7,16 @@ by a bit on who computed what.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from edgerun.kernels.isa import selected_isa
+from edgerun.kernels.jit.service import compiled, native
 
 F32: TypeAlias = NDArray[np.float32]
 I64: TypeAlias = NDArray[np.int64]
@@ -69,16 +74,20 @@ class Places:
         return self.active[~self._are(self.active, experts)]
 
     def sum(self, results: F32) -> F32:
-        """Adds up the results of the places, float32 ``[places, width]``, row by row."""
-        out = np.zeros((len(self.of_row), results.shape[1]), np.float32)
-        with np.errstate(all="ignore"):  # of what is no number a row is none
-            for places in self.of_row.T:
-                there = np.flatnonzero(places != NOWHERE)
-                if len(there) == len(places):  # as nearly always
-                    out += results[places] * self.weights[places, None]
-                else:
-                    taken = places[there]
-                    out[there] += results[taken] * self.weights[taken, None]
+        """Adds up results of the places, float32 ``[places, width]``, by the kernel of the op."""
+        (rows, top_k), width = self.of_row.shape, results.shape[1]
+        out = np.empty((rows, width), np.float32)
+        places, weights = self.of_row.astype(np.int32), np.ascontiguousarray(self.weights)
+        results = np.ascontiguousarray(results)
+        count = np.array([rows])
+        memory = (array.ctypes.data for array in (count, places, weights, results, out))
+        fields = dict(zip(("rows", "places", "weights", "results", "out"), memory, strict=True))
+        fields |= {"top_k": top_k, "results_stride": width, "out_stride": width, "width": width}
+        names, add = _adder()
+        arguments = np.array([fields[name] for name in names], np.int64)
+        address = arguments.ctypes.data
+        for row in range(rows):
+            add(address, row)
         return out
 
     def _are(self, of: I64, experts: I64) -> NDArray[np.bool_]:
@@ -87,6 +96,13 @@ class Places:
         marks[experts] = True
         are: NDArray[np.bool_] = marks[of]
         return are
+
+
+@cache
+def _adder() -> tuple[tuple[str, ...], Callable[[int, int], None]]:
+    """The arguments of the processor's own kernel for the sum, and the kernel."""
+    lanes = selected_isa().float_lanes
+    return compiled("expert_sum", lanes=lanes).signature.names, native("expert_sum", lanes=lanes)
 
 
 def one_hot(units: I64, count: int) -> F32:

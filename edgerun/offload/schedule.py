@@ -85,7 +85,7 @@ class Schedule:
     bound_s: float
     weights: tuple[int, ...]
 
-    def seconds(self, costs: Sequence[F64], parts: int, starts: Starts) -> float:
+    def seconds(self, costs: Sequence[F64] | F64, parts: int, starts: Starts) -> float:
         """When it is done if nothing begins at once.
 
         Args:
@@ -104,9 +104,9 @@ class Schedule:
         there_s = max(float(left[0]) + starts.device_s, float((begins + left).max()))
         return max(here_s + starts.cpu_s, there_s)
 
-    def alone(self, costs: Sequence[F64]) -> Schedule:
-        """The same experts on the processor alone; no bound changes by that."""
-        nothing, seconds = np.zeros_like(self.shares), float(np.sum(costs[CPU]))
+    def alone(self, seconds: float) -> Schedule:
+        """The same experts on the processor alone, in so long; no bound changes by that."""
+        nothing = np.zeros_like(self.shares)
         return Schedule(nothing, nothing[:0], seconds, self.bound_s, self.weights)
 
 

@@ -70,7 +70,8 @@ def test_a_schedule_cuts_one_cached_expert_or_none_and_is_done_sooner_or_stays()
         columns = list(costs.T)
         whole, finer = (scheduler(*columns) for scheduler in schedulers)
         exchange_s = float(rng.choice([0.0, 1e-4, 1e-2]))
-        schedule, parts = with_cut(columns, whole, finer, PARTS, exchange_s)
+        exact = np.ceil(costs * NANOSECONDS).astype(np.int64)
+        schedule, parts = with_cut(exact, whole, finer, PARTS, exchange_s)
         if parts == 1:
             assert schedule is whole
             continue
@@ -79,7 +80,6 @@ def test_a_schedule_cuts_one_cached_expert_or_none_and_is_done_sooner_or_stays()
         is_cut = (schedule.shares > 0) & (schedule.shares < PARTS)
         assert is_cut.sum() == 1 and costs[is_cut, UPLOAD] == 0
         assert set(schedule.order.tolist()) == set(np.flatnonzero(schedule.shares).tolist())
-        exact = np.ceil(costs * NANOSECONDS).astype(np.int64)
         time = makespan(exact, schedule.shares, schedule.order.tolist(), PARTS)
         assert schedule.makespan_s == pytest.approx(time / PARTS / NANOSECONDS + exchange_s)
     assert 200 < cuts < 1800

@@ -119,6 +119,7 @@ def measure(
         programs = [each.compile(graph, Shape.of(rows), CompileOptions(STATE)) for each in backends]
     if whole and isinstance(programs[0], SharedLayer):
         programs[0]._cutter = None
+    shared.preload()
     store, calls = SequenceStore(STATE, 1), []
     for x, routes in pairs:
         (tally,) = shared._tallies

@@ -5,20 +5,37 @@ from __future__ import annotations
 from numba import int64, njit
 
 from edgerun.kernels.experts.division import (
+    ALONE,
     BOUND,
+    CERTIFICATE,
     COST_WORDS,
     CPU,
+    CPU_COST,
+    CPU_LEAST,
+    CPU_START,
     CPU_WEIGHT,
     DEVICE,
+    DEVICE_COST,
+    DEVICE_LEAST,
+    DEVICE_START,
     DEVICE_WEIGHT,
+    DIVISION_WORDS,
+    KINDS,
     LINK_WEIGHT,
     MAKESPAN,
+    MAX_COST,
+    OTHER_PRICES,
+    PLANNED,
+    PRICES,
     RESULT_WORDS,
     UPLOAD,
+    UPLOAD_COST,
+    UPLOAD_LEAST,
+    UPLOAD_START,
     WEIGHT_SUM,
 )
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
-from edgerun.kernels.lang.word import set_word, word
+from edgerun.kernels.lang.word import double_at, set_word, word
 
 STEPS = 40  # more than were ever needed to find where a bound is largest
 EXACT = 1e-12
@@ -44,6 +61,92 @@ def expert_schedule() -> Body:
         _certify(a)
 
     return body
+
+
+@kernel(
+    "expert_division",
+    "experts room parts rows:i64[experts] cached:i64[experts]"
+    f" prices:f64[{KINDS}, {PRICES}] others:f64[{OTHER_PRICES}] costs:i64[experts, {COST_WORDS}]"
+    f" order:i64[experts] shares:i64[experts] result:i64[{DIVISION_WORDS}]",
+)
+def expert_division() -> Body:
+    """``expert_schedule`` of experts with so many ``rows`` each, and what comes of it; one chunk.
+
+    ``cached`` is 1 for experts that are on the device. ``costs`` gets what they cost by ``prices``
+    and ``others`` (``division.py``), and ``result`` three words more.
+    """
+
+    def body(a: Arguments, chunk: int) -> None:
+        for expert in range(a.experts):
+            _price(a, expert)
+        cached = _sort(a)
+        _sweep(a, cached)
+        _certify(a)
+        _expect(a)
+
+    return body
+
+
+@njit
+def _kind(rows):  # type: ignore[no-untyped-def]
+    """Which numbers of rows kernels take alike."""
+    kind, left = int64(0), rows - 1
+    while left > 0 and kind < KINDS - 1:
+        kind, left = kind + 1, left >> 1
+    return kind
+
+
+@njit
+def _priced(a, expert, price):  # type: ignore[no-untyped-def]
+    """Nanoseconds of an expert by two prices, that of its weights and that of a row."""
+    rows = word(a.rows, expert)
+    at = _kind(rows) * PRICES + price
+    return double_at(a.prices, at) + double_at(a.prices, at + 1) * rows
+
+
+@njit
+def _whole(nanoseconds):  # type: ignore[no-untyped-def]
+    return int64(min(max(nanoseconds, 1.0), float(MAX_COST)) + 0.5)
+
+
+@njit
+def _price(a, expert):  # type: ignore[no-untyped-def]
+    """Writes what an expert is estimated to cost."""
+    first, upload = expert * COST_WORDS, int64(0)
+    if word(a.cached, expert) == 0:
+        upload = _whole(double_at(a.others, UPLOAD_COST))
+    set_word(a.costs, first + CPU, _whole(_priced(a, expert, CPU_COST)))
+    set_word(a.costs, first + DEVICE, _whole(_priced(a, expert, DEVICE_COST)))
+    set_word(a.costs, first + UPLOAD, upload)
+
+
+@njit
+def _expect(a):  # type: ignore[no-untyped-def]
+    """Writes what the division takes with all beginnings, the processor alone, and the least."""
+    here, alone, link, least, is_shared = 0.0, 0.0, 0.0, 0.0, False
+    there = double_at(a.others, DEVICE_START)
+    weights = word(a.result, CPU_WEIGHT), word(a.result, DEVICE_WEIGHT), word(a.result, LINK_WEIGHT)
+    for place in range(a.experts):
+        expert = word(a.order, place)
+        share = word(a.shares, expert) / a.parts
+        cpu, upload = _cost(a, expert, CPU), _cost(a, expert, UPLOAD)
+        alone += cpu
+        here += cpu * (1 - share)
+        if share > 0:
+            is_shared = True
+            if upload > 0:
+                link += upload * share
+                there = max(there, double_at(a.others, UPLOAD_START) + link)
+            there += _cost(a, expert, DEVICE) * share
+        elsewhere = weights[1] * _priced(a, expert, DEVICE_LEAST)
+        if upload > 0:
+            elsewhere += weights[2] * double_at(a.others, UPLOAD_LEAST)
+        least += min(weights[0] * _priced(a, expert, CPU_LEAST), elsewhere)
+    if is_shared:
+        here = max(here + double_at(a.others, CPU_START), there)
+    set_word(a.result, PLANNED, int64(here + 0.5))
+    set_word(a.result, ALONE, int64(alone))
+    set_word(a.result, CERTIFICATE, int64(least / WEIGHT_SUM))
 
 
 @njit

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import cache
 from types import CodeType
 
-ITEM_BYTES = {"i8": 1, "u8": 1, "i16": 2, "i32": 4, "f32": 4, "i64": 8}
+ITEM_BYTES = {"i8": 1, "u8": 1, "i16": 2, "i32": 4, "f32": 4, "f64": 8, "i64": 8}
 IMPLIED = frozenset({"rows", "chunks"})
 _FUNCTIONS = {"max": max}
 _ARRAY = rf"({'|'.join(ITEM_BYTES)})\[([\w\s,+*/()-]+)(?:;\s*(\w+))?\]"

@@ -8,7 +8,7 @@ before anything else of the layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from edgerun.offload.schedule import NANOSECONDS, Schedule, makespan
 from edgerun.offload.sharing.device import FIRST
 
 MOST_PARTS = 8
-F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _panels(layout: SlotLayout, matrix: int) -> tuple[int, int, int]:
 
 
 def with_cut(
-    costs: Sequence[F64], whole: Schedule, finer: Schedule, parts: int, exchange_s: float
+    costs: I64, whole: Schedule, finer: Schedule, parts: int, exchange_s: float
 ) -> tuple[Schedule, int]:
     """A schedule that cuts one expert of the device's, if that is done before ``whole`` is.
 
@@ -77,7 +77,7 @@ def with_cut(
     the processor has nothing left to do but wait for it.
 
     Args:
-        costs: seconds on processor, device and link.
+        costs: nanoseconds of each expert on processor, device and link, int64 ``[experts, 3]``.
         whole: the schedule that cuts none.
         finer: one that cuts any, into ``parts``.
         parts: of an expert.
@@ -86,13 +86,12 @@ def with_cut(
     Returns:
         a schedule, and into how many parts it cuts experts: ``parts``, or 1 if it is ``whole``.
     """
-    exact = np.ceil(np.stack(costs, axis=1) * NANOSECONDS).astype(np.int64)
     shares = finer.shares.copy()
-    shares[(exact[:, UPLOAD] > 0) & (shares < parts)] = 0
+    shares[(costs[:, UPLOAD] > 0) & (shares < parts)] = 0
     if np.count_nonzero((shares > 0) & (shares < parts)) != 1:
         return whole, 1
     order = finer.order[shares[finer.order] > 0]
-    seconds = makespan(exact, shares, order.tolist(), parts) / (parts * NANOSECONDS) + exchange_s
+    seconds = makespan(costs, shares, order.tolist(), parts) / (parts * NANOSECONDS) + exchange_s
     if seconds >= whole.makespan_s:
         return whole, 1
     return Schedule(shares, order, seconds, finer.bound_s, finer.weights), parts

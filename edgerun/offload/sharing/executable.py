@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -14,10 +14,11 @@ from edgerun.backends.base import NO_VALUES, CompileOptions, Executable, Shape, 
 from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph
 from edgerun.offload.cache import Step
+from edgerun.offload.divider import Divider, Division, Prices
 from edgerun.offload.estimates import Estimates
 from edgerun.offload.floors import Busy
 from edgerun.offload.places import F32, I64, Places
-from edgerun.offload.schedule import F64, Schedule, Scheduler
+from edgerun.offload.schedule import F64, NANOSECONDS, Schedule
 from edgerun.offload.sharing.cut_expert import CutExpert
 from edgerun.offload.sharing.cuts import Cut, cut_of, parts_of, with_cut
 from edgerun.offload.sharing.device import DeviceError
@@ -106,8 +107,9 @@ class SharedLayer(Executable):
         self._layer, self._session = layer, session
         self._estimates, self._tally = estimates, tally
         self._parts = parts_of(layer.layout)
-        self._scheduler = Scheduler(layer.experts)
-        self._cutter = Scheduler(layer.experts, self._parts) if self._parts > 1 else None
+        prices = Prices(estimates)
+        self._divider = Divider(layer.experts, prices)
+        self._cutter = Divider(layer.experts, prices, self._parts) if self._parts > 1 else None
         self._companion: Executable | None = None
         self._calls, self._trials = 0, Trials()
         self._cuts: set[tuple[Cut, int]] = set()  # that were made before
@@ -208,10 +210,10 @@ class SharedLayer(Executable):
         session, number = self._session, self._layer.number
         entries = [(number, expert) for expert in places.active.tolist()]
         is_cached = np.array([entry in session.arrived for entry in entries])
-        costs = self._estimates.costs(places.counts, is_cached)
         room = session.device.sizes.slots - sum(entry in session.slots for entry in entries)
         room = 0 if session.is_uploading() else room
-        schedule, parts, planned_s, may_cut = self._divide(costs, room, len(places.of_row))
+        division, parts, may_cut = self._divide(places, is_cached, room)
+        schedule = division.schedule
         there = places.active[schedule.order]
         scores = np.zeros(self._layer.experts)
         sizes = np.fmax(np.abs(places.weights), 0.0)  # of what is no number 0
@@ -225,29 +227,28 @@ class SharedLayer(Executable):
             taken = places.select(np.array([expert]))
             cut = CutExpert(self._layer, session, expert, where, taken)
             cached = cached[cached != expert]
-        floors, shares = self._estimates.floors, schedule.shares / parts
-        certificate_s = floors.certificate_s(places.counts, is_cached, schedule.weights)
-        return _Plan(
-            schedule, shares, is_cached, certificate_s, planned_s, there, cached, cut, may_cut
-        )
+        shares, seconds = schedule.shares / parts, (division.certificate_s, division.planned_s)
+        return _Plan(schedule, shares, is_cached, *seconds, there, cached, cut, may_cut)
 
     def _divide(
-        self, costs: tuple[F64, F64, F64], room: int, rows: int
-    ) -> tuple[Schedule, int, float, bool]:
-        """A schedule, the parts of experts in it, its seconds, and whether one might be cut."""
-        schedule, parts, may_cut = self._scheduler(*costs, room), 1, False
-        exchange_s, starts = self._estimates.exchange_s, self._estimates.starts
-        if self._cutter is not None:
-            finer = self._cutter(*costs, room)
-            divided, cut_parts = with_cut(costs, schedule, finer, self._parts, exchange_s)
+        self, places: Places, is_cached: NDArray[np.bool_], room: int
+    ) -> tuple[Division, int, bool]:
+        """A division, the parts of experts in it, and whether one might be cut."""
+        rows, counts = len(places.of_row), places.counts
+        division, parts, may_cut = self._divider(counts, is_cached, room), 1, False
+        estimates, trials = self._estimates, self._trials
+        if self._cutter is not None and trials.weighs(rows):
+            finer, costs = self._cutter(counts, is_cached, room), division.costs
+            whole, exchange_s = division.schedule, estimates.exchange_s
+            schedule, cut_parts = with_cut(costs, whole, finer.schedule, self._parts, exchange_s)
             may_cut = cut_parts > 1
-            if may_cut and self._trials.favours_other(rows):
-                schedule, parts = divided, cut_parts
-        planned_s = schedule.seconds(costs, parts, starts) + (exchange_s if parts > 1 else 0.0)
-        alone = schedule.alone(costs)
-        if alone.makespan_s < planned_s and self._calls % TRIAL:
-            return alone, 1, alone.makespan_s, False
-        return schedule, parts, planned_s, may_cut
+            if may_cut and trials.favours_other(rows):
+                seconds = schedule.seconds(costs.T / NANOSECONDS, cut_parts, estimates.starts)
+                division = replace(finer, schedule=schedule, planned_s=seconds + exchange_s)
+                parts = cut_parts
+        if division.alone_s < division.planned_s and self._calls % TRIAL:
+            return division.alone(), 1, False
+        return division, parts, may_cut
 
     def _start(self, x: F32, places: Places, plan: _Plan) -> list[_Command]:
         """Sends a command for what is cached, and uploads what is not, with a command each."""

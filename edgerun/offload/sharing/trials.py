@@ -13,6 +13,7 @@ from collections import defaultdict
 from edgerun.machine.average import Average
 
 ENOUGH = 8  # calls of either kind, before they are compared
+LOOK = 4  # one of so many calls is looked at for the way that has lost
 TRIAL = 32  # one of so many calls goes the way that has lost, or seems slower
 
 
@@ -25,10 +26,21 @@ class Trials:
         Args:
             trial: one of so many calls goes the way that has lost.
         """
-        self._trial = trial
+        self._trial, self._passed = trial, 0
         self._averages: defaultdict[int, tuple[Average, Average]] = defaultdict(
             lambda: (Average(), Average())
         )
+
+    def weighs(self, rows: int) -> bool:
+        """Whether it is worth finding out if the next call of so many rows could go the other way.
+
+        Where the usual way has been faster, one call in ``LOOK`` is, so that the other is tried.
+        """
+        usual, other = self._averages[rows.bit_length()]
+        if min(usual.count, other.count) < ENOUGH or other.value < usual.value:
+            return True
+        self._passed += 1
+        return self._passed % LOOK == 0
 
     def favours_other(self, rows: int) -> bool:
         """Whether the next call of so many rows is to go the other way."""

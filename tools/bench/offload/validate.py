@@ -32,7 +32,7 @@ from edgerun.offload.cache import ExpertCache, Step
 from edgerun.offload.places import Places
 from edgerun.offload.policies.base import Entry
 from edgerun.offload.policies.registry import policies
-from edgerun.offload.schedule import Scheduler, Starts
+from edgerun.offload.schedule import NANOSECONDS, Scheduler, Starts
 from edgerun.offload.sharing.cuts import with_cut
 from edgerun.offload.sharing.executable import SharedLayer
 from edgerun.offload.sharing.session import POLICY
@@ -119,10 +119,11 @@ class Shared(Simulation):
         schedule = _scheduler(1)(*columns, room)
         if most > 1 and seen.cuts[seen.call]:
             finer = _scheduler(most)(*columns, room)
-            schedule, parts = with_cut(columns, schedule, finer, most, exchange_s)
+            exact = np.ceil(costs * NANOSECONDS).astype(np.int64)
+            schedule, parts = with_cut(exact, schedule, finer, most, exchange_s)
         self.exchange_s = exchange_s if parts > 1 else 0.0
         starts = Starts(*seen.starts_s[seen.call].tolist())
-        alone = schedule.alone(columns)
+        alone = schedule.alone(float(columns[CPU].sum()))
         planned_s = schedule.seconds(columns, parts, starts) + self.exchange_s
         if alone.makespan_s < planned_s and not seen.trials[seen.call]:
             schedule, parts, self.exchange_s = alone, 1, 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgerun.offload.sharing.trials import ENOUGH, TRIAL, Trials
+from edgerun.offload.sharing.trials import ENOUGH, LOOK, TRIAL, Trials
 
 
 def run(trials: Trials, rows: int, calls: int, whole_s: float, cut_s: float) -> int:
@@ -39,3 +39,14 @@ def test_calls_of_other_sizes_are_compared_among_themselves() -> None:
     run(trials, 1, 4 * TRIAL, 1.0, 2.0)
     assert run(trials, 64, 2 * ENOUGH, 1.0, 0.5) == ENOUGH
     assert run(trials, 64, TRIAL, 1.0, 0.5) >= TRIAL - 1
+
+
+def test_the_slower_way_is_seldom_looked_at() -> None:
+    """For that takes time itself."""
+    trials = Trials()
+    assert all(trials.weighs(4) for _ in range(9))
+    run(trials, 4, 2 * ENOUGH, 1.0, 2.0)
+    assert sum(trials.weighs(4) for _ in range(10 * LOOK)) == 10
+    assert all(trials.weighs(64) for _ in range(9))
+    run(trials, 64, 2 * ENOUGH, 2.0, 1.0)
+    assert all(trials.weighs(64) for _ in range(9))
