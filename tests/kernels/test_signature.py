@@ -67,7 +67,7 @@ def test_bytes_of_rows_are_those_up_to_the_last_element(
         "x:f32['a']",
         "x:f32[a[0]]",
         "x:[a]",
-        "x:f64[a]",
+        "x:f16[a]",
         "x:f32",
         "x:cache[a]",
     ],
