@@ -17,7 +17,7 @@ WEIGHT = 0.15  # of what was seen last: after 20 times 4% is left of what was as
 EXCHANGE_S = 3e-4
 START_S = 1e-4
 AROUND_S = 3e-4  # measured beside the stand-in, two free cores of a Zen 5 server
-KIND_OF_ONE = int(kinds_of(ONE)[0])
+KIND_OF_ONE = kinds_of(ONE)[0]
 LARGEST_STEP = 4.0  # by which a single time may be off: it may have been a pause of the system
 
 
@@ -47,20 +47,21 @@ class Estimate:
 
     def observe_one(self, seconds: float) -> None:
         """Learns that it took so long once."""
-        self.observe(ONE, seconds)
+        self._learn({KIND_OF_ONE}, self.of_one(), seconds)
 
     def observe(self, rows: I64, seconds: float) -> None:
         """Learns that experts with so many rows each took so long together."""
-        expected = sum(self._each(rows))
+        self._learn(set(kinds_of(rows)), sum(self._each(rows)), seconds)
+
+    def _learn(self, kinds: set[int], expected: float, seconds: float) -> None:
         if not expected > 0 or not seconds > 0:
             return
         step = min(max(seconds / expected, 1 / LARGEST_STEP), LARGEST_STEP) ** WEIGHT
-        kinds = set(kinds_of(rows).tolist())
         self._factors.update({kind: self.factor(kind) * step for kind in kinds})
 
     def _each(self, rows: I64) -> list[float]:
         """Of each; a token has few experts, with which Python is done before NumPy begins."""
-        kinds = kinds_of(rows).tolist()
+        kinds = kinds_of(rows)
         factors = {kind: self.factor(kind) for kind in set(kinds)}
         fixed_s, row_s = self.fixed_s, self.row_s
         pairs = zip(rows.tolist(), kinds, strict=True)

@@ -29,14 +29,12 @@ if TYPE_CHECKING:
 
 F64: TypeAlias = NDArray[np.float64]
 I64: TypeAlias = NDArray[np.int64]
-Kinds: TypeAlias = NDArray[np.int32]
 ONE = np.ones(1, np.int64)
 
 
-def kinds_of(rows: I64) -> Kinds:
-    """Numbers of rows that kernels take alike: up to 1, 2, 4, 8, ..., int32 ``[experts]``."""
-    kinds: Kinds = np.frexp(rows - 0.5)[1]
-    return kinds
+def kinds_of(rows: I64) -> list[int]:
+    """Numbers of rows that kernels take alike: up to 1, 2, 4, 8, ..., of each expert."""
+    return [(count - 1).bit_length() for count in rows.tolist()]
 
 
 @dataclass(slots=True)
@@ -74,7 +72,7 @@ class Floor:
 
     def seconds(self, rows: I64) -> list[float]:
         """Of experts with so many rows each."""
-        pairs = zip(rows.tolist(), kinds_of(rows).tolist(), strict=True)
+        pairs = zip(rows.tolist(), kinds_of(rows), strict=True)
         return [self._assumed(count) * self._factors[kind] for count, kind in pairs]
 
     def observe(self, rows: I64, shares: F64, seconds: float) -> bool:
@@ -85,7 +83,7 @@ class Floor:
             shares: of each, that was computed, 0 to 1.
             seconds: of all of them.
         """
-        experts = zip(rows.tolist(), kinds_of(rows).tolist(), shares.tolist(), strict=True)
+        experts = zip(rows.tolist(), kinds_of(rows), shares.tolist(), strict=True)
         parts = [(kind, self._assumed(count) * share) for count, kind, share in experts if share]
         assumed_s = sum(part_s for _, part_s in parts)
         if not (assumed_s > 0 and seconds > 0):

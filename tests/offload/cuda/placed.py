@@ -14,7 +14,7 @@ PROMPT = [256, 1]
 class Fixed(Estimate):
     """A cost that stays what it is: in the simulator the GPU would soon get nothing to do."""
 
-    def observe(self, rows: object, seconds: float) -> None:
+    def _learn(self, kinds: object, expected: float, seconds: float) -> None:
         pass
 
 

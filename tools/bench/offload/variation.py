@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgerun.offload.estimates import Estimate, Estimates
 from tools.bench.offload.profile import F64
@@ -28,11 +27,11 @@ class Watched(Estimate):
 
     seen: list[tuple[float, float]] = field(default_factory=list)
 
-    def observe(self, rows: NDArray[np.int64], seconds: float) -> None:
+    def _learn(self, kinds: set[int], expected: float, seconds: float) -> None:
         """Learns and remembers."""
-        if len(rows):
-            self.seen.append((float(self.seconds(rows).sum()), seconds))
-        Estimate.observe(self, rows, seconds)
+        if kinds:
+            self.seen.append((expected, seconds))
+        Estimate._learn(self, kinds, expected, seconds)
 
     def ratio(self) -> float:
         """What it took since it was asked last, by what was expected; NaN if it was not seen."""
