@@ -74,7 +74,6 @@ class PairDots:
     centred = False
 
     _MULTIPLY = {16: "llvm.x86.ssse3.pmadd.ub.sw.128", 32: "llvm.x86.avx2.pmadd.ub.sw"}
-    _WIDEN = {16: "llvm.x86.sse2.pmadd.wd", 32: "llvm.x86.avx2.pmadd.wd"}
 
     def partial(self, lanes: int) -> Vec:
         return Vec("i16", lanes // 2)
@@ -88,7 +87,7 @@ class PairDots:
         return builder.add(partial, builder.call(multiply, [codes, x]))
 
     def fold(self, builder: Any, total: Any, partial: Any, lanes: int, factor: int = 1) -> Any:
-        widen = declare(builder, self._WIDEN[lanes], total.type, partial.type, partial.type)
+        widen = declare(builder, _PAIRS[lanes], total.type, partial.type, partial.type)
         factors = constant(self.partial(lanes), factor)
         return builder.add(total, builder.call(widen, [partial, factors]))
 
@@ -150,26 +149,49 @@ def _sum_pairs(builder: Any, left: Any, right: Any, words: int) -> Any:
     return builder.add(even, shuffle(builder, products, products, range(1, words, 2)))
 
 
-# What chooses elements of a vector by the low bits of indices, by the bytes of the vector.
+# By the bytes of a vector: what chooses elements by the low bits of indices, and what multiplies
+# words and adds pairs of products.
 _CHOOSE = {32: "llvm.x86.avx2.permd", 64: "llvm.x86.avx512.permvar.si.512"}
+_PAIRS = {
+    16: "llvm.x86.sse2.pmadd.wd",
+    32: "llvm.x86.avx2.pmadd.wd",
+    64: "llvm.x86.avx512.pmaddw.d.512",
+}
 
 
-def negated_products(
-    builder: Any, dots: Dots, numbers: Any, value: Any, bits: int, raised: int
-) -> Any:
-    """``-(numbers % 2**bits - raised) * value``, of int32 vectors; all of ``value`` are equal.
+def negated(builder: Any, dots: Dots, numbers: Any, bits: int, raised: int) -> Any:
+    """``raised - numbers % 2**bits`` of int32 lanes, as ``products`` takes it.
 
-    Where a vector has room for all products they are looked up, with no mask and no product for
-    each number.
+    Where a vector has a lane for each number they are looked up, without a mask.
     """
     kind = Vec("i32", numbers.type.count)
     lanes, mask = 4 * kind.lanes, (1 << bits) - 1
-    if isinstance(dots, PairDots | VnniDots) and lanes in _CHOOSE and mask < kind.lanes:
-        factors = ir.Constant(kind.llvm, [raised - (each & mask) for each in range(kind.lanes)])
+    is_word = isinstance(dots, PairDots | VnniDots)
+    low = 0xFFFF if is_word else 0xFFFFFFFF
+    if is_word and lanes in _CHOOSE and mask < kind.lanes:
+        values = [(raised - (each & mask)) & low for each in range(kind.lanes)]
         choose = declare(builder, _CHOOSE[lanes], kind.llvm, kind.llvm, kind.llvm)
-        return builder.call(choose, [builder.mul(value, factors), numbers])
+        return builder.call(choose, [ir.Constant(kind.llvm, values), numbers])
     masked = builder.and_(numbers, constant(kind, mask))
-    return builder.mul(builder.sub(constant(kind, raised), masked), value)
+    if not is_word:
+        return builder.sub(constant(kind, raised), masked)
+    words = Vec("i16", 2 * kind.lanes).llvm
+    minuend = builder.bitcast(constant(kind, raised & low), words)
+    return builder.bitcast(builder.sub(minuend, builder.bitcast(masked, words)), kind.llvm)
+
+
+def products(builder: Any, dots: Dots, factors: Any, value: Any) -> Any:
+    """``factors * value`` of int32 lanes; ``value`` is within 16 bits, as sums of blocks are.
+
+    ``factors`` are from ``negated``. Where words are multiplied in pairs, a factor is a word with a
+    zero above it: a product of dwords takes twice as long and the multipliers that codes need.
+    """
+    lanes = 4 * factors.type.count
+    if not isinstance(dots, PairDots | VnniDots):
+        return builder.mul(factors, value)
+    words = Vec("i16", lanes // 2).llvm
+    multiply = declare(builder, _PAIRS[lanes], factors.type, words, words)
+    return builder.call(multiply, [builder.bitcast(each, words) for each in (factors, value)])
 
 
 # By what instruction sets say of themselves (``isa.py``).

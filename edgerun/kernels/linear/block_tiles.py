@@ -8,7 +8,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from edgerun.kernels.lang.dot import negated_products, total_type
+from edgerun.kernels.lang.dot import negated, products, total_type
 from edgerun.kernels.lang.ir import (
     F32,
     I32,
@@ -149,29 +149,33 @@ class _Scaling:
         """What the sums of a block start from, by cell: the zero point's part, negated."""
         builder, shape = self.tile.builder, self.tile.shape
         kind = total_type(shape.lanes)
-        own = self._zero_points(block, kind) if self.own else []
-        raised = (1 << (shape.bits - 1)) - self.middle
+        factors = self._zero_points(block, kind) if self.own else []
         values = []
+        self.corrections = []
         for start in self.x_sums:
             count = broadcast(builder, load_from(builder, self._at(start, block), I32), kind)
-            if own:
-                values += [
-                    negated_products(builder, self.tile.dots, points, count, shape.bits, raised)
-                    for points in own
-                ]
+            if factors:
+                values += [constant(kind, 0) for each in factors]
+                self.corrections += [(each, count) for each in factors]
             else:
                 values += [builder.mul(count, constant(kind, -self.middle))] * shape.vectors
         return values
 
     def _zero_points(self, block: Any, kind: Vec) -> list[Any]:
-        """Zero points of the rows of each vector, in the low bits of what is there."""
-        builder, shape = self.tile.builder, self.tile.shape
+        """Zero points of the rows of each vector, negated."""
+        builder, shape, dots = self.tile.builder, self.tile.shape, self.tile.dots
         number = builder.add(block, self.first)
         vector, shift = self.vectors.zero_points(builder, number)
         place = builder.mul(vector, integer(shape.lanes))
         shift = broadcast(builder, builder.trunc(shift, I32), kind)
         places = [builder.add(base, place) for base in self.scales]
-        return [builder.lshr(load_from(builder, at, kind.llvm), shift) for at in places]
+        raised = (1 << (shape.bits - 1)) - self.middle
+        return [
+            negated(
+                builder, dots, builder.lshr(load_from(builder, at, kind.llvm), shift), shape.bits, raised
+            )
+            for at in places
+        ]
 
     def add(self, block: Any, totals: list[Any], sums: list[Any]) -> None:
         """Scales the integer sums of a block and adds them up."""
@@ -189,7 +193,10 @@ class _Scaling:
             for v in range(shape.vectors):
                 cell = t * shape.vectors + v
                 factor = builder.fmul(rows[v], scale)
-                value = builder.sitofp(totals[cell], kind)
+                total = totals[cell]
+                if self.own:
+                    total = builder.add(total, products(builder, tile.dots, *self.corrections[cell]))
+                value = builder.sitofp(total, kind)
                 total = fused(builder, value, factor, builder.load(sums[cell]))
                 if offsets:
                     total = fused(builder, offsets[v], x_total, total)

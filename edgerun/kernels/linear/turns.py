@@ -22,6 +22,7 @@ from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.layouts.scale_vectors import vectors_of
+from edgerun.kernels.layouts.zero_kinds import OWN
 from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.row_tiles import row_tile
 from edgerun.kernels.linear.tiles import AHEAD_BYTES, LINE, PACKED, SCALES_AHEAD_BYTES, parts
@@ -78,6 +79,7 @@ class Product:
     sides: Sides
     scale_vectors: Any
     multiply: Callable[[int, int], Any]
+    crowded: bool = False
 
 
 def row_product(bits: int, form: str, lanes: int, isa: str, sides: Sides) -> Product:
@@ -166,7 +168,7 @@ def block_product(
 
         return multiply
 
-    return Product(bits, lanes, isa, sides, scale_vectors, multiply_of)
+    return Product(bits, lanes, isa, sides, scale_vectors, multiply_of, zeros == OWN)
 
 
 @njit(inline="always")
@@ -186,10 +188,15 @@ def _streams(bits: int, isa: str, tokens: int) -> int:
     return isa_of(isa).streams if tokens * 8 // bits <= HIDDEN_PRODUCTS else STREAMS
 
 
-def _vectors(bits: int, isa: str, tokens: int, matrices: int) -> int:
-    """Panels of a tile, of all matrices together: their sums fill half of the registers."""
+def _vectors(product: Product, tokens: int) -> int:
+    """Panels of a tile, of all matrices together: their sums fill half of the registers.
+
+    Zero points take some of the others.
+    """
+    bits, isa = product.bits, product.isa
     room = isa_of(isa).registers // 2 // isa_of(isa).partial // parts(bits, isa)
-    return max(matrices, min(_streams(bits, isa, tokens), room // tokens))
+    room >>= product.crowded
+    return max(product.sides.matrices, min(_streams(bits, isa, tokens), room // tokens))
 
 
 def in_turns(product: Product, store: Callable[[int], Any]) -> Body:
@@ -202,7 +209,7 @@ def in_turns(product: Product, store: Callable[[int], Any]) -> Body:
     ask = _asking(lanes, product.sides, product.scale_vectors)
 
     def turn(tokens: int) -> Any:
-        vectors = _vectors(bits, isa, tokens, matrices)
+        vectors = _vectors(product, tokens)
         return _turn_of(vectors // matrices, product.multiply(tokens, vectors), store(vectors))
 
     four_rows, two_rows, one_row = turn(MOST_TOKENS), turn(2), turn(1)
