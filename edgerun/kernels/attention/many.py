@@ -18,7 +18,9 @@ from edgerun.kernels.attention.int8_tiles import round_rows
 from edgerun.kernels.attention.pages import Blocking, Product, blocking, products
 from edgerun.kernels.attention.parts import (
     ARGUMENTS,
+    all_numbers,
     clear,
+    each_row_alone,
     end_of_block,
     gather,
     merge_block,
@@ -30,12 +32,11 @@ from edgerun.kernels.attention.parts import (
 from edgerun.kernels.attention.units import (
     PAGE_TOKENS,
     UNIT_END,
-    UNIT_INTS,
     UNIT_PAGE,
     UNIT_ROW,
     UNIT_ROWS,
 )
-from edgerun.kernels.jit.declare import Arguments, Body, kernel
+from edgerun.kernels.jit.declare import Body, kernel
 from edgerun.kernels.lang.tiles import ELEMENT_BYTES, scratch
 from edgerun.kernels.lang.word import float_at, int_at
 
@@ -56,9 +57,8 @@ def attention_many(dtype: str, head_dim: int, group: int, lanes: int, stack: int
     rounded, area_bytes = (wide + narrow) // 2, PAGE_TOKENS * head_dim * 4 if turns else 64
     soften_rows = _softening(dtype, head_dim, group, lanes)
 
-    def body(a: Arguments, chunk: int) -> None:
-        kv_heads = a.kv_heads
-        unit, head = a.units + chunk // kv_heads * UNIT_INTS * 4, chunk % kv_heads
+    @njit
+    def attend(a, unit, head):  # type: ignore[no-untyped-def]
         row, stop = int_at(unit, UNIT_ROW), int_at(unit, UNIT_ROW) + int_at(unit, UNIT_ROWS)
         q, p, codes, factors = scratch(wide), scratch(narrow), scratch(rounded), scratch(pairs)
         area = scratch(area_bytes)
@@ -89,8 +89,9 @@ def attention_many(dtype: str, head_dim: int, group: int, lanes: int, stack: int
             if end_of_block(page, last):
                 merge_block(total, sums, out, state, count, head_dim, lanes)
         scatter(a, unit, head, group, total, sums, head_dim, lanes)
+        return all_numbers(total, count * head_dim, lanes)
 
-    return body
+    return each_row_alone(attend)
 
 
 def _as_they_lie(dtype: str, head_dim: int, shape: Blocking, lanes: int) -> tuple[Product, Product]:

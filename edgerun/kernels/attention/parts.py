@@ -15,6 +15,8 @@ same order: what a row gets does not depend by a bit on the rows that are comput
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from numba import float32, njit
 
 from edgerun.kernels.attention.units import (
@@ -31,9 +33,11 @@ from edgerun.kernels.attention.units import (
     UNIT_ROW,
     UNIT_ROWS,
 )
-from edgerun.kernels.lang.simd import load, maximum, reduce_add, reduce_max, splat, store
+from edgerun.kernels.jit.declare import Arguments, Body
+from edgerun.kernels.lang.simd import fma, load, maximum, reduce_add, reduce_max, splat, store
+from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.vectormath import exp, within
-from edgerun.kernels.lang.word import float_at, int_at, set_float
+from edgerun.kernels.lang.word import float_at, int_at, set_float, set_int
 
 LOWEST = -3.0e38
 
@@ -199,6 +203,41 @@ def raise_sums(state, out, highest, total, head_dim, lanes):  # type: ignore[no-
     else:
         total += float_at(state, 1)
     set_float(state, 1, total)
+
+
+@njit(inline="always")
+def all_numbers(values, elements, lanes):  # type: ignore[no-untyped-def]
+    """Whether so many float32, whole vectors of them, are neither infinite nor no number."""
+    zero = splat(float32(0), "f32", lanes)
+    total = zero
+    for index in range(0, elements * 4, lanes * 4):
+        total = fma(load(values + index, "f32", lanes), zero, total)
+    return reduce_add(total) == float32(0)
+
+
+def each_row_alone(attend: Callable[..., bool]) -> Body:
+    """The kernel that computes units, and rows one by one where a unit has results of no use.
+
+    ``attend(a, unit, head)`` computes a unit and says whether its results are numbers. A value that
+    is none spoils all rows that are computed with it, since zero times it is none either, those
+    that do not see it as well; alone it spoils those that do.
+    """
+    unit_bytes = UNIT_INTS * 4
+
+    def body(a: Arguments, chunk: int) -> None:
+        unit, head = a.units + chunk // a.kv_heads * UNIT_INTS * 4, chunk % a.kv_heads
+        rows = int_at(unit, UNIT_ROWS)
+        if attend(a, unit, head) or rows == 1:
+            return
+        alone = scratch(unit_bytes)
+        for index in range(UNIT_INTS):
+            set_int(alone, index, int_at(unit, index))
+        set_int(alone, UNIT_ROWS, 1)
+        for row in range(rows):
+            set_int(alone, UNIT_ROW, int_at(unit, UNIT_ROW) + row)
+            attend(a, alone, head)
+
+    return body
 
 
 @njit(inline="always")

@@ -18,7 +18,15 @@ from typing import Any
 
 from numba import float32, int32, njit
 
-from edgerun.kernels.attention.parts import ARGUMENTS, LOWEST, scatter, slot_of, visible_from
+from edgerun.kernels.attention.parts import (
+    ARGUMENTS,
+    LOWEST,
+    all_numbers,
+    each_row_alone,
+    scatter,
+    slot_of,
+    visible_from,
+)
 from edgerun.kernels.attention.tile_products import (
     DEPTH,
     QUERIES,
@@ -32,12 +40,11 @@ from edgerun.kernels.attention.units import (
     DEEP,
     PAGE_TOKENS,
     UNIT_END,
-    UNIT_INTS,
     UNIT_PAGE,
     UNIT_ROW,
     UNIT_ROWS,
 )
-from edgerun.kernels.jit.declare import Arguments, Body, kernel
+from edgerun.kernels.jit.declare import Body, kernel
 from edgerun.kernels.lang.bfloat16 import from_bfloat16, pair_up, to_bfloat16
 from edgerun.kernels.lang.simd import cast, load, load_splat, maximum, reduce_max, splat, store
 from edgerun.kernels.lang.tile_registers import (
@@ -71,9 +78,8 @@ def amx_attention(dtype: str, head_dim: int, group: int, lanes: int, stack: int,
     )
     soften, finish = _softening(size, head_dim, isa), _finishing(head_dim)
 
-    def body(a: Arguments, chunk: int) -> None:
-        kv_heads = a.kv_heads
-        unit, head = a.units + chunk // kv_heads * UNIT_INTS * 4, chunk % kv_heads
+    @njit
+    def attend(a, unit, head):  # type: ignore[no-untyped-def]
         row, rows = int_at(unit, UNIT_ROW), int_at(unit, UNIT_ROWS)
         count = rows * group
         used = (count + QUERIES - 1) // QUERIES * QUERIES
@@ -115,8 +121,9 @@ def amx_attention(dtype: str, head_dim: int, group: int, lanes: int, stack: int,
         release_tiles(DEPTH, isa)
         finish(used, sums, running, out, state)
         scatter(a, unit, head, group, out, state, head_dim, lanes)
+        return all_numbers(out, count * head_dim, SIDE)
 
-    return body
+    return each_row_alone(attend)
 
 
 def _turning_queries(head_dim: int, group: int, isa: str) -> Callable[..., None]:

@@ -144,19 +144,22 @@ class _Scaling:
         self.middle = greatest if zeros == RAISED else middle
         self.own, self.has_offsets = zeros == OWN, zeros == OFFSETS
         self.floats = Vec("f32", shape.lanes // 4)
+        self.late: list[tuple[Any, Any]] = []  # factors of zero points and sums, by cell
 
     def offsets(self, block: Any) -> list[Any]:
-        """What the sums of a block start from, by cell: the zero point's part, negated."""
+        """What the sums of a block start from, by cell: the zero point's part, negated.
+
+        Those of zero points in memory are added at last, since sums would wait for them.
+        """
         builder, shape = self.tile.builder, self.tile.shape
         kind = total_type(shape.lanes)
         factors = self._zero_points(block, kind) if self.own else []
-        values = []
-        self.corrections = []
+        values, self.late = [], []
         for start in self.x_sums:
             count = broadcast(builder, load_from(builder, self._at(start, block), I32), kind)
             if factors:
-                values += [constant(kind, 0) for each in factors]
-                self.corrections += [(each, count) for each in factors]
+                values += [constant(kind, 0)] * shape.vectors
+                self.late += [(each, count) for each in factors]
             else:
                 values += [builder.mul(count, constant(kind, -self.middle))] * shape.vectors
         return values
@@ -170,12 +173,8 @@ class _Scaling:
         shift = broadcast(builder, builder.trunc(shift, I32), kind)
         places = [builder.add(base, place) for base in self.scales]
         raised = (1 << (shape.bits - 1)) - self.middle
-        return [
-            negated(
-                builder, dots, builder.lshr(load_from(builder, at, kind.llvm), shift), shape.bits, raised
-            )
-            for at in places
-        ]
+        words = [builder.lshr(load_from(builder, at, kind.llvm), shift) for at in places]
+        return [negated(builder, dots, each, shape.bits, raised) for each in words]
 
     def add(self, block: Any, totals: list[Any], sums: list[Any]) -> None:
         """Scales the integer sums of a block and adds them up."""
@@ -193,10 +192,10 @@ class _Scaling:
             for v in range(shape.vectors):
                 cell = t * shape.vectors + v
                 factor = builder.fmul(rows[v], scale)
-                total = totals[cell]
+                count = totals[cell]
                 if self.own:
-                    total = builder.add(total, products(builder, tile.dots, *self.corrections[cell]))
-                value = builder.sitofp(total, kind)
+                    count = builder.add(count, products(builder, tile.dots, *self.late[cell]))
+                value = builder.sitofp(count, kind)
                 total = fused(builder, value, factor, builder.load(sums[cell]))
                 if offsets:
                     total = fused(builder, offsets[v], x_total, total)

@@ -71,6 +71,7 @@ class Product:
         scale_vectors: how many vectors of scales a panel has, by its blocks; None where a row has
             one scale.
         multiply: makes the function that computes a tile, of its batch rows and vectors.
+        has_points: whether it keeps zero points in registers.
     """
 
     bits: int
@@ -79,7 +80,7 @@ class Product:
     sides: Sides
     scale_vectors: Any
     multiply: Callable[[int, int], Any]
-    crowded: bool = False
+    has_points: bool = False
 
 
 def row_product(bits: int, form: str, lanes: int, isa: str, sides: Sides) -> Product:
@@ -191,11 +192,11 @@ def _streams(bits: int, isa: str, tokens: int) -> int:
 def _vectors(product: Product, tokens: int) -> int:
     """Panels of a tile, of all matrices together: their sums fill half of the registers.
 
-    Zero points take some of the others.
+    Zero points take some of the others, of which none would be left.
     """
     bits, isa = product.bits, product.isa
     room = isa_of(isa).registers // 2 // isa_of(isa).partial // parts(bits, isa)
-    room >>= product.crowded
+    room >>= product.has_points
     return max(product.sides.matrices, min(_streams(bits, isa, tokens), room // tokens))
 
 
