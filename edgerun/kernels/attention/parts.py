@@ -206,11 +206,14 @@ def raise_sums(state, out, highest, total, head_dim, lanes):  # type: ignore[no-
 
 
 @njit(inline="always")
-def all_numbers(values, elements, lanes):  # type: ignore[no-untyped-def]
-    """Whether so many float32, whole vectors of them, are neither infinite nor no number."""
+def all_numbers(values, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Whether the float32 of a query's result are neither infinite nor no number.
+
+    A value that is none spoils all queries that a unit multiplies with it, so the first ones tell.
+    """
     zero = splat(float32(0), "f32", lanes)
     total = zero
-    for index in range(0, elements * 4, lanes * 4):
+    for index in range(0, head_dim * 4, lanes * 4):
         total = fma(load(values + index, "f32", lanes), zero, total)
     return reduce_add(total) == float32(0)
 
