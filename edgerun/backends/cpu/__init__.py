@@ -235,6 +235,7 @@ class _Shared:
 
     def __init__(self, options: CpuOptions, experts: ExpertStore | None = None) -> None:
         from edgerun.backends.cpu.experts.weights import ExpertStore
+        from edgerun.backends.cpu.page_tiles import PageTiles
         from edgerun.backends.cpu.strips import StripMemory
         from edgerun.backends.cpu.weights import WeightStore
         from edgerun.kernels.isa import selected_isa
@@ -246,6 +247,7 @@ class _Shared:
         self.weights = WeightStore(self.isa, trits=options.trits)
         self.experts = experts or ExpertStore(self.isa, options.experts)
         self.team, self.strips = ThreadTeam(options.threads), StripMemory(options.threads)
+        self.page_tiles = PageTiles()
 
 
 def basis(profile: MachineProfile, threads: int) -> str:
@@ -278,7 +280,7 @@ def _bind(
     if shared.regroups and shape.phase is Phase.PREFILL:
         regrouped = frozenset(node.outputs[0] for node in faster_layers(segment))
     attends_fast = shared.fast_attention and shape.phase is Phase.PREFILL
-    machine = isa, threads, emitters, areas, regrouped, attends_fast
+    machine = isa, threads, emitters, areas, regrouped, attends_fast, shared.page_tiles
     binder = Binder(segment, shape, options, weights, experts, *machine)
     for name, value in input_shapes(segment).items():
         binder.new(name, value.width, LOGIT_ROWS if value.selected else ROWS, value.dtype)

@@ -14,6 +14,7 @@ from edgerun.backends.cpu.buffers import Buffer, BufferPool
 from edgerun.backends.cpu.emit.emitter import Emitter
 from edgerun.backends.cpu.experts.weights import ExpertStore
 from edgerun.backends.cpu.operands import Argument, checked_arguments
+from edgerun.backends.cpu.page_tiles import PageTiles
 from edgerun.backends.cpu.strips import Areas
 from edgerun.backends.cpu.weights import Prepared, WeightStore
 from edgerun.graph.ir import Graph, Node
@@ -79,6 +80,7 @@ class Binder:
         areas: memory for the matrix unit; None without one, or without memory.
         regrouped: outputs of linear layers whose weights are to be regrouped (``regroup.py``).
         attends_fast: whether attention may be in bfloat16.
+        page_tiles: memory for keys and values that are multiplied in bfloat16.
         shared: memory that nodes use one after the other, by a name of their choice.
         columns: which value a shared buffer holds the columns of.
         before_run: called before each run, when the batch lies in its buffers.
@@ -100,6 +102,7 @@ class Binder:
     areas: Areas | None
     regrouped: frozenset[str] = frozenset()
     attends_fast: bool = False
+    page_tiles: PageTiles | None = None
     instructions: list[Instruction] = field(default_factory=list)
     patches: list[Patch] = field(default_factory=list)
     before_run: list[Callable[[], None]] = field(default_factory=list)

@@ -32,6 +32,7 @@ from edgerun.kernels.attention.units import (
     UNIT_INTS,
     UNIT_ROW,
     UNIT_ROWS,
+    UNIT_TURNED_END,
 )
 from edgerun.kernels.jit.declare import Arguments, Body
 from edgerun.kernels.lang.simd import fma, load, maximum, reduce_add, reduce_max, splat, store
@@ -236,6 +237,7 @@ def each_row_alone(attend: Callable[..., bool]) -> Body:
         for index in range(UNIT_INTS):
             set_int(alone, index, int_at(unit, index))
         set_int(alone, UNIT_ROWS, 1)
+        set_int(alone, UNIT_TURNED_END, 0)  # those have values that a row may not see
         for row in range(rows):
             set_int(alone, UNIT_ROW, int_at(unit, UNIT_ROW) + row)
             attend(a, alone, head)

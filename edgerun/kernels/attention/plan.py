@@ -20,12 +20,18 @@ from edgerun.kernels.attention.units import (
     SINGLE,
     SPLIT,
     STACKED,
+    TURNED,
+    TURNED_INTS,
+    TURNED_PAGE,
+    TURNED_ROW,
     UNIT_BLOCK,
     UNIT_END,
     UNIT_INTS,
     UNIT_PAGE,
     UNIT_ROW,
     UNIT_ROWS,
+    UNIT_TURNED,
+    UNIT_TURNED_END,
 )
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.tiles import scratch
@@ -36,14 +42,16 @@ from edgerun.kernels.lang.word import int_at, set_int, set_word, word
     "attention_plan",
     "rows:i64[1] positions:i32[rows] sequences:i32[rows] page_table:cache pages:cache window stack"
     f" capacity counts:i64[{COUNTS}] single:i32[capacity + rows, {UNIT_INTS}]"
-    f" stacked:i32[capacity + rows, {UNIT_INTS}] row_blocks:i32[rows, {ROW_INTS}]",
+    f" stacked:i32[capacity + rows, {UNIT_INTS}] room"
+    f" turned_pages:i32[room, {TURNED_INTS}] row_blocks:i32[rows, {ROW_INTS}]",
 )
 def attention_plan(block: int) -> Body:
     """Writes the units of a batch and, at ``counts``, how many there are; one chunk.
 
     A run is the rows of one sequence. A block of ``block`` pages is a unit of a run of at most
     ``stack`` rows, while there is room for partial results: rows beyond ``capacity`` of them
-    are a unit each, with all pages.
+    are a unit each, with all pages. ``room`` pages, at most, that several units of a run read are
+    listed, to be turned once for all of them.
     """
 
     def body(a: Arguments, chunk: int) -> None:
@@ -119,7 +127,10 @@ def _append(a, row, rows, page, end, block):  # type: ignore[no-untyped-def]
     set_int(unit, UNIT_PAGE, page)
     set_int(unit, UNIT_END, end)
     set_int(unit, UNIT_BLOCK, block)
+    set_int(unit, UNIT_TURNED, 0)
+    set_int(unit, UNIT_TURNED_END, 0)
     set_word(a.counts, kind, count + 1)
+    return unit
 
 
 @njit
@@ -127,10 +138,21 @@ def _stack_prompt(a, row, stop):  # type: ignore[no-untyped-def]
     """Stacks of rows, each with every page that one of them sees; the longest come first."""
     stack = a.stack
     stacks = (stop - row + stack - 1) // stack
+    page, begin, count = _first_page(a, row), word(a.counts, TURNED), int64(0)
+    if stacks > 1:
+        count = min(_end_page(a, stop - 1) - page, a.room - begin)
+    for index in range(count):
+        entry = a.turned_pages + (begin + index) * TURNED_INTS * 4
+        set_int(entry, TURNED_ROW, stop - 1)
+        set_int(entry, TURNED_PAGE, page + index)
+    set_word(a.counts, TURNED, begin + count)
     for index in range(stacks - 1, -1, -1):
         first = row + index * stack
         last = min(first + stack, stop)
-        _append(a, first, last - first, _first_page(a, first), _end_page(a, last - 1), int64(0))
+        end = _end_page(a, last - 1)
+        unit = _append(a, first, last - first, _first_page(a, first), end, int64(0))
+        set_int(unit, UNIT_TURNED, begin - page)
+        set_int(unit, UNIT_TURNED_END, page + count)
 
 
 @njit

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.kernels.attention.units import BLOCK_PAGES, CAPACITY, ROW_INTS, UNIT_INTS
+from edgerun.kernels.attention.units import (
+    BLOCK_PAGES,
+    CAPACITY,
+    ROW_INTS,
+    TURNED_INTS,
+    UNIT_INTS,
+)
 from edgerun.kernels.jit.service import compiled, native
 
 
@@ -23,6 +29,7 @@ class AttentionUnits:
         partial_floats: float32 of a row's partial result over all heads.
         fields: the batch and the numbers of units as addresses: ``rows``, ``positions``,
             ``sequences``, ``counts``.
+        room: pages that may be turned for several units.
         arguments: of ``attention_plan``; ``page_table`` and ``pages`` are filled in by the caller.
     """
 
@@ -31,10 +38,12 @@ class AttentionUnits:
     window: int
     partial_floats: int
     fields: dict[str, int]
+    room: int = 0
     arguments: NDArray[np.int64] = field(init=False)
     names: tuple[str, ...] = field(init=False)
     single: NDArray[np.int32] = field(init=False)
     stacked: NDArray[np.int32] = field(init=False)
+    turned: NDArray[np.int32] = field(init=False)
     rows: NDArray[np.int32] = field(init=False)
     partials: NDArray[np.float32] = field(init=False)
     _plan: Callable[[int, int], None] = field(init=False)
@@ -44,6 +53,7 @@ class AttentionUnits:
         most = CAPACITY + self.max_rows
         self.single = np.zeros((most, UNIT_INTS), np.int32)
         self.stacked = np.zeros((most if self.max_rows > 1 else 0, UNIT_INTS), np.int32)
+        self.turned = np.zeros((self.room, TURNED_INTS), np.int32)
         self.rows = np.zeros((self.max_rows, ROW_INTS), np.int32)
         self.partials = np.zeros((CAPACITY, self.partial_floats), np.float32)
         constant = {
@@ -54,6 +64,8 @@ class AttentionUnits:
             "capacity": CAPACITY,
             "single": self.single.ctypes.data,
             "stacked": self.stacked.ctypes.data,
+            "room": self.room,
+            "turned_pages": self.turned.ctypes.data,
             "row_blocks": self.rows.ctypes.data,
         }
         self.names = compiled("attention_plan", block=BLOCK_PAGES).signature.names

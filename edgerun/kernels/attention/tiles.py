@@ -2,7 +2,8 @@
 
 Queries, keys, weights and values are rounded to 8 significant bits and multiplied by the matrix
 unit; scores, softmax and sums are float32. A page is brought into the order of tiles once for all
-queries of a unit, and meets 32 of them at a time (``tile_products.py``).
+units of a prompt, or for all queries of a unit if only that reads it or there is no room for more,
+and meets 32 of them at a time (``tile_products.py``).
 
 Bound: with a query q the score of a key k is wrong by at most ``2**-8 * scale * sum(|q| * |k|)``,
 and by a quarter of that as a rule, since roundings are independent. Where d is the largest of
@@ -37,14 +38,20 @@ from edgerun.kernels.attention.tile_products import (
     weigh_tiles,
 )
 from edgerun.kernels.attention.units import (
+    CACHED,
     DEEP,
     PAGE_TOKENS,
+    TURNED_INTS,
+    TURNED_PAGE,
+    TURNED_ROW,
     UNIT_END,
     UNIT_PAGE,
     UNIT_ROW,
     UNIT_ROWS,
+    UNIT_TURNED,
+    UNIT_TURNED_END,
 )
-from edgerun.kernels.jit.declare import Body, kernel
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.bfloat16 import from_bfloat16, pair_up, to_bfloat16
 from edgerun.kernels.lang.simd import cast, load, load_splat, maximum, reduce_max, splat, store
 from edgerun.kernels.lang.tile_registers import (
@@ -65,7 +72,36 @@ ROW_BYTES = QUERIES * 4  # of the scores of a token
 GROUP_BYTES = PAGE_TOKENS * SIDE * 2  # of the weights of 16 queries
 
 
-@kernel("amx_attention", ARGUMENTS)
+# Pages in the order of tiles: what ``turned_bytes`` counts, keys before values.
+TILES_OF_PAGES = f"room turned?:u8[room, kv_heads, {PAGE_TOKENS * 4} * head_dim]"
+
+
+@kernel(
+    "amx_turn_pages",
+    f"positions:i32[rows] sequences:i32[rows] turned_pages:i32[room, {TURNED_INTS}] kv_heads"
+    f" {TILES_OF_PAGES} {CACHED}",
+)
+def amx_turn_pages(dtype: str, head_dim: int, isa: str) -> Body:
+    """Brings pages that several units read into the order of tiles; chunk = page * kv_heads + head.
+
+    Tokens behind the last one of the prompt have zeros for values.
+    """
+    size, page_bytes = ELEMENT_BYTES[dtype], PAGE_TOKENS * head_dim * 2
+    turn_page = _turning_page(dtype, head_dim, isa)
+
+    def body(a: Arguments, chunk: int) -> None:
+        entry = a.turned_pages + chunk // a.kv_heads * TURNED_INTS * 4
+        row, page = int_at(entry, TURNED_ROW), int_at(entry, TURNED_PAGE)
+        present = min(PAGE_TOKENS, int_at(a.positions, row) + 1 - page * PAGE_TOKENS)
+        place = slot_of(a, row, page, chunk % a.kv_heads) * head_dim * size
+        keys, pairs = a.turned + chunk * 2 * page_bytes, scratch(page_bytes)
+        values = keys + page_bytes
+        turn_page(a.key_data + place, a.value_data + place, keys, values, pairs, present)
+
+    return body
+
+
+@kernel("amx_attention", f"{ARGUMENTS} {TILES_OF_PAGES}")
 def amx_attention(dtype: str, head_dim: int, group: int, lanes: int, stack: int, isa: str) -> Body:
     """``attention_many`` with products in bfloat16; ``head_dim`` is a multiple of 32."""
     size = ELEMENT_BYTES[dtype]
@@ -97,12 +133,18 @@ def amx_attention(dtype: str, head_dim: int, group: int, lanes: int, stack: int,
         for page in range(first, last):
             slot, base = slot_of(a, row + rows - 1, page, head), page * PAGE_TOKENS
             present = min(PAGE_TOKENS, end - base)
-            place = slot * head_dim * size
-            turn_page(a.key_data + place, a.value_data + place, keys, values, pairs, present)
+            k, v = keys, values
+            if page < int_at(unit, UNIT_TURNED_END):
+                number = (int_at(unit, UNIT_TURNED) + page) * a.kv_heads + head
+                k = a.turned + number * 2 * page_bytes
+                v = k + page_bytes
+            else:
+                place = slot * head_dim * size
+                turn_page(a.key_data + place, a.value_data + place, k, v, pairs, present)
             for m in range(0, used, QUERIES):
                 what = _what_is_seen(sight, m, min(m + QUERIES, count), base)
                 if what != NOTHING:
-                    score_tiles(keys, q + m * head_dim * 2, scores, present, head_dim, isa)
+                    score_tiles(k, q + m * head_dim * 2, scores, present, head_dim, isa)
                     for half in range(2):
                         lane, at = m + half * SIDE, half * LINE
                         soften(
@@ -117,7 +159,7 @@ def amx_attention(dtype: str, head_dim: int, group: int, lanes: int, stack: int,
                             running,
                             sight,
                         )
-                    weigh_tiles(values, weights, sums + m * head_dim * 4, present, head_dim, isa)
+                    weigh_tiles(v, weights, sums + m * head_dim * 4, present, head_dim, isa)
         release_tiles(DEPTH, isa)
         finish(used, sums, running, out, state)
         scatter(a, unit, head, group, out, state, head_dim, lanes)

@@ -27,7 +27,17 @@ CAPACITY = 2048
 
 # A unit: first row, rows, first page, end of its pages, number of its block in the context.
 UNIT_ROW, UNIT_ROWS, UNIT_PAGE, UNIT_END, UNIT_BLOCK, UNIT_INTS = 0, 1, 2, 3, 4, 8
+# Pages before ``UNIT_TURNED_END`` are in the order of tiles; ``UNIT_TURNED`` and the page's number
+# are where. Such a page has an entry: a row that sees all that is there of it, and its number.
+UNIT_TURNED, UNIT_TURNED_END = 5, 6
+TURNED_ROW, TURNED_PAGE, TURNED_INTS = 0, 1, 2
 # What is known of a row: where its partial results begin, its first block, and how many it has.
 ROW_SLOT, ROW_BLOCK, ROW_BLOCKS, ROW_INTS = 0, 1, 2, 4
-# Numbers of units of one row, of units of several rows, and of rows whose results are combined.
-SINGLE, STACKED, SPLIT, COUNTS = range(4)
+# Numbers of units of one row, of units of several rows, of rows whose results are combined, and of
+# pages that several units read in the order of tiles.
+SINGLE, STACKED, SPLIT, TURNED, COUNTS = range(5)
+
+
+def turned_bytes(head_dim: int) -> int:
+    """Of keys and values of a page and head in the order of tiles, bfloat16."""
+    return 2 * PAGE_TOKENS * head_dim * 2

@@ -17,7 +17,16 @@ from edgerun.backends.cpu.operands import WITH_CACHE, Argument
 from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.attention.planner import AttentionUnits
-from edgerun.kernels.attention.units import CACHE, CODECS, COUNTS, DEEP, SINGLE, SPLIT, STACKED
+from edgerun.kernels.attention.units import (
+    CACHE,
+    CODECS,
+    COUNTS,
+    DEEP,
+    SINGLE,
+    SPLIT,
+    STACKED,
+    TURNED,
+)
 from edgerun.kernels.lang.isa import Isa
 from edgerun.kernels.run.program import FRAME_WORDS
 from edgerun.machine.devices import ELEMENTS as WRITE
@@ -30,6 +39,7 @@ MAX_HEAD_DIM, MAX_GROUP, MAX_QUERIES = 1024, 128, 16384
 STACK_ROWS = 8  # rows that attend to a page at a time, of one prompt or with shared pages
 TILED_QUERIES = 128  # that meet a page at a time, once it is in the order of tiles
 MAX_TILED_DIM = 256
+PAGE_TILES = "page tiles"  # memory that instructions share, as if it were a buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +53,12 @@ class _Planned:
 def emit_attention(binder: Binder, node: Node, index: int) -> None:
     """Writes keys and values into the cache, attends to it, and combines partial results."""
     attrs = node.attrs
-    counted_by = binder.counted_by[node.inputs[0]]
+    counted_by, turned = binder.counted_by[node.inputs[0]], dict[str, Argument]()
     partial_floats = attrs["num_heads"] * (attrs["head_dim"] + 2)
     stack = _stack_of(binder, node)
-    units, counts = _units(binder, state_of(binder, node), partial_floats, counted_by, stack)
+    tiles = _tiles_of_pages(binder, node)
+    room = 0 if tiles is None else len(tiles)
+    units, counts = _units(binder, state_of(binder, node), partial_floats, counted_by, stack, room)
     cached = f"cache{attrs['layer']}"
     emit_write(binder, node, cached)
     out = binder.new(node.outputs[0], attrs["num_heads"] * attrs["head_dim"], counted_by)
@@ -68,15 +80,18 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
         many, params = "attention_many", shape | {"stack": stack}
         if _is_tiled(binder, node):
             many, params = "amx_attention", params | {"isa": binder.isa.name}
+            turned = {"room": room, "turned": tiles}
         kinds.append((many, params, units.stacked, STACKED))
+    if tiles is not None:
+        emit_turning(binder, node, turned | {"turned_pages": units.turned}, counts + TURNED, cached)
     parts = [
         _emit_reading(
             binder,
             node,
             (name, params),
-            results | {"units": table},
+            results | {"units": table} | (turned if name == "amx_attention" else {}),
             counts + kind,
-            reads={cached},
+            reads={cached} | ({PAGE_TILES} if name == "amx_attention" else set()),
             # Units write different rows, so the two kinds need not wait for each other.
             writes=f"{out.key}/{name}",
         )
@@ -101,6 +116,30 @@ def why_exact(node: Node, isa: Isa) -> str:
     if head_dim % DEEP or head_dim > MAX_TILED_DIM:
         return f"head_dim {head_dim} is no multiple of {DEEP} up to {MAX_TILED_DIM}"
     return ""
+
+
+def _tiles_of_pages(binder: Binder, node: Node) -> NDArray[np.uint8] | None:
+    """Room for pages in the order of tiles; None if none is needed, or none is there."""
+    if not _is_tiled(binder, node) or binder.page_tiles is None or binder.shape.rows == 1:
+        return None
+    return binder.page_tiles.for_heads(node.attrs["num_kv_heads"], node.attrs["head_dim"])
+
+
+def emit_turning(
+    binder: Binder, node: Node, turned: dict[str, Argument], counted_by: int, cached: str
+) -> None:
+    """Emits what turns pages once for the units of a prompt."""
+    attrs, state = node.attrs, state_of(binder, node)
+    step = binder.emit(
+        "amx_turn_pages",
+        {"dtype": state.codec, "head_dim": attrs["head_dim"], "isa": binder.isa.name},
+        _cache_arguments(binder, node, node.inputs[0]) | turned,
+        chunks=(counted_by, attrs["num_kv_heads"], 1),
+        reads={cached},
+        writes={PAGE_TILES},
+        label=f"{node.name}/turning",
+    )
+    patch_cache(binder, step.arguments, step.fields, state)
 
 
 def _is_tiled(binder: Binder, node: Node) -> bool:
@@ -209,7 +248,12 @@ def state_of(binder: Binder, node: Node) -> AttentionState:
 
 
 def _units(
-    binder: Binder, state: AttentionState, partial_floats: int, counted_by: int, stack: int
+    binder: Binder,
+    state: AttentionState,
+    partial_floats: int,
+    counted_by: int,
+    stack: int,
+    room: int,
 ) -> tuple[AttentionUnits, int]:
     """The units of layers of a geometry, and the word of the frame where their counts begin.
 
@@ -235,7 +279,7 @@ def _units(
         "counts": binder.count(counts),
     }
     fields = {name: array.ctypes.data for name, array in batch.items()}
-    units = AttentionUnits(binder.shape.rows, stack, state.window, partial_floats, fields)
+    units = AttentionUnits(binder.shape.rows, stack, state.window, partial_floats, fields, room)
     binder.keep.append(_Planned(kind, units))
     binder.before_run.append(units.plan)
     patch_cache(binder, units.arguments, units.names, state)

@@ -1,0 +1,47 @@
+"""Memory for pages of keys and values in the order of tiles (``kernels/attention/tiles.py``)."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.kernels.attention.units import turned_bytes
+from edgerun.kernels.host.huge_pages import zeroed_memory
+
+MOST_BYTES = 32 << 20  # pages beyond are turned by every unit that reads them
+MOST_PAGES = 2048
+
+logger = logging.getLogger(__name__)
+
+
+class PageTiles:
+    """What the layers of a team's programs share, which run one at a time."""
+
+    def __init__(self) -> None:
+        """Takes nothing yet."""
+        self._memory: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self._is_refused = False
+
+    def for_heads(self, kv_heads: int, head_dim: int) -> NDArray[np.uint8] | None:
+        """Room for pages of so many heads: uint8 ``[pages, kv_heads, bytes]``.
+
+        None, with a warning once, without memory; then every unit turns pages by itself.
+        """
+        if self._is_refused:
+            return None
+        each = kv_heads * turned_bytes(head_dim)
+        pages = max(1, min(MOST_PAGES, MOST_BYTES // each))
+        if pages * each > len(self._memory):
+            try:
+                self._memory = zeroed_memory(max(pages * each, MOST_BYTES))
+            except (MemoryError, OSError):
+                self._is_refused = True
+                logger.warning(
+                    "no memory for %.1f MB of keys and values in the order of tiles: attention "
+                    "to prompts takes longer, with the same results",
+                    pages * each / 1e6,
+                )
+                return None
+        return self._memory[: pages * each].reshape(pages, kv_heads, -1)
