@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,14 @@ from numpy.typing import NDArray
 
 import edgerun
 from edgerun.backends import CompileOptions, Shape, make_backend
+from edgerun.backends.cpu import page_tiles
 from edgerun.backends.cpu.emit import attention as emitter
 from edgerun.cli.main import main
 from edgerun.errors import InputError
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels import isa as isa_module
+from edgerun.kernels.attention.planner import AttentionUnits
+from edgerun.kernels.attention.units import TURNED
 from edgerun.kernels.lang.isa import ISAS, MODELS
 from edgerun.ops.registry import OPS
 from edgerun.state import Batch, SequenceStore, same_attention
@@ -106,6 +110,59 @@ def test_few_rows_have_the_bits_of_exact_attention(modelled: None) -> None:
     for parts in ([(700, 1)], [(100, 16)], [(3, 4), (90, 9)]):
         np.testing.assert_array_equal(run(parts)[0], run(parts, "exact")[0])
     assert (run([(100, 17)])[0] != run([(100, 17)], "exact")[0]).any()
+
+
+SHARING = [(300, 70), (5, 40), (0, 130)]  # units of up to 32 rows that share pages
+
+
+def turned_pages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many pages each run of a program that is made from now on turns for several units."""
+    counts: list[int] = []
+    plan = AttentionUnits.plan
+
+    def counted(units: AttentionUnits) -> None:
+        plan(units)
+        word = units.fields["counts"] + 8 * TURNED
+        counts.append(ctypes.c_int64.from_address(word).value)
+
+    monkeypatch.setattr(AttentionUnits, "plan", counted)
+    return counts
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "int8"])
+def test_pages_are_turned_once_for_units_that_share_them(
+    dtype: str, modelled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room for some of them, or for none, changes no bit."""
+    counts = turned_pages(monkeypatch)
+    outputs = []
+    for room in (page_tiles.MOST_PAGES, 4, 1):
+        monkeypatch.setattr(page_tiles, "MOST_PAGES", room)
+        outputs.append(run(SHARING, dtype=dtype)[0])
+    assert counts == [6 + 1 + 3, 4, 1]
+    for output in outputs[1:]:
+        np.testing.assert_array_equal(output, outputs[0])
+
+
+def test_without_memory_for_them_every_unit_turns_its_own_and_it_is_said_once(
+    modelled: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = run(SHARING)[0]
+    counts = turned_pages(monkeypatch)
+
+    def refuse(size: int) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(page_tiles, "zeroed_memory", refuse)
+    np.testing.assert_array_equal(run(SHARING)[0], expected)
+    assert counts == [0]
+    memory = page_tiles.PageTiles()
+    assert memory.for_heads(2, 32) is None
+    monkeypatch.undo()
+    assert memory.for_heads(2, 32) is None, "what was refused is not asked for again"
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2, "one a team"
+    assert all("order of tiles" in text for text in said)
 
 
 def test_widths_that_fill_no_tile_stay_exact(modelled: None) -> None:
