@@ -108,10 +108,8 @@ def amx_attention(dtype: str, head_dim: int, group: int, lanes: int, stack: int,
     queries = -(-group * stack // QUERIES) * QUERIES
     wide, narrow, pair = queries * head_dim * 4, queries * head_dim * 2, queries * 8
     page_bytes, pairs_bytes = PAGE_TOKENS * head_dim * 2, PAGE_TOKENS * head_dim * 2
-    turn_queries, turn_page = (
-        _turning_queries(head_dim, group, isa),
-        _turning_page(dtype, head_dim, isa),
-    )
+    turn_queries = _turning_queries(head_dim, group, isa)
+    tiles_of = _tiles_of_page(dtype, head_dim, isa)
     soften, finish = _softening(size, head_dim, isa), _finishing(head_dim)
 
     @njit
@@ -133,14 +131,7 @@ def amx_attention(dtype: str, head_dim: int, group: int, lanes: int, stack: int,
         for page in range(first, last):
             slot, base = slot_of(a, row + rows - 1, page, head), page * PAGE_TOKENS
             present = min(PAGE_TOKENS, end - base)
-            k, v = keys, values
-            if page < int_at(unit, UNIT_TURNED_END):
-                number = (int_at(unit, UNIT_TURNED) + page) * a.kv_heads + head
-                k = a.turned + number * 2 * page_bytes
-                v = k + page_bytes
-            else:
-                place = slot * head_dim * size
-                turn_page(a.key_data + place, a.value_data + place, k, v, pairs, present)
+            k, v = tiles_of(a, unit, head, page, slot, present, keys, values, pairs)
             for m in range(0, used, QUERIES):
                 what = _what_is_seen(sight, m, min(m + QUERIES, count), base)
                 if what != NOTHING:
@@ -237,6 +228,25 @@ def _what_is_seen(sight, first, last, base):  # type: ignore[no-untyped-def]
     if not sees_any:
         return NOTHING
     return EVERYTHING if sees_all and last - first == QUERIES else SOMETHING
+
+
+def _tiles_of_page(dtype: str, head_dim: int, isa: str) -> Callable[..., Any]:
+    """The function that says where keys and values of a page are in the order of tiles."""
+    size, page_bytes = ELEMENT_BYTES[dtype], PAGE_TOKENS * head_dim * 2
+    turn_page = _turning_page(dtype, head_dim, isa)
+
+    @njit(inline="always")
+    def tiles_of(a, unit, head, page, slot, present, keys, values, pairs):  # type: ignore[no-untyped-def]
+        if page < int_at(unit, UNIT_TURNED_END):
+            number = (int_at(unit, UNIT_TURNED) + page) * a.kv_heads + head
+            place = a.turned + number * 2 * page_bytes
+            return place, place + page_bytes
+        place = slot * head_dim * size
+        turn_page(a.key_data + place, a.value_data + place, keys, values, pairs, present)
+        return keys, values
+
+    tiles_of_page: Callable[..., Any] = tiles_of
+    return tiles_of_page
 
 
 def _turning_page(dtype: str, head_dim: int, isa: str) -> Callable[..., None]:
