@@ -187,6 +187,7 @@ def weights_of(a, slot, p, highest, first, last, size, lanes):  # type: ignore[n
         total = total + weight
         if size == 1:
             weight = weight * load(a.value_scales + (slot + index) * 4, "f32", lanes)
+            weight = within(weight, zero, first - index, last - index)  # scales may be no numbers
         store(p + index * 4, weight)
     return reduce_add(total)
 
