@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from tools.train_default.from_teacher.finetune import (  # noqa: E402
     Finetuning,
     InProcess,
     Settings,
+    fit,
     parse_mix,
 )
 from tools.train_default.from_teacher.llama import Llama, load_llama, save_llama  # noqa: E402
@@ -25,6 +28,7 @@ from tools.train_default.from_teacher.targets import batches, write_targets  # n
 from tools.train_default.model import TernaryLM, soft_loss  # noqa: E402
 from tools.train_default.muon import orthogonalise  # noqa: E402
 from tools.train_default.recipe import ModelConfig  # noqa: E402
+from tools.train_default.train import Clock  # noqa: E402
 
 SMALL = ModelConfig(
     vocab_size=40,
@@ -89,6 +93,32 @@ def test_a_run_learns_and_goes_on(
     assert abs(follows - losses[-1]) < 0.3 * losses[-1]
     moments = other.adam.state_dict()["state"][0]["step"]
     assert moments == 13, "AdamW's moments went on"
+
+
+def test_a_run_ends_by_tokens_or_by_a_signal(
+    llama: Llama, tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Llama, "compile", lambda model: None)
+    tuning = Finetuning(llama, Settings(3e-3, 64, 32, {"real": 1.0}, 16), tmp_path, tokens)
+    worker = InProcess(llama, 1 / 64)
+    clock = Clock(tmp_path, 0.0, 1e6, lambda: float(tuning.tokens))
+
+    def stopped() -> float:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 0.5
+
+    usual = signal.getsignal(signal.SIGTERM)
+    try:
+        fit(tuning, worker, clock, stopped, minutes=0.0)
+        assert tuning.step == 1 and (tmp_path / "checkpoint.pt").exists()
+        (tmp_path / "until").write_text("150")
+        fit(tuning, worker, clock, lambda: 0.25, minutes=60.0)
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+    assert 150 <= tuning.tokens < 150 + 64
+    rows = [json.loads(line) for line in (tmp_path / "train.log").read_text().splitlines()]
+    assert [row["bits_per_byte"] for row in rows if "bits_per_byte" in row] == [0.5, 0.5, 0.25]
+    assert rows[-1]["step"] == tuning.step and rows[-1]["tokens"] == tuning.tokens
 
 
 def test_the_rate_warms_up_and_falls_to_zero(llama: Llama, tokens: Path, tmp_path: Path) -> None:
