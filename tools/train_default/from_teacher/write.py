@@ -31,7 +31,7 @@ from tools.train_default.chats.following import follows, loops, opening
 from tools.train_default.own.marking import requests
 from tools.train_default.tokenizer import render_chat
 
-TEMPERATURES = 0.6, 0.9
+TEMPERATURES = 0.7, 1.0
 LENGTHS = 200, 2000  # characters
 
 

@@ -53,7 +53,7 @@ def test_a_number_is_always_the_same_request() -> None:
     assert asked == [request(seed) for seed in range(200)]
     assert len({each.text for each in asked}) > 100
     assert not {each.noun for each in asked} & COUNTED
-    assert all(0.6 <= each.temperature <= 0.9 for each in asked)
+    assert all(0.7 <= each.temperature <= 1.0 for each in asked)
 
 
 class Teacher:
