@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from edgerun.errors import BackendError, EdgerunError, MissingDependencyError
@@ -25,8 +25,42 @@ ALONE = "tlmm_glue"
 DEFAULT_GEOMETRIES = ("decode-75", "decode-300", "prefill-1500")
 LINT_LIMIT_S = 120.0
 ASK = "takes minutes: ask for it with --full"
-PLACED, PLACE_SEEDS = ("decode-75",), (1, 2, 3)
+PLACE_SEEDS = (1, 2, 3)
 COSIMULATED = ("tiny", "tiny-prefill")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A module that is placed on an ECP5-85K.
+
+    Attributes:
+        subject: what it is called in the table.
+        geometry: its parameters; the attention unit's with one query, of which the part has enough
+            multipliers.
+        module: its name.
+        least_mhz: the clock that it is held to: of the engine the goal, of units nine tenths of
+            what they have, because one placement is a tenth faster than another.
+        router: nextpnr's.
+    """
+
+    subject: str
+    geometry: Geometry
+    module: str
+    least_mhz: float
+    router: str = "router1"
+
+
+PLACED = (
+    Placement("decode-75", PRESETS["decode-75"], "tlmm_engine", 200.0),
+    Placement("tlmm_glue", PRESETS["layer-300"], "tlmm_glue", 125.0),
+    Placement(
+        "tlmm_attention, one query",
+        replace(PRESETS["attention-300"], attention=1),
+        "tlmm_attention",
+        60.0,
+        "router2",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -248,25 +282,39 @@ def fit(plan: Plan) -> Iterator[Outcome]:
 
 @check("place and route")
 def place(plan: Plan) -> Iterator[Outcome]:
-    """The engine on an ECP5-85K: a bitstream and a clock, for comparison between versions."""
+    """The engine and the units on an ECP5-85K: a bitstream and a clock, to compare versions."""
     if not plan.full:
         yield Outcome("", "", "skipped", ASK)
         return
+    for placement in PLACED:
+        try:
+            yield _place(placement, plan.progress)
+        except BackendError as error:  # the others are placed all the same
+            yield Outcome("", placement.subject, "failed", str(error))
+
+
+def _place(placement: Placement, progress: Callable[[str], None]) -> Outcome:
+    """Places with one seed after another until the clock is what it is held to."""
     from edgerun_hw.synthesis.ecp5 import place_and_route
 
-    for name in PLACED:
-        tried = []
-        # One placement of the same netlist is a tenth faster than another.
-        for seed in PLACE_SEEDS:
-            plan.progress(f"place and route of {name}, seed {seed}")
-            tried.append(place_and_route(PRESETS[name], seed=seed))
-            if tried[-1].fmax_mhz >= tried[-1].goal_mhz:
-                break
-        best = max(tried, key=lambda placed: placed.fmax_mhz)
-        figure = (
-            f"{best.fmax_mhz:.1f} MHz (goal {best.goal_mhz:.0f}) on an ECP5-85K of speed grade "
-            f"{best.speed_grade}, best of {len(tried)} seeds, {best.lut} LUT4, "
-            f"bitstream of {best.bitstream_bytes} bytes"
+    tried = []
+    # One placement of the same netlist is a tenth faster than another.
+    for seed in PLACE_SEEDS:
+        progress(f"place and route of {placement.subject}, seed {seed}")
+        tried.append(
+            place_and_route(
+                placement.geometry, placement.module, seed=seed, router=placement.router
+            )
         )
-        values = {**asdict(best), "seeds_mhz": {p.seed: p.fmax_mhz for p in tried}}
-        yield Outcome("", name, verdict(best.fmax_mhz >= best.goal_mhz), figure, values)
+        if tried[-1].fmax_mhz >= placement.least_mhz:
+            break
+    best = max(tried, key=lambda placed: placed.fmax_mhz)
+    held = f", held to {placement.least_mhz:.0f}" if placement.least_mhz < best.goal_mhz else ""
+    figure = (
+        f"{best.fmax_mhz:.1f} MHz (goal {best.goal_mhz:.0f}{held}) on an ECP5-85K of speed grade "
+        f"{best.speed_grade}, best of {len(tried)} seeds, {best.lut} LUT4, {best.ff} FF, "
+        f"{best.dsp} DSP, bitstream of {best.bitstream_bytes} bytes"
+    )
+    values = {**asdict(best), "seeds_mhz": {p.seed: p.fmax_mhz for p in tried}}
+    enough = best.fmax_mhz >= placement.least_mhz
+    return Outcome("", placement.subject, verdict(enough), figure, values)

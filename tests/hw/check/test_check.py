@@ -194,35 +194,6 @@ def test_units_are_held_to_their_luts_and_multipliers(monkeypatch):
     assert outcome.result == "skipped"
 
 
-def placements(monkeypatch, *clocks):
-    """Makes place and route reach these clocks with the seeds 1, 2, 3; returns the seeds tried."""
-    from edgerun_hw.synthesis import ecp5
-
-    numbers = {"lut": 1, "ff": 1, "bram": 1, "registered_bram": 1, "dsp": 0, "bitstream_bytes": 9}
-    tried = []
-
-    def place(geometry, *, seed):
-        tried.append(seed)
-        return ecp5.Placed(clocks[seed - 1], 200.0, 8, seed, bitstream="x", **numbers)
-
-    monkeypatch.setattr(ecp5, "place_and_route", place)
-    return tried
-
-
-def test_clock_below_the_goal_with_every_seed_fails(monkeypatch):
-    placements(monkeypatch, 190.0, 199.9, 180.0)
-    (outcome,) = checks.CHECKS["place and route"](Plan(full=True))
-    assert outcome.result == "failed"
-    assert "199.9 MHz" in outcome.figure and "3 seeds" in outcome.figure
-
-
-def test_seeds_are_tried_until_one_reaches_the_goal(monkeypatch):
-    tried = placements(monkeypatch, 190.0, 200.0, 300.0)
-    (outcome,) = checks.CHECKS["place and route"](Plan(full=True))
-    assert outcome.result == "passed" and tried == [1, 2]
-    assert outcome.values["seeds_mhz"] == {1: 190.0, 2: 200.0}
-
-
 def test_slang_has_no_warnings_in_any_preset():
     pytest.importorskip("pyslang")
     from edgerun_hw.overlay.geometry import PRESETS

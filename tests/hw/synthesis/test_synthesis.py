@@ -254,6 +254,17 @@ def test_unknown_speed_grade_is_refused():
         ecp5.place_and_route(PRESETS["tiny"], speed_grade=9)
 
 
+def test_unknown_router_is_refused():
+    with pytest.raises(BackendError, match="router 'router3'"):
+        ecp5.place_and_route(PRESETS["tiny"], router="router3")
+
+
+def test_only_the_router_that_ends_routes_again():
+    first, second = (ecp5.nextpnr_arguments(8, 1, router) for router in ecp5.ROUTERS)
+    assert "--tmg-ripup" in first
+    assert "--tmg-ripup" not in second
+
+
 # ---- running tools and keeping results
 
 
