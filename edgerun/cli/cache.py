@@ -17,6 +17,7 @@ from edgerun.cli import options
 CONTENTS = {
     "kernels-*": "compiled CPU kernels",
     "machine.json": "measured speed of this machine",
+    "sharing": "what sharing layers of experts with devices costs",
     "verified": "which weights were found whole",
     "simulators": "compiled simulators of the FPGA overlay",
     "fpga": "results of synthesis",

@@ -193,6 +193,7 @@ def candidates_for(
         "gpu_memory": options.gpu_memory,
         "expert_history": history_of(bundle, options),
         "share": options.share,
+        "keeps_costs": True,
     }
     if options.place is not None:
         from edgerun.plan.places import Places, placed_candidates

@@ -45,6 +45,10 @@ class Estimate:
         """Of what has no rows, or one."""
         return (self.fixed_s + self.row_s) * self.factor(KIND_OF_ONE)
 
+    def learned(self) -> dict[int, float]:
+        """Factors by kind, of those that were seen."""
+        return dict(self._factors)
+
     def observe_one(self, seconds: float) -> None:
         """Learns that it took so long once."""
         self._learn({KIND_OF_ONE}, self.of_one(), seconds)

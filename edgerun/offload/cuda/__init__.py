@@ -92,6 +92,11 @@ class CudaBackend(SharingBackend):
             "measured as it runs"
         )
 
+    def device_key(self) -> str:
+        from edgerun.offload.cuda.gpu import gpu_name
+
+        return gpu_name(self._number)
+
     def assumed_costs(self, shape: tuple[int, int], nbytes: int) -> Estimates:
         from edgerun.offload.estimates import Estimate, Estimates
 

@@ -63,3 +63,16 @@ def free_bytes(number: int) -> float:
             return float(cuda.current_context().get_memory_info()[0])
     except Exception as error:  # Numba's many, none of which has a common base
         raise BackendError(f"GPU {number} does not answer: {error}") from error
+
+
+def gpu_name(number: int) -> str:
+    """What a GPU is called; "" for one that is simulated, or does not say."""
+    from numba import config, cuda
+
+    if config.ENABLE_CUDASIM:
+        return ""
+    try:
+        name = cuda.gpus[number].name
+    except Exception:  # Numba's many, none of which has a common base
+        return ""
+    return name.decode() if isinstance(name, bytes) else str(name)

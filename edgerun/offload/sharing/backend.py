@@ -20,6 +20,8 @@ from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from edgerun.offload.estimates import Estimates
     from edgerun.offload.sharing.choice import Choice
     from edgerun.offload.sharing.device import Device
@@ -59,8 +61,9 @@ class SharingBackend(Backend):
         self._layers: dict[str, Layer] = {}  # that are shared, in order
         self._history: History | None = None
         self._is_required = False
-        self._share_when = AUTO
+        self._share_when, self._keeps_costs = AUTO, False
         self._trials: Trials | None = None
+        self._kind = (0, 0), 0  # of the first layer: its shape, and bytes of an expert
         self._choices: dict[tuple[int, Shape], tuple[Graph, Choice]] = {}
 
     @abstractmethod
@@ -96,6 +99,40 @@ class SharingBackend(Backend):
     def assumptions(self) -> str:
         """What ``assumed_costs`` stands on, in a line."""
 
+    @abstractmethod
+    def device_key(self) -> str:
+        """Tells devices apart whose costs differ; "" for one of which none are to be kept."""
+
+    def costs(self, shape: tuple[int, int], nbytes: int) -> tuple[Estimates, str]:
+        """Costs of an expert as they were seen before, or are assumed; and which it is."""
+        from edgerun.offload.sharing.record import read_record
+
+        path = self._record_path(shape, nbytes)
+        record = None if path is None else read_record(path)
+        if record is None:
+            return self.assumed_costs(shape, nbytes), self.assumptions()
+        basis = f"costs measured {record.date}, over {record.layers} layers that were shared"
+        return record.estimates(), basis
+
+    def _record_path(self, shape: tuple[int, int], nbytes: int) -> Path | None:
+        from edgerun.offload.sharing.record import record_path
+
+        device = self.device_key() if self._keeps_costs else ""
+        kind = {"shape": shape, "nbytes": nbytes, "threads": self._cpu.threads}
+        return record_path(f"{self.name}:{device}", kind) if device else None
+
+    def _keep_costs(self) -> None:
+        """Keeps what was learned of a device that did not fail, where that is enough."""
+        from edgerun.offload.sharing.record import ENOUGH_LAYERS, Record, write_record
+
+        session, estimates = self._session, self._estimates
+        if session is None or estimates is None or session.failure or session.resets:
+            return
+        layers = sum(tally.with_device for tally in self._tallies)
+        path = self._record_path(*self._kind) if layers >= ENOUGH_LAYERS else None
+        if path is not None:
+            write_record(path, Record.of(estimates, layers))
+
     def obstacle(self, graph: Graph, node: Node) -> str:
         """Why the device cannot compute the experts of a node that the processor can; or ""."""
         del graph, node
@@ -106,6 +143,7 @@ class SharingBackend(Backend):
         self._cpu.configure(given)
         self._history = given.get("expert_history")
         self._share_when = given.get("share") or AUTO
+        self._keeps_costs = bool(given.get("keeps_costs"))
 
     def use_companions(self, companions: Sequence[Backend]) -> None:
         """Computes with the processor that the rest goes to: weights and threads are shared."""
@@ -234,6 +272,7 @@ class SharingBackend(Backend):
     def close(self) -> None:
         """Ends the device and its threads; the executables must not be called after it."""
         if self._session is not None:
+            self._keep_costs()
             self._session.close()
             self._session = None
         if self._owns_cpu:
@@ -250,7 +289,9 @@ class SharingBackend(Backend):
         rows = shape.rows * int(attributes["top_k"])
         if self._session is None:
             self._session = Session(self.make_device(layer, rows), layer.layout, attributes)
-            self._estimates = self.assumed_costs(layer.shape, layer.layout.nbytes)
+            # As plans see it, which look at the first expert only.
+            self._kind = layer.shape, self._cpu.expert_bytes(segment, layer.node)
+            self._estimates, _ = self.costs(*self._kind)
         session = self._session
         if not session.takes(layer.layout, attributes) or session.device.sizes.rows < rows:
             return None

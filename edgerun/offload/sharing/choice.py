@@ -140,5 +140,5 @@ def layer_outlook(
     backend: SharingBackend, kind: Kind, room: Room, rows: int, layer_s: float
 ) -> Outlook:
     """What a layer is expected to take that takes so long on the processor alone."""
-    estimates = backend.assumed_costs(kind.shape, kind.nbytes)
+    estimates, _ = backend.costs(kind.shape, kind.nbytes)
     return outlook(kind.call(rows, layer_s), room.share(kind), room.slots, estimates)

@@ -338,6 +338,7 @@ class SharedLayer(Executable):
         tally.cached += len(plan.there) - len(plan.uploaded)
         tally.uploaded += len(plan.uploaded)
         tally.cut += plan.cut is not None
+        tally.with_device += len(plan.there) > 0
         tally.here += len(here)
         tally.planned_s += plan.planned_s
         tally.bound_s += schedule.bound_s

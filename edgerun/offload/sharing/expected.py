@@ -45,13 +45,14 @@ def expected_report(
         return None
     phase = layers[0][0].phase
     room = Room.of(backend, [kind for shape, kind, _ in layers if shape.phase is phase])
+    _, basis = backend.costs(room.first.shape, room.first.nbytes)
     rows: list[dict[str, Any]] = []
     for (shape, kind, cpu_s), alike in groupby(layers):
         layer = layer_outlook(backend, kind, room, shape.rows, cpu_s)
         call = kind.call(shape.rows, cpu_s)
         rows.append(_row(shape, len(list(alike)), call, room.share(kind), layer))
     return Report(
-        f"layers shared with {backend.title}: expected, from costs that are assumed until it runs",
+        f"layers shared with {backend.title}: expected",
         rows,
         [
             f"turned down: {ALONE}; what is there and no uploads; all uploaded",
@@ -59,7 +60,7 @@ def expected_report(
             f"room on the device for {min(room.slots, room.experts)} of {room.experts} experts, "
             f"{room.first.nbytes / 1e6:.3g} MB each; memory has all of them",
             "tokens are taken to go to all experts alike",
-            f"the processor as estimated above; {backend.assumptions()}",
+            f"the processor as estimated above; {basis}",
         ],
     )
 

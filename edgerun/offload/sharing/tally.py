@@ -13,7 +13,8 @@ class Tally:
 
     Attributes:
         phase: of the batches.
-        layers: computed with the device.
+        layers: divided.
+        with_device: of these, those of which the device computed something.
         rows: in these.
         cached: experts that it had.
         cut: layers of which one expert was computed by both.
@@ -42,6 +43,7 @@ class Tally:
     seconds: float = 0.0
     around_s: float = 0.0
     checked: int = 0
+    with_device: int = 0
 
     def row(self) -> dict[str, str | int | float]:
         """A row of the report."""

@@ -69,6 +69,10 @@ class StandinBackend(SharingBackend):
         link, latency = self._spec.link_bytes_s / 1e9, self._spec.latency_s * 1e6
         return f"link {link:.1f} GB/s and {latency:.0f} us an upload, as asked for; a core, assumed"
 
+    def device_key(self) -> str:
+        spec = self._spec
+        return "" if spec is None else f"link={spec.link_bytes_s:g},latency={spec.latency_s:g}"
+
     def assumed_costs(self, shape: tuple[int, int], nbytes: int) -> Estimates:
         from edgerun.offload.estimates import Estimate, Estimates
 
