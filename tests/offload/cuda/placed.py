@@ -23,7 +23,7 @@ class Placed(CudaBackend):
 
     def __init__(self, cpu_s: float, gpu_s: float, slots: int) -> None:
         super().__init__()
-        self.costs, self.slot_count = (cpu_s, gpu_s), slots
+        self.prices, self.slot_count = (cpu_s, gpu_s), slots
         self.configure({"threads": 1, "share": "always"})
 
     def make_device(self, layer: Layer, rows: int) -> Device:
@@ -31,7 +31,7 @@ class Placed(CudaBackend):
         return super().make_device(layer, rows)
 
     def assumed_costs(self, shape: tuple[int, int], nbytes: int) -> Estimates:
-        cpu_s, gpu_s = self.costs
+        cpu_s, gpu_s = self.prices
         return Estimates(Fixed(cpu_s), Fixed(gpu_s), Fixed(gpu_s), exchange_s=1e-9)
 
 
