@@ -14,7 +14,7 @@ from edgerun.backends.base import Executable, Phase
 from edgerun.backends.cpu import CpuBackend
 from edgerun.backends.registry import find_candidates
 from edgerun.cli.main import main
-from edgerun.errors import InputError
+from edgerun.errors import InputError, UnsupportedError
 from edgerun.offload.estimates import Estimate, Estimates
 from edgerun.offload.sharing.outlook import Call, outlook
 from edgerun.offload.sharing.trials import ENOUGH, Trials
@@ -165,6 +165,9 @@ def test_what_is_not_shared_is_told_with_how_to_share_it_all_the_same(
     with edgerun.load(folder, device=device, threads=1, share="always") as llm:
         llm.generate("O", max_tokens=3)
         assert len(llm.reports()) == 1
+    alone = r"standin is required and takes no part: the processor alone is faster: .* \(2 nodes\)$"
+    with pytest.raises(UnsupportedError, match=alone):
+        edgerun.load(folder, device=device, threads=1, require="standin")
     with pytest.raises(InputError, match="share is 'often'; expected one of auto, always"):
         edgerun.load(folder, share="often")
     capsys.readouterr()
