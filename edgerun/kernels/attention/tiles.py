@@ -70,8 +70,6 @@ RISE = 8.0  # of the highest score, in powers of two, up to which weights may ex
 EVERYTHING, SOMETHING, NOTHING = 2, 1, 0  # of a page that queries see
 ROW_BYTES = QUERIES * 4  # of the scores of a token
 GROUP_BYTES = PAGE_TOKENS * SIDE * 2  # of the weights of 16 queries
-
-
 # Pages in the order of tiles: what ``turned_bytes`` counts, keys before values.
 TILES_OF_PAGES = f"room turned?:u8[room, kv_heads, {PAGE_TOKENS * 4} * head_dim]"
 
@@ -96,7 +94,7 @@ def amx_turn_pages(dtype: str, head_dim: int, isa: str) -> Body:
         place = slot_of(a, row, page, chunk % a.kv_heads) * head_dim * size
         keys, pairs = a.turned + chunk * 2 * page_bytes, scratch(page_bytes)
         values = keys + page_bytes
-        turn_page(a.key_data + place, a.value_data + place, keys, values, pairs, present)
+        turn_page(a.key_data + place, a.value_data + place, keys, values, pairs, 0, present)
 
     return body
 
@@ -130,8 +128,8 @@ def amx_attention(dtype: str, head_dim: int, group: int, lanes: int, stack: int,
         last = min(int_at(unit, UNIT_END), (end - 1) // PAGE_TOKENS + 1)
         for page in range(first, last):
             slot, base = slot_of(a, row + rows - 1, page, head), page * PAGE_TOKENS
-            present = min(PAGE_TOKENS, end - base)
-            k, v = tiles_of(a, unit, head, page, slot, present, keys, values, pairs)
+            since, present = max(0, begin - base), min(PAGE_TOKENS, end - base)
+            k, v = tiles_of(a, unit, head, page, slot, since, present, keys, values, pairs)
             for m in range(0, used, QUERIES):
                 what = _what_is_seen(sight, m, min(m + QUERIES, count), base)
                 if what != NOTHING:
@@ -236,13 +234,13 @@ def _tiles_of_page(dtype: str, head_dim: int, isa: str) -> Callable[..., Any]:
     turn_page = _turning_page(dtype, head_dim, isa)
 
     @njit(inline="always")
-    def tiles_of(a, unit, head, page, slot, present, keys, values, pairs):  # type: ignore[no-untyped-def]
+    def tiles_of(a, unit, head, page, slot, since, present, keys, values, pairs):  # type: ignore[no-untyped-def]
         if page < int_at(unit, UNIT_TURNED_END):
             number = (int_at(unit, UNIT_TURNED) + page) * a.kv_heads + head
             place = a.turned + number * 2 * page_bytes
             return place, place + page_bytes
         place = slot * head_dim * size
-        turn_page(a.key_data + place, a.value_data + place, keys, values, pairs, present)
+        turn_page(a.key_data + place, a.value_data + place, keys, values, pairs, since, present)
         return keys, values
 
     tiles_of_page: Callable[..., Any] = tiles_of
@@ -252,7 +250,7 @@ def _tiles_of_page(dtype: str, head_dim: int, isa: str) -> Callable[..., Any]:
 def _turning_page(dtype: str, head_dim: int, isa: str) -> Callable[..., None]:
     """The function that rounds a page's keys, and its values in the order of tiles.
 
-    Values of tokens that are not there become zero, since zero times them would not be.
+    Values of tokens that no query sees become zero, since zero times them may not be.
     """
     stored, size, line = STORED[dtype], ELEMENT_BYTES[dtype], head_dim * 4
 
@@ -264,15 +262,16 @@ def _turning_page(dtype: str, head_dim: int, isa: str) -> Callable[..., None]:
         return to_bfloat16(value, isa)
 
     @njit
-    def turn_page(k, v, keys, values, pairs, present):  # type: ignore[no-untyped-def]
+    def turn_page(k, v, keys, values, pairs, since, present):  # type: ignore[no-untyped-def]
         for index in range(0, present * head_dim, SIDE):
             store(keys + index * 2, cast(rounded(k + index * size), "i16"))
         nothing = splat(int32(0), "i32", SIDE)
         for token in range(0, PAGE_TOKENS, 2):
+            is_seen, is_next = since <= token < present, since <= token + 1 < present
             for index in range(0, head_dim, SIDE):
                 place = v + (token * head_dim + index) * size
-                low = rounded(place) if token < present else nothing
-                high = rounded(place + head_dim * size) if token + 1 < present else nothing
+                low = rounded(place) if is_seen else nothing
+                high = rounded(place + head_dim * size) if is_next else nothing
                 store(pairs + token // 2 * line + index * 4, pair_up(low, high))
         target = values
         for index in range(0, head_dim, SIDE):
