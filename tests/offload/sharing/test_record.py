@@ -74,6 +74,7 @@ def test_it_is_what_was_learned(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [
     b"{", b"{}", b"\xff", {"exchange_s": 0.0}, {"prices": {}}, {"layers": "x"},
     {"fixed_s": -1.0}, {"row_s": -1.0}, {"factors": {0: 0.0}},
+    {"fixed_s": 1e3}, {"row_s": 1e3}, {"factors": {0: 1e3}},
 ])  # fmt: skip
 def test_a_damaged_one_is_none(tmp_path: Path, wrong: bytes | dict[str, object]) -> None:
     path = tmp_path / "it.json"
