@@ -83,7 +83,7 @@ def _row(shape: Shape, layers: int, call: Call, share: float, layer: Outlook) ->
         "there": round(there, 1),
         "in memory": round(call.experts - there, 1),
         "on disk": 0,
-        "shared": "no" if layer.divided_s >= layer.alone_s else "yes",
+        "pays": "no" if layer.divided_s >= layer.alone_s else "yes",
         "ms a layer": _ms(layer.divided_s),
         "around it": _ms(layer.around_s),
         "bound": _ms(layer.bound_s),
