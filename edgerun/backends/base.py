@@ -74,6 +74,7 @@ class Support:
 
     ok: bool
     reason: str = ""
+    remedy: str = ""  # what has it done all the same
 
     def __bool__(self) -> bool:
         return self.ok
@@ -292,7 +293,7 @@ class Backend(ABC):
                 memory, ``prefill`` and ``attention``, whether prompts may be multiplied, or
                 attended to, faster and not quite as the model has it, ``experts``, the
                 ``ExpertMemory``, ``gpu_memory``, bytes of a GPU for experts, ``expert_history``,
-                what these were asked before, ``share``, when layers of them are shared, and the
+                what these were asked before, ``share_always``, whatever that takes, and the
                 profile of another ``machine``, whose costs are to be estimated.
         """
         del given

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgerun import env
-from edgerun.backends.base import Backend, CompileOptions, ExpertMemory, Phase, buckets
+from edgerun.backends.base import Backend, CompileOptions, ExpertMemory, buckets
 from edgerun.backends.registry import Candidates, find_candidates
 from edgerun.errors import InputError
 from edgerun.kernels.host.memory import available_memory
@@ -21,7 +21,7 @@ from edgerun.plan.routes import plan_for
 from edgerun.plan.streaming import prompt_attention, prompt_bytes, streamed_bytes
 from edgerun.plan.tasks import Budget
 from edgerun.state import State
-from edgerun.values import Notice
+from edgerun.values import Notice, shown
 
 if TYPE_CHECKING:
     from edgerun.llm.options import LoadOptions
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from edgerun.plan.expert_memory import ExpertBudget
 
 EXACT, FAST = "exact", "fast"  # how prompts are multiplied
+AUTO, ALWAYS = "auto", "always"  # when layers of experts are shared with a device
 logger = logging.getLogger(__name__)
 
 
@@ -91,7 +92,7 @@ def compile_bundle(
                 "the back-end '%s' computes no part of this model, %s computes all of it: %s",
                 candidates.preferred,
                 " and ".join(backend.name for backend in used),
-                _why_not(plan, candidates),
+                _why_not(plan, candidates.preferred),
             )
         for backend in set(backends).difference(used, reused):
             backend.close()
@@ -113,15 +114,12 @@ def compile_bundle(
     return Compiled(programs, used, backends, closing, streamed_bytes(plan, used))
 
 
-def _why_not(plan: Plan, candidates: Candidates) -> str:
-    """Why the back-end that was named has no part in replies, or where that is said."""
-    more = "`edgerun plan --explain` says why"
-    first = candidates.backends[0]
-    if not first.holds_experts:
-        return more
-    refusals = [each.reason for each in plan.refusals[Phase.DECODE] if each.backend == first.name]
-    slower = [reason for reason in refusals if "processor alone is faster" in reason]
-    return f"{slower[0]}; --share always shares all the same" if slower else more
+def _why_not(plan: Plan, preferred: str | None) -> str:
+    """Why the back-end that was named has no part, if that can be changed; or where it is said."""
+    refusal = None if preferred is None else plan.refusal_of(preferred)
+    if refusal is None or not refusal.remedy:
+        return "`edgerun plan --explain` says why"
+    return str(refusal)
 
 
 def _announce(plan: Plan, backends: Sequence[Backend], options: LoadOptions) -> None:
@@ -192,7 +190,7 @@ def candidates_for(
         "experts": expert_memory_of(experts),
         "gpu_memory": options.gpu_memory,
         "expert_history": history_of(bundle, options),
-        "share": options.share,
+        "share_always": options.share == ALWAYS,
         "keeps_costs": True,
     }
     if options.place is not None:
@@ -201,17 +199,24 @@ def candidates_for(
         candidates = placed_candidates(Places.read(options.place), given)
     else:
         candidates = find_candidates(options.backend, options.device, given)
-    _check_holders(options, candidates.every())
+    _check_holders(options, candidates)
     return candidates
 
 
-def _check_holders(options: LoadOptions, backends: Sequence[Backend]) -> None:
+def _check_holders(options: LoadOptions, candidates: Candidates) -> None:
     """Refuses options for devices that hold experts where there is none."""
-    if options.expert_trace is not None and not any(each.holds_experts for each in backends):
-        raise InputError(
-            f"expert_trace is {options.expert_trace}, and no device was named that holds experts: "
-            "name one, as with --device cuda:0, or leave it out"
-        )
+    backends = candidates.every()
+    # One that only the environment names goes by cost, and shares nothing.
+    named = {candidates.preferred, candidates.prompts and candidates.prompts.preferred}
+    is_shared = any(each.holds_experts and each.name in named for each in backends)
+    asked = {"expert_trace": options.expert_trace}
+    asked |= {"share": None if options.share == AUTO else options.share}
+    for name, value in asked.items():
+        if value is not None and not is_shared:
+            raise InputError(
+                f"{name} is {shown(str(value))}, and no device was named that holds experts: name "
+                "one, as with --device cuda:0, or leave it out"
+            )
     takes_memory = any(backend.takes_gpu_memory for backend in backends)
     if options.gpu_memory is not None and not takes_memory:
         raise InputError(
@@ -234,8 +239,9 @@ def history_of(bundle: Bundle, options: LoadOptions) -> History | None:
 
     graph = bundle.graph
     nodes = [node for node in graph.nodes if node.op == "experts"]
-    names = [node.name for node in nodes if stacks_of(graph, node)[0].has_choice]
-    return History.of(read_trace(Path(options.expert_trace), bundle.digest), names)
+    first = {node.name: stacks_of(graph, node)[0] for node in nodes}
+    experts = {name: stack.shape[0] for name, stack in first.items() if stack.has_choice}
+    return History.of(read_trace(Path(options.expert_trace), bundle.digest), experts)
 
 
 def expert_memory_of(experts: ExpertBudget | None) -> ExpertMemory | None:

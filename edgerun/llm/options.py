@@ -13,14 +13,13 @@ from edgerun.backends.base import Progress
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
 from edgerun.errors import InputError
 from edgerun.kernels.host.cores import worker_threads
-from edgerun.llm.compiling import EXACT, FAST
+from edgerun.llm.compiling import ALWAYS, AUTO, EXACT, FAST
 from edgerun.state.codecs import codec_named
 from edgerun.state.policies.registry import policy_named
 from edgerun.values import as_int, shown
 
 logger = logging.getLogger(__name__)
 
-SHARES = ("auto", "always")  # when layers of experts are shared with a device
 MAX_CONTEXT = 1 << 24
 MAX_SESSIONS = 1024
 LIMITS = {
@@ -118,7 +117,7 @@ class LoadOptions:
     expert_memory: int | str | None = None
     gpu_memory: int | str | None = None
     expert_trace: str | os.PathLike[str] | None = None
-    share: str = SHARES[0]
+    share: str = AUTO
     progress: Progress = field(default=lambda text: logger.info(text))
 
     def __post_init__(self) -> None:
@@ -128,7 +127,7 @@ class LoadOptions:
         if self.pack is not None:
             _check_choice("pack", self.pack, env.PACKS)
         _check_choice("prefill", self.prefill, (EXACT, FAST))
-        _check_choice("share", self.share, SHARES)
+        _check_choice("share", self.share, (AUTO, ALWAYS))
         _check_choice("attention", self.attention, (EXACT, FAST))
         for name in ("backend", "device", "place", "require"):
             value = getattr(self, name)

@@ -9,15 +9,16 @@ from edgerun.offload.policies.base import Policy
 from edgerun.offload.trace_file import NO_EXPERT, Trace
 
 
-def steps_of(trace: Trace, place: int) -> list[Step]:
+def steps_of(trace: Trace, place: int, last: int = 0) -> list[Step]:
     """What a layer needs, token by token.
 
     Args:
         trace: of a model.
         place: of the layer among those of the trace.
+        last: how many of the last tokens; 0 for all.
     """
     steps = []
-    for choices in trace.choices[:, place]:
+    for choices in trace.choices[-last:, place]:
         chosen = choices[choices["expert"] != NO_EXPERT]
         experts, scores = chosen["expert"].tolist(), chosen["weight"].tolist()
         steps.append(Step(trace.layers[place], tuple(experts), tuple(scores)))

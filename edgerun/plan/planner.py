@@ -146,14 +146,18 @@ def _left_out(task: Task, backend: Backend, placed: Placed) -> list[Refusal]:
     """Why nodes are not on a back-end that is made for some of them only, a line a reason."""
     nodes = [(node, cost) for node, other, cost in placed if other is not backend]
     supports = [task.able(backend, node) for node, _ in nodes]
-    reasons = Counter(support.reason for support in supports if not support)
-    texts = [f"{reason} ({count} nodes)" for reason, count in reasons.items()]
+    unable = Counter(support for support in supports if not support)
+    refusals = [
+        Refusal(backend.name, f"{support.reason} ({count} nodes)", support.remedy)
+        for support, count in unable.items()
+    ]
     able = [entry for entry, support in zip(nodes, supports, strict=True) if support]
     if able:
         own = sum(task.cost(backend, node) for node, _ in able)
         others = sum(cost for _, cost in able)
-        texts.append(
+        slower = (
             f"slower by estimate: {own * 1e3:.2f} ms / {task.shape.rows} rows for "
             f"{len(able)} nodes that take {others * 1e3:.2f} ms elsewhere"
         )
-    return [Refusal(backend.name, text) for text in texts]
+        refusals.append(Refusal(backend.name, slower))
+    return refusals

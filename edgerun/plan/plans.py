@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from edgerun.backends.base import FEW_ROWS, Phase
@@ -39,10 +40,21 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a back-end does not take part in a phase."""
+    """Why a back-end does not take part in a phase.
+
+    Attributes:
+        backend: its name.
+        reason: why.
+        remedy: what has it take part all the same; "" where nothing does.
+    """
 
     backend: str
     reason: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        """Both, as part of a sentence."""
+        return "; ".join(filter(None, (self.reason, self.remedy)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +100,14 @@ class Plan:
         """Names of those that run anything."""
         placed = [*self.segments.values(), self.prompts.segments if self.prompts else ()]
         return {segment.backend for segments in placed for segment in segments}
+
+    def refusal_of(self, backend: str) -> Refusal | None:
+        """Why a back-end runs nothing: what can be remedied first, and of replies first."""
+        routes = self.prompts.refusals if self.prompts else ()
+        every = chain(routes, *self.refusals.values())
+        own = [each for each in every if each.backend == backend]
+        # The last phase is that of replies, which are most of the time.
+        return max(own[::-1], key=lambda each: bool(each.remedy), default=None)
 
     def verdict(self) -> str:
         """Where prompts and replies go and why, in a sentence; empty where nothing was weighed.

@@ -225,21 +225,16 @@ def _check_rows(from_rows: int, rows: int) -> None:
 
 def _check(plan: Plan, required: str | None) -> None:
     """Shows the plan where that is wanted, and refuses one in which a required part is missing."""
-    rows = plan.explain()
-    for row in rows:
+    for row in plan.explain():
         what = dict(row.ops) if row.chosen else row.reason
         trace.say(trace.PLAN, f"{row.phase} {'' if row.chosen else 'not '}{row.backend}: {what}")
     if required is not None and required not in plan.backends():
-        reasons = [row.reason for row in rows if row.backend == required and row.reason]
-        raise UnsupportedError(
-            f"{required} is required and takes no part: "
-            + (
-                reasons[-1]  # that of replies, which are most of the time
-                if reasons
-                else f"this model is computed by {' and '.join(sorted(plan.backends()))}; name its "
-                f"part, as in --place prefill={required}"
-            )
+        others = " and ".join(sorted(plan.backends()))
+        unnamed = (
+            f"this model is computed by {others}; name its part, as in --place prefill={required}"
         )
+        why = plan.refusal_of(required) or unnamed
+        raise UnsupportedError(f"{required} is required and takes no part: {why}")
 
 
 def _without_rows(segment: Graph) -> Values:

@@ -204,9 +204,8 @@ def test_odd_routers_say_the_same_with_a_device(
     monkeypatch.setattr("edgerun.backends.registry._added_backends", lambda: [point])
     try:
         told = []
-        for backend, device in (("cpu", None), ("standin", SOME)):
-            asked = {"backend": backend, "device": device, "share": "always"}
-            with edgerun.load(bundle.folder, threads=1, **asked) as llm:  # type: ignore[arg-type]
+        for backend, asked in (("cpu", {}), ("standin", {"device": SOME, "share": "always"})):
+            with edgerun.load(bundle.folder, threads=1, backend=backend, **asked) as llm:  # type: ignore[arg-type]
                 told.append(outcome(llm))
                 assert backend == "cpu" or "stand-in" in llm.reports()[0].title
     finally:

@@ -82,6 +82,6 @@ def logits_of(
 def standin(device: str) -> StandinBackend:
     """A stand-in as it is asked for by ``--device``."""
     backend = StandinBackend()
-    backend.configure({"threads": 1, "share": "always"})
+    backend.configure({"threads": 1, "share_always": True})
     backend.use_device(device)
     return backend

@@ -78,7 +78,7 @@ def main() -> None:
     sys.stdout.write(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n")
     for rows in options.rows:
         shared = StandinBackend()
-        shared.configure({"threads": 1, "share": "always"})
+        shared.configure({"threads": 1, "share_always": True})
         shared.use_device(options.device)
         each = {"whole": options.whole, "real_time": options.real_time}
         calls = measure(graph, rows, inputs(rows, options), shared, **each)

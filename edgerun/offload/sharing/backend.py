@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from edgerun.offload.sharing.tally import Tally
     from edgerun.offload.sharing.trials import Trials
 
-AUTO, ALWAYS = "auto", "always"  # when layers are shared
+REMEDY = "--share always shares all the same"
 ASSUMED_MACS_S = 20e9  # of a core; replaced by what is seen
 ASSUMED_READ_BYTES_S = 10e9
 
@@ -61,7 +61,7 @@ class SharingBackend(Backend):
         self._layers: dict[str, Layer] = {}  # that are shared, in order
         self._history: History | None = None
         self._is_required = False
-        self._share_when, self._keeps_costs = AUTO, False
+        self._shares_always, self._keeps_costs = False, False
         self._trials: Trials | None = None
         self._kind = (0, 0), 0  # of the first layer: its shape, and bytes of an expert
         self._choices: dict[tuple[int, Shape], tuple[Graph, Choice]] = {}
@@ -139,10 +139,10 @@ class SharingBackend(Backend):
         return ""
 
     def configure(self, given: Mapping[str, Any]) -> None:
-        """Takes ``expert_history``, ``share`` and what the processor's share is configured with."""
+        """Takes ``expert_history``, ``share_always`` and what its processor is configured with."""
         self._cpu.configure(given)
         self._history = given.get("expert_history")
-        self._share_when = given.get("share") or AUTO
+        self._shares_always = bool(given.get("share_always"))
         self._keeps_costs = bool(given.get("keeps_costs"))
 
     def use_companions(self, companions: Sequence[Backend]) -> None:
@@ -158,10 +158,10 @@ class SharingBackend(Backend):
             BackendError: the device has no room for an expert.
         """
         support = self.can_share(graph, node, shape)
-        if not support or self._share_when == ALWAYS:
+        if not support or self._shares_always:
             return support
         choice = self._choice(graph, shape)
-        return support if choice.is_shared else Support(False, str(choice))
+        return support if choice.is_shared else Support(False, str(choice), REMEDY)
 
     def can_share(self, graph: Graph, node: Node, shape: Shape) -> Support:
         """Layers of experts, whatever that takes."""
@@ -312,7 +312,7 @@ class SharingBackend(Backend):
         from edgerun.offload.sharing.trials import Trials
         from edgerun.offload.sharing.ways import TRIAL, FasterWay
 
-        if self._share_when == ALWAYS:
+        if self._shares_always:
             return part
         self._trials = self._trials or Trials(TRIAL)
         return FasterWay(part, self._cpu.compile(graph, shape, options), self._trials)

@@ -9,10 +9,11 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.errors import InputError
 from edgerun.offload.cache import Step
 from edgerun.offload.policies.base import Entry
 from edgerun.offload.replay import steps_of
-from edgerun.offload.trace_file import Trace
+from edgerun.offload.trace_file import NO_EXPERT, Trace
 
 RECENT_TOKENS = 64  # of a trace, from which the policy of the slots learns
 
@@ -30,14 +31,28 @@ class History:
     recent: Mapping[str, Sequence[Step]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, trace: Trace, names: Sequence[str]) -> History:
-        """What a trace tells, with the names of its layers in order."""
+    def of(cls, trace: Trace, experts: Mapping[str, int]) -> History:
+        """What a trace tells of a model.
+
+        Args:
+            trace: of the model.
+            experts: of each of its layers, by name and in order.
+
+        Raises:
+            InputError: the trace has other layers.
+        """
+        sizes = len(trace.layers), trace.experts
+        expected = len(experts), max(experts.values(), default=0)
+        if sizes != expected:
+            raise InputError(
+                "the trace has {} layers of {} experts and the model {} of {}: make one with "
+                "`edgerun trace`".format(*sizes, *expected)
+            )
         uses, recent = {}, {}
-        for place, name in enumerate(names):
-            steps = steps_of(trace, place)
-            chosen = np.fromiter(chain.from_iterable(step.experts for step in steps), np.int64)
-            uses[name] = np.bincount(chosen, minlength=trace.experts)
-            recent[name] = steps[-RECENT_TOKENS:]
+        for place, name in enumerate(experts):
+            chosen = trace.choices["expert"][:, place]
+            uses[name] = np.bincount(chosen[chosen != NO_EXPERT], minlength=trace.experts)
+            recent[name] = steps_of(trace, place, RECENT_TOKENS)
         return cls(uses, recent)
 
     def steps(self, numbers: Mapping[str, int]) -> list[Step]:

@@ -24,7 +24,7 @@ class Placed(CudaBackend):
     def __init__(self, cpu_s: float, gpu_s: float, slots: int) -> None:
         super().__init__()
         self.prices, self.slot_count = (cpu_s, gpu_s), slots
-        self.configure({"threads": 1, "share": "always"})
+        self.configure({"threads": 1, "share_always": True})
 
     def make_device(self, layer: Layer, rows: int) -> Device:
         self._memory_bytes = self.slot_count * layer.layout.nbytes

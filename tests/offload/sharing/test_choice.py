@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import edgerun
+from edgerun import env
 from edgerun.backends.base import Executable, Phase
 from edgerun.backends.cpu import CpuBackend
 from edgerun.backends.registry import find_candidates
@@ -165,16 +166,35 @@ def test_what_is_not_shared_is_told_with_how_to_share_it_all_the_same(
     with edgerun.load(folder, device=device, threads=1, share="always") as llm:
         llm.generate("O", max_tokens=3)
         assert len(llm.reports()) == 1
-    alone = r"standin is required and takes no part: the processor alone is faster: .* \(2 nodes\)$"
+    alone = (
+        r"standin is required and takes no part: the processor alone is faster: .*; --share always"
+    )
     with pytest.raises(UnsupportedError, match=alone):
         edgerun.load(folder, device=device, threads=1, require="standin")
     with pytest.raises(InputError, match="share is 'often'; expected one of auto, always"):
         edgerun.load(folder, share="often")
     capsys.readouterr()
-    for share, is_shared in (("auto", "no"), ("always", "no")):
+    for share in ("auto", "always"):
         assert main(["plan", str(folder), "--device", device, "--json", "--share", share]) == 0
         told = json.loads(capsys.readouterr().out)
         backends = {row["backend"] for row in told["placements"] if row["chosen"]}
         assert ("standin" in backends) == (share == "always")
         decode = next(row for row in told["devices"][0]["rows"] if row["phase"] == "decode")
-        assert decode["shared"] == is_shared and decode["ms a layer"] > decode["CPU alone"]
+        assert decode["pays"] == "no" and decode["ms a layer"] > decode["CPU alone"]
+
+
+@pytest.mark.usefixtures("announced")
+@pytest.mark.parametrize("named", [{}, {"backend": "cpu"}, {"in_environment": True}])
+def test_what_is_to_be_shared_without_a_device_is_refused(
+    named: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that only the environment names goes by cost, and so would share nothing."""
+    if named.pop("in_environment", False):
+        monkeypatch.setenv("EDGERUN_STANDIN_DEVICE", DEVICE)
+    env.settings.cache_clear()
+    try:
+        with pytest.raises(InputError, match="share is 'always', and no device was named that"):
+            edgerun.load(bundle_of(*FORM[:1], weights=FORM[1]), share="always", **named)  # type: ignore[arg-type]
+    finally:
+        monkeypatch.undo()
+        env.settings.cache_clear()

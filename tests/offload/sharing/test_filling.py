@@ -21,7 +21,7 @@ from tests.support.bundles import bundle_of
 from tests.support.sharing import logits_of, running, standin
 
 FORM = "olmoe", "int4"  # 2 layers of 8 experts
-NAMES = ("first", "second")
+LAYERS = {"first": 8, "second": 8}
 SOME = "memory=40K,link=100M"
 
 
@@ -42,12 +42,18 @@ def test_without_a_trace_layers_get_as_many_experts_each() -> None:
 
 
 def test_a_trace_says_which_are_needed_most_often() -> None:
-    history = History.of(trace_of([[5, 5, 5, 2], [7]]), NAMES)
-    order = likeliest(dict.fromkeys(NAMES, 8), {"first": 0, "second": 1}, history)
+    history = History.of(trace_of([[5, 5, 5, 2], [7]]), LAYERS)
+    order = likeliest(LAYERS, {"first": 0, "second": 1}, history)
     assert order[:5] == [(1, 7), (0, 5), (0, 2), (1, 0), (0, 0)]
     steps = history.steps({"first": 9, "second": 1})
     assert len(steps) == 2 * RECENT_TOKENS
     assert {step.layer for step in steps} == {1, 9}
+
+
+@pytest.mark.parametrize("experts", [{"first": 8}, {"first": 8, "second": 9}])
+def test_a_trace_of_other_layers_is_refused(experts: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="the trace has 2 layers of 8 experts and the model"):
+        History.of(trace_of([[5], [7]]), experts)
 
 
 @pytest.mark.parametrize("name", ["lfu", "lrfu", "lru", "mrs", "scan_lru", "static"])

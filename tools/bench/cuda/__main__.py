@@ -218,7 +218,7 @@ def products(options: argparse.Namespace) -> dict[str, float]:
 def makespans(rows: int, options: argparse.Namespace) -> str:
     """Layers shared with the processor: what was planned and what it took."""
     shared = CudaBackend()
-    shared.configure({"share": "always"})
+    shared.configure({"share_always": True})
     shared.use_device(str(options.device))
     calls = measure(layer(options), rows, inputs(rows, options), shared, threads=0)
     tallies = [call.tally for call in calls[len(calls) // 2 :]]

@@ -213,7 +213,7 @@ def measure(
 ) -> Measured:
     """Calls of the stand-in."""
     backend = StandinBackend()
-    backend.configure({"threads": 1, "share": "always"})
+    backend.configure({"threads": 1, "share_always": True})
     backend.use_device(device)
     with precedence(options.real_time):
         program = backend.compile(layer(options), Shape.of(rows), CompileOptions(STATE))
