@@ -50,10 +50,10 @@ def test_it_is_announced_and_found_by_its_name(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("edgerun.backends.registry._added_backends", lambda: [point])
     folder = bundle_of("olmoe", weights="int4")
     replies = []
-    for backend, device in (("cpu", None), ("standin", SOME)):
-        with edgerun.load(folder, backend=backend, device=device, threads=1, share="always") as llm:
+    for backend, asked in (("cpu", {}), ("standin", {"device": SOME, "share": "always"})):
+        with edgerun.load(folder, backend=backend, threads=1, **asked) as llm:  # type: ignore[arg-type]
             replies.append(llm.generate("Once upon", max_tokens=12, seed=0).text)
-            if device:
+            if asked:
                 (report,) = llm.reports()
                 assert "stand-in" in report.title
     assert replies[0] == replies[1]

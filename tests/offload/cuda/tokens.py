@@ -27,8 +27,9 @@ def loaded() -> list[object]:
     announced = [EntryPoint("cuda", "edgerun.offload.cuda:make", "edgerun.backends")]
     registry._added_backends = lambda: announced
     folder, replies, titles = bundle_of(FORM[0], weights=FORM[1]), [], []
-    for asked in ({}, {"device": "cuda:0", "gpu_memory": "1M"}, {"device": "cuda"}):
-        with edgerun.load(folder, threads=1, share="always", **asked) as llm:  # type: ignore[arg-type]
+    on_device = {"device": "cuda:0", "gpu_memory": "1M"}, {"device": "cuda"}
+    for asked in ({}, *({**named, "share": "always"} for named in on_device)):
+        with edgerun.load(folder, threads=1, **asked) as llm:  # type: ignore[arg-type]
             replies.append(llm.generate("O", max_tokens=3, seed=0).text)
             titles += [report.title for report in llm.reports()]
     return [*replies, titles]
