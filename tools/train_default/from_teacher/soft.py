@@ -2,7 +2,7 @@
 
 Of a source there are two arrays [tokens, k] beside each other: the ids that are likeliest after
 each token, `<source>.ids.npy` (uint16), and their log p, `<source>.log_p.npy` (float16). Where the
-teacher says nothing log p is -inf.
+teacher says nothing log p is -inf. `<source>.done` has the number of documents that are written.
 """
 
 from __future__ import annotations
@@ -23,15 +23,21 @@ def files(folder: Path, source: str) -> tuple[Path, Path]:
     return folder / f"{source}.ids.npy", folder / f"{source}.log_p.npy"
 
 
+def note_of(folder: Path, source: str) -> Path:
+    """The file that says how many documents are written."""
+    return folder / f"{source}.done"
+
+
 def open_targets(folder: Path, source: str, tokens: int, k: int) -> tuple[Array, Array]:
-    """Writable arrays on disk; new ones say nothing.
+    """Writable arrays on disk; new ones say nothing, and no document of theirs is written.
 
     Raises:
         ValueError: there are some of another size.
     """
     folder.mkdir(parents=True, exist_ok=True)
     ids_file, log_p_file = files(folder, source)
-    if not log_p_file.exists():
+    if not (ids_file.exists() and log_p_file.exists()):
+        note_of(folder, source).unlink(missing_ok=True)
         open_memmap(ids_file, "w+", np.uint16, (tokens, k)).flush()
         draft = log_p_file.with_suffix(".part")
         log_p = open_memmap(draft, "w+", np.float16, (tokens, k))

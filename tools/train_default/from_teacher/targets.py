@@ -20,7 +20,7 @@ import torch
 
 from tools.train_default.batches import Source, load_sources
 from tools.train_default.from_teacher.llama import Llama, load_llama
-from tools.train_default.from_teacher.soft import open_targets
+from tools.train_default.from_teacher.soft import note_of, open_targets
 
 Array = np.ndarray
 BATCHES_A_NOTE = 16
@@ -57,7 +57,7 @@ def write_targets(
 ) -> Iterator[int]:
     """Goes on with a source; yields the number of tokens that a batch had."""
     ids, log_p = open_targets(out, name, len(source.ids), k)
-    note, done = out / f"{name}.done", 0
+    note, done = note_of(out, name), 0
     before = int(note.read_text()) if note.exists() else 0
     for at, batch in enumerate(batches(source, tokens, model.config.max_positions)):
         done += len(batch)

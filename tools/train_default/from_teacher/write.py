@@ -6,7 +6,8 @@
 The teacher is an exported bundle, and edgerun runs it; no torch. A request has a number, which is
 the seed of its words, of its temperature and of its answer, so that the same numbers give the same
 text on the same machine. The file has a line for every answer that stays, and beside it, in
-`<out>.done`, stands how many requests were answered; the same command goes on from there.
+`<out>.done`, stands how many requests were answered and the bytes of what stayed; the same command
+goes on from there, and drops what a kill left behind them.
 
 An answer stays that ended by itself, is of a story's length, spelled with words of the real stories
 and of the request, says no six words in a row twice, and names its subject in the first sentences.
@@ -86,12 +87,28 @@ def answers(llm: LLM, asked: Sequence[Request], max_tokens: int) -> list[tuple[s
     return [(each.text.strip(), each.finish_reason == "stop") for each in completions]
 
 
+def put_down(note: Path, done: int, size: int) -> None:
+    """Notes how many requests were answered, and the bytes of the answers that stayed."""
+    note.with_suffix(".new").write_text(f"{done} {size}")
+    os.replace(note.with_suffix(".new"), note)
+
+
 def write(
     llm: LLM, words: set[str], first: int, count: int, batch: int, max_tokens: int, out: Path
 ) -> None:
-    """Answers requests from the number `first` on until `count` are answered in all."""
+    """Answers requests from the number `first` on until `count` are answered in all.
+
+    Raises:
+        ValueError: there is a file of answers, but no note of how many requests they are of.
+    """
     note = out.with_suffix(".done")
-    done = int(note.read_text()) if note.exists() else 0
+    if not note.exists():
+        if out.exists():
+            raise ValueError(f"{out} has no {note.name} beside it: remove it, or name another file")
+        put_down(note, 0, 0)
+    done, size = map(int, note.read_text().split())
+    out.touch()
+    os.truncate(out, size)
     began, stayed, asked_before, faults = time.time(), 0, done, dict[str, int]()
     while done < count:
         asked = [request(first + at) for at in range(done, min(done + batch, count))]
@@ -105,9 +122,9 @@ def write(
             lines.append(json.dumps(render_chat(list(pair))) + "\n")
         with out.open("a", encoding="utf-8") as file:
             file.writelines(lines)
+            size = file.tell()
         done, stayed = done + len(asked), stayed + len(lines)
-        note.with_suffix(".new").write_text(str(done))
-        os.replace(note.with_suffix(".new"), note)
+        put_down(note, done, size)
         hours = (time.time() - began) / 3600
         share, speed = stayed / (done - asked_before), stayed / hours
         print(f"{done} answered, {share:.0%} stay, {speed:.0f} an hour; {faults}", flush=True)

@@ -22,7 +22,7 @@ from tools.train_default.from_teacher.finetune import (  # noqa: E402
     parse_mix,
 )
 from tools.train_default.from_teacher.llama import Llama, load_llama, save_llama  # noqa: E402
-from tools.train_default.from_teacher.soft import SoftTargets  # noqa: E402
+from tools.train_default.from_teacher.soft import SoftTargets, files  # noqa: E402
 from tools.train_default.from_teacher.student import narrowed  # noqa: E402
 from tools.train_default.from_teacher.targets import batches, write_targets  # noqa: E402
 from tools.train_default.model import TernaryLM, soft_loss  # noqa: E402
@@ -142,6 +142,9 @@ def test_targets_are_the_likeliest_and_can_be_interrupted(
     whole = sum(write_targets(model, "real", source, 5, 40, tmp_path / "b"))
     assert whole == len(source.ids) and 0 < rest <= whole
     assert sum(write_targets(model, "real", source, 5, 40, tmp_path / "a")) == 0
+    for array in files(tmp_path / "a", "real"):  # the message says: remove it
+        array.unlink()
+        assert sum(write_targets(model, "real", source, 5, 40, tmp_path / "a")) == whole
     for folder in ("a", "b"):
         ids, log_p = SoftTargets(tmp_path / folder, {"real": source}).at(np.arange(whole))
         for start, end in zip(source.starts, source.starts[1:], strict=False):

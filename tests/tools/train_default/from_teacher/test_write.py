@@ -82,8 +82,14 @@ def test_writing_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     teacher = Teacher()
     for count in (6, 15):
         write(teacher, words, 10, count, 4, 100, out)  # type: ignore[arg-type]
+        with out.open("a") as file:  # killed before it said so
+            file.write(out.read_text())
+    write(teacher, words, 10, 15, 4, 100, out)  # type: ignore[arg-type]
     assert teacher.seeds == list(range(10, 25))
     write(Teacher(), words, 10, 15, 15, 100, whole)  # type: ignore[arg-type]
+    whole.with_suffix(".done").unlink()
+    with pytest.raises(ValueError, match="remove it"):
+        write(Teacher(), words, 10, 15, 15, 100, whole)  # type: ignore[arg-type]
     assert out.read_text() == whole.read_text()
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert 5 <= len(lines) <= 10, "every third answer has no end"
