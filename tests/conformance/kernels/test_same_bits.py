@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgerun.backends.cpu.emit.linear import MAX_BLOCK
 from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight, pack_zero_points
 from edgerun.kernels.lang.isa import isa_of
@@ -168,6 +169,21 @@ def test_a_zero_point_in_the_middle_changes_no_bit(isa: str, name: str, x: F32) 
         product("linear_block", stored, x, lanes, params),
         product("linear_block", packed, x, lanes, params),
     )
+
+
+@pytest.mark.parametrize("isa", [isa for isa, _ in VECTORS])
+def test_the_largest_sums_of_blocks_meet_the_farthest_zero_points(isa: str) -> None:
+    """Zero points are multiplied with sums of 16 bits, which the longest blocks all but fill."""
+    x = np.ones((4, MAX_BLOCK), np.float32) * np.array([1, -1, 1, -1], np.float32)[:, None]
+    codes = np.zeros((N, 1, MAX_BLOCK), np.uint8)
+    points = np.full((N, 1), 255, np.uint8)
+    codes[::2], points[::2] = 255, 0
+    scales = np.ones((N, 1), np.float32)
+    packed = PackedWeight("int8", (N, MAX_BLOCK), MAX_BLOCK, codes, scales, points)
+    expected = in_order(packed, x)
+    for kernel, tokens in (("linear_block", {}), ("gemm_block", {"tokens": 4})):
+        output = product(kernel, packed, x, isa_of(isa).vector_bytes, {"isa": isa, **tokens})
+        np.testing.assert_array_equal(output, expected)
 
 
 @pytest.mark.parametrize("isa", [isa for isa, _ in VECTORS])

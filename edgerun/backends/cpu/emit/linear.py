@@ -37,7 +37,7 @@ from edgerun.machine.profile import outputs_kind, rounding_kind
 CHUNK_BYTES = 128 * 1024
 LONGEST_CHUNK_BYTES = 1024 * 1024  # of large matrices: long streams are read faster
 CHUNKS_A_THREAD, LONG_CHUNKS_A_THREAD = 4, 8
-MIN_BLOCK, MAX_BLOCK = 16, 256
+MIN_BLOCK, MAX_BLOCK = 16, 256  # sums of longer ones do not fit 16 bits (``products`` in dot.py)
 STREAMS = 4  # panels that kernels read side by side
 # What multiplies a gate and an up projection, by the kernel that would multiply each.
 GATED: Mapping[str, str] = {"linear_row": "gated_row", "linear_block": "gated_block"}
