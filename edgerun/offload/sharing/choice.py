@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from edgerun.backends.base import Shape
+from edgerun.backends.base import Phase, Shape
 from edgerun.backends.cpu import CpuBackend
 from edgerun.backends.cpu.experts.weights import stacks_of
 from edgerun.graph.ir import Graph, Node
+from edgerun.graph.shapes import value_shapes
 from edgerun.offload.sharing.outlook import Call, Outlook, outlook
 
 if TYPE_CHECKING:
@@ -109,15 +110,18 @@ class Choice:
         Raises:
             BackendError: the device has no room for an expert.
         """
-        costs = {node.name: cpu.cost(graph, node, shape) for node in graph.nodes}
+        calls = {
+            node.name: (own.rows, cpu.cost(graph, node, own)) for node, own in shaped(graph, shape)
+        }
         kinds = [Kind.of(cpu, graph, node) for node in nodes]
-        room, outlooks = Room.of(backend, kinds), dict[tuple[Kind, float], Outlook]()
-        alone_s, shared_s, around_s = sum(costs.values()), 0.0, 0.0
+        room, outlooks = Room.of(backend, kinds), dict[tuple[Kind, int, float], Outlook]()
+        alone_s, shared_s, around_s = sum(cost_s for _, cost_s in calls.values()), 0.0, 0.0
         for node, kind in zip(nodes, kinds, strict=True):
-            key = kind, costs[node.name]
+            rows, layer_s = calls[node.name]
+            key = kind, rows, layer_s
             if key not in outlooks:
-                outlooks[key] = layer_outlook(backend, kind, room, shape.rows, costs[node.name])
-            shared_s += outlooks[key].divided_s - costs[node.name]
+                outlooks[key] = layer_outlook(backend, kind, room, rows, layer_s)
+            shared_s += outlooks[key].divided_s - layer_s
             around_s += outlooks[key].around_s
         return cls(shape.rows, alone_s, alone_s + shared_s, around_s)
 
@@ -134,6 +138,14 @@ class Choice:
         what = "a token" if self.rows == 1 else f"for {self.rows} rows"
         around = f"launches and bookkeeping {1e3 * self.around_s:.3g}"
         return f"{faster} is faster: {first} {what} against {second} ({around})"
+
+
+def shaped(graph: Graph, shape: Shape) -> Iterator[tuple[Node, Shape]]:
+    """Nodes with their shapes: of a prompt's rows those see one whose logits are wanted."""
+    late, shapes = replace(shape, rows=1), value_shapes(graph)
+    for node in graph.nodes:
+        is_late = shape.phase is Phase.PREFILL and shapes[node.outputs[0]].selected
+        yield node, late if is_late else shape
 
 
 def layer_outlook(

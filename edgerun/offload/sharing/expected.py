@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from edgerun.backends.base import Phase, Report, Shape
 from edgerun.backends.cpu import CpuBackend
-from edgerun.graph.ir import Graph, Node
-from edgerun.offload.sharing.choice import Kind, Room, layer_outlook
+from edgerun.graph.ir import Graph
+from edgerun.offload.sharing.choice import Kind, Room, layer_outlook, shaped
 from edgerun.offload.sharing.outlook import Call, Outlook
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def expected_report(
     layers = [
         (shape, Kind.of(cpu, graph, node), cpu.cost(graph, node, shape))
         for graph, whole in segments
-        for node, shape in _shaped(graph, whole)
+        for node, shape in shaped(graph, whole)
         if backend.can_share(graph, node, shape)
     ]
     if not layers:
@@ -63,14 +62,6 @@ def expected_report(
             f"the processor as estimated above; {basis}",
         ],
     )
-
-
-def _shaped(graph: Graph, shape: Shape) -> Iterator[tuple[Node, Shape]]:
-    """Nodes with their shapes: behind the choice of rows whose logits are wanted, of one row."""
-    for node in graph.nodes:
-        if node.op == "select_rows":
-            shape = replace(shape, rows=1)
-        yield node, shape
 
 
 def _row(shape: Shape, layers: int, call: Call, share: float, layer: Outlook) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from edgerun.backends.base import Executable, Phase
 from edgerun.backends.cpu import CpuBackend
 from edgerun.backends.registry import find_candidates
 from edgerun.cli.main import main
-from edgerun.errors import InputError, UnsupportedError
+from edgerun.errors import BackendError, InputError, UnsupportedError
 from edgerun.offload.estimates import Estimate, Estimates
 from edgerun.offload.sharing.outlook import Call, outlook
 from edgerun.offload.sharing.trials import ENOUGH, Trials
@@ -183,18 +184,47 @@ def test_what_is_not_shared_is_told_with_how_to_share_it_all_the_same(
         assert decode["pays"] == "no" and decode["ms a layer"] > decode["CPU alone"]
 
 
+@pytest.fixture
+def in_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Names a device as the environment does."""
+
+    def name(device: str) -> None:
+        monkeypatch.setenv("EDGERUN_STANDIN_DEVICE", device)
+        env.settings.cache_clear()
+
+    yield name
+    monkeypatch.undo()
+    env.settings.cache_clear()
+
+
+def test_what_the_processor_takes_alone_is_what_the_plan_says() -> None:
+    """Of a prompt, too, of which the last layer sees one row."""
+    with running(*FORM, Priced(1e-6, 1.0), 1) as (_, _, _, plan):
+        for phase, segments in plan.segments.items():
+            reasons = [each.reason for each in plan.refusals[phase] if each.remedy]
+            (alone,) = (re.findall(r"alone is faster: (.*?) ms", reason)[0] for reason in reasons)
+            seconds = sum(segment.seconds for segment in segments)
+            assert float(alone) == pytest.approx(1e3 * seconds, rel=0.01), phase
+
+
 @pytest.mark.usefixtures("announced")
-@pytest.mark.parametrize("named", [{}, {"backend": "cpu"}, {"in_environment": True}])
+def test_a_device_without_room_stops_those_only_who_name_it(
+    in_environment: Callable[[str], None],
+) -> None:
+    folder = bundle_of(*FORM[:1], weights=FORM[1])
+    with pytest.raises(BackendError, match=r"an expert takes .*: give it memory="):
+        edgerun.load(folder, device="standin:memory=1K", threads=1)
+    in_environment("memory=1K")
+    with edgerun.load(folder, threads=1) as llm:
+        assert [backend.name for backend in llm.model.backends] == ["cpu"]
+
+
+@pytest.mark.usefixtures("announced")
+@pytest.mark.parametrize("named", [{}, {"backend": "cpu"}])
 def test_what_is_to_be_shared_without_a_device_is_refused(
-    named: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    named: dict[str, str], in_environment: Callable[[str], None]
 ) -> None:
     """One that only the environment names goes by cost, and so would share nothing."""
-    if named.pop("in_environment", False):
-        monkeypatch.setenv("EDGERUN_STANDIN_DEVICE", DEVICE)
-    env.settings.cache_clear()
-    try:
-        with pytest.raises(InputError, match="share is 'always', and no device was named that"):
-            edgerun.load(bundle_of(*FORM[:1], weights=FORM[1]), share="always", **named)  # type: ignore[arg-type]
-    finally:
-        monkeypatch.undo()
-        env.settings.cache_clear()
+    in_environment(DEVICE)
+    with pytest.raises(InputError, match="share is 'always', and no device was named that"):
+        edgerun.load(bundle_of(*FORM[:1], weights=FORM[1]), share="always", **named)  # type: ignore[arg-type]
