@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from edgerun.kernels.attention.units import turned_bytes
 from edgerun.kernels.host.huge_pages import zeroed_memory
 
-MOST_BYTES = 32 << 20  # pages beyond are turned by every unit that reads them
+MOST_BYTES = 32 << 20  # committed on first use; pages beyond are turned by every unit
 MOST_PAGES = 2048
 
 logger = logging.getLogger(__name__)
@@ -29,19 +29,21 @@ class PageTiles:
 
         None, with a warning once, without memory; then every unit turns pages by itself.
         """
+        if not len(self._memory) and not self._is_refused:
+            self._take()
         if self._is_refused:
             return None
-        each = kv_heads * turned_bytes(head_dim)
-        pages = max(1, min(MOST_PAGES, MOST_BYTES // each))
-        if pages * each > len(self._memory):
-            try:
-                self._memory = zeroed_memory(max(pages * each, MOST_BYTES))
-            except (MemoryError, OSError):
-                self._is_refused = True
-                logger.warning(
-                    "no memory for %.1f MB of keys and values in the order of tiles: attention "
-                    "to prompts takes longer, with the same results",
-                    pages * each / 1e6,
-                )
-                return None
-        return self._memory[: pages * each].reshape(pages, kv_heads, -1)
+        each = turned_bytes(head_dim)
+        pages = min(MOST_PAGES, MOST_BYTES // (kv_heads * each))
+        return self._memory[: pages * kv_heads * each].reshape(pages, kv_heads, each)
+
+    def _take(self) -> None:
+        try:
+            self._memory = zeroed_memory(MOST_BYTES)
+        except (MemoryError, OSError):
+            self._is_refused = True
+            logger.warning(
+                "no memory for %.1f MB of keys and values in the order of tiles: attention "
+                "to prompts takes longer, with the same results",
+                MOST_BYTES / 1e6,
+            )
