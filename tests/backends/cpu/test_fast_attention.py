@@ -20,6 +20,8 @@ from edgerun.kernels import isa as isa_module
 from edgerun.kernels.attention.planner import AttentionUnits
 from edgerun.kernels.attention.units import TURNED
 from edgerun.kernels.lang.isa import ISAS, MODELS
+from edgerun.kernels.run.instructions import Instruction, fences
+from edgerun.kernels.run.program import Program
 from edgerun.ops.registry import OPS
 from edgerun.state import Batch, SequenceStore, same_attention
 from edgerun.values import Notice
@@ -163,6 +165,24 @@ def test_without_memory_for_them_every_unit_turns_its_own_and_it_is_said_once(
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2, "one a team"
     assert all("order of tiles" in text for text in said)
+
+
+def test_pages_are_read_when_all_are_turned(
+    modelled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs: list[list[Instruction]] = []
+    begin = Program.__init__
+
+    def listed(program: Program, steps: list[Instruction], *rest: Any) -> None:
+        programs.append(steps)
+        begin(program, steps, *rest)
+
+    monkeypatch.setattr(Program, "__init__", listed)
+    run(SHARING)
+    (steps,) = programs
+    labels = [step.label.rpartition("/")[2] for step in steps]
+    turned, read = labels.index("turning"), labels.index("many")
+    assert turned < read and any(fences(steps)[turned:read])
 
 
 def test_widths_that_fill_no_tile_stay_exact(modelled: None) -> None:
