@@ -153,8 +153,10 @@ class LoadOptions:
             raise InputError(f"progress is {shown(self.progress)}; expected a function of a text")
 
     def _check_experts(self) -> None:
-        if not isinstance(self.expert_trace, str | os.PathLike | None):
-            raise InputError(f"expert_trace is {shown(self.expert_trace)}; expected a file's path")
+        trace = self.expert_trace
+        path = os.fspath(trace) if isinstance(trace, str | os.PathLike) else None
+        if trace is not None and not (isinstance(path, str) and path not in ("", ".")):
+            raise InputError(f"expert_trace is {shown(trace)}; expected a file's path")
         if self.expert_memory is None and self.gpu_memory is None:
             return
         from edgerun.plan.expert_memory import MemoryAmount, gpu_memory_bytes  # for few

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -54,6 +55,12 @@ def test_a_trace_says_which_are_needed_most_often() -> None:
 def test_a_trace_of_other_layers_is_refused(experts: dict[str, int]) -> None:
     with pytest.raises(InputError, match="the trace has 2 layers of 8 experts and the model"):
         History.of(trace_of([[5], [7]]), experts)
+
+
+@pytest.mark.parametrize("trace", [5, b"x", "", Path(), next(os.scandir(b"/"))])
+def test_a_trace_is_named_by_a_path(trace: object) -> None:
+    with pytest.raises(InputError, match=r"expert_trace is .*; expected a file's path"):
+        edgerun.load("nowhere", expert_trace=trace)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["lfu", "lrfu", "lru", "mrs", "scan_lru", "static"])
