@@ -76,6 +76,8 @@ def is_looked_up(name: str) -> bool:
 
 class Trainer:
     def __init__(self, recipe: Recipe, run: Path, tokens: Path, targets: Path | None) -> None:
+        if (recipe.soft_weight > 0) != (targets is not None):
+            raise ValueError("--targets are for recipes with a soft_weight, which need them")
         torch.manual_seed(recipe.seed)
         self.recipe, self.run = recipe, run
         products = getattr(torch, recipe.products)
@@ -259,8 +261,6 @@ def main() -> None:
     torch.set_num_threads(args.workers)
     args.run.mkdir(parents=True, exist_ok=True)
     recipe = Recipe.read(args.recipe) if args.recipe else Recipe()
-    if recipe.soft_weight and args.targets is None:
-        raise SystemExit("this recipe learns from a teacher: say --targets")
     trainer = Trainer(recipe, args.run, args.tokens, args.targets)
     if (args.run / "checkpoint.pt").exists():
         trainer.restore()

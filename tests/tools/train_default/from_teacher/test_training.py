@@ -27,8 +27,8 @@ from tools.train_default.from_teacher.student import narrowed  # noqa: E402
 from tools.train_default.from_teacher.targets import batches, write_targets  # noqa: E402
 from tools.train_default.model import TernaryLM, soft_loss  # noqa: E402
 from tools.train_default.muon import orthogonalise  # noqa: E402
-from tools.train_default.recipe import ModelConfig  # noqa: E402
-from tools.train_default.train import Clock  # noqa: E402
+from tools.train_default.recipe import ModelConfig, Recipe  # noqa: E402
+from tools.train_default.train import Clock, Trainer  # noqa: E402
 
 SMALL = ModelConfig(
     vocab_size=40,
@@ -202,6 +202,15 @@ def test_tokens_on_which_the_teacher_is_silent_are_learned_from_text() -> None:
     torch.testing.assert_close(mixed, 0.75 * plain + 0.25 * taught)
     mixed.backward()
     assert torch.isfinite(model.embed_tokens.weight.grad).all()
+
+
+@pytest.mark.parametrize(("weight", "says"), [(0.5, False), (0.0, True)])
+def test_targets_come_with_a_recipe_that_learns_from_them(
+    weight: float, says: bool, tokens: Path, tmp_path: Path
+) -> None:
+    recipe = Recipe(soft_weight=weight, model=SMALL)
+    with pytest.raises(ValueError, match="--targets"):
+        Trainer(recipe, tmp_path, tokens, tmp_path if says else None)
 
 
 def test_products_in_bfloat16_are_near_those_in_float32() -> None:
