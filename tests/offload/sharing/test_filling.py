@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter
@@ -57,7 +56,14 @@ def test_a_trace_of_other_layers_is_refused(experts: dict[str, int]) -> None:
         History.of(trace_of([[5], [7]]), experts)
 
 
-@pytest.mark.parametrize("trace", [5, b"x", "", Path(), next(os.scandir(b"/"))])
+class PathOfBytes:
+    """What ``os.scandir`` gives of a folder that is named by bytes."""
+
+    def __fspath__(self) -> bytes:
+        return b"x"
+
+
+@pytest.mark.parametrize("trace", [5, b"x", "", Path(), PathOfBytes()])
 def test_a_trace_is_named_by_a_path(trace: object) -> None:
     with pytest.raises(InputError, match=r"expert_trace is .*; expected a file's path"):
         edgerun.load("nowhere", expert_trace=trace)  # type: ignore[arg-type]
