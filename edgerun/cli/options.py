@@ -149,8 +149,8 @@ Share = Annotated[
     typer.Option(
         "--share",
         metavar="WHEN",
-        help="Layers of experts, with the device that was named: auto, where that is faster than "
-        "the processor alone (if left out), or always.",
+        help="When the device that was named gets a part of layers of experts: auto (if left out), "
+        "where that is faster than the processor alone, or always.",
     ),
 ]
 LOADING: dict[str, Any] = {

@@ -88,7 +88,8 @@ def plan(
         **options.given(expert_memory=expert_memory, gpu_memory=gpu_memory),
     )
     bundle = open_bundle(resolve(options.model_of(model, named)))
-    candidates = candidates_for(bundle, chosen, experts := experts_of(bundle, chosen))
+    experts = experts_of(bundle, chosen)
+    candidates = candidates_for(bundle, chosen, experts)
     budget = Budget(call_rows=call_rows(chosen, experts), memory_bytes=available_memory())
     planned = plan_for(bundle.graph, candidates, budget, weighs_all=True)
     if plot is not None:
