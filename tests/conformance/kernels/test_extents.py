@@ -44,6 +44,8 @@ def sizes_of(call: Call) -> dict[str, int]:
     numbers = {name: int(value) for name, value in fields.items() if np.ndim(value) == 0}
     numbers |= {name: value for name, value in call.params.items() if isinstance(value, int)}
     batch = [fields[name] for name in ("x", "out") if np.ndim(fields.get(name, 0)) == 2]
+    if "positions" in fields:
+        batch.append(fields["positions"])
     rows = np.max(fields.get("rows", call.rows))
     implied = {"rows": max([int(rows), *map(len, batch)]), "chunks": call.chunks or call.rows}
     return implied | numbers
