@@ -7,6 +7,7 @@ when it is done with its last, and they meet once a step.
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,7 @@ from tools.train_default.model import LanguageModel
 # Ids and targets, NumPy arrays [rows, tokens], and what a teacher says of them [rows, tokens, k] or
 # nothing; see LanguageModel.head_loss.
 Batch = tuple[Any, ...]
+PATIENCE = 5.0  # seconds without a result, after which it is seen to whether all processes live
 
 
 def leaves(model: LanguageModel) -> list[torch.nn.Parameter]:
@@ -78,12 +80,15 @@ class Workers:
 
         Returns:
             summed loss, scored tokens, and how unevenly experts were used, on average.
+
+        Raises:
+            ChildProcessError: a process ended, and its microbatch is lost.
         """
         count = 0
         for batch in batches:
             self.tasks.put((batch, weight))
             count += 1
-        results = [self.results.get() for _ in range(count)]
+        results = [self._result() for _ in range(count)]
         for grads in self.grads:
             for parameter, grad in zip(self.leaves, grads, strict=True):
                 if parameter.grad is None:
@@ -92,6 +97,21 @@ class Workers:
                 grad.zero_()
         losses, tokens, uneven = zip(*results, strict=True)
         return sum(losses), sum(tokens), sum(uneven) / len(uneven)
+
+    def _result(self) -> tuple[float, int, float]:
+        while True:
+            try:
+                result: tuple[float, int, float] = self.results.get(timeout=PATIENCE)
+            except queue.Empty:
+                ended = [each.exitcode for each in self.processes if not each.is_alive()]
+                if ended:
+                    raise ChildProcessError(
+                        f"a process of the training ended with code {ended[0]} (-9 is what Linux "
+                        "does where memory is short); the same command goes on from the last "
+                        "checkpoint"
+                    ) from None
+            else:
+                return result
 
     def stop(self) -> None:
         for _ in self.processes:
