@@ -21,7 +21,7 @@ FOLDER = "sharing"
 ENOUGH_LAYERS = 500  # that were shared; of fewer nothing is kept
 MAX_FILE_BYTES = 1 << 16
 MOST = 1e3  # seconds, and by how much more they were: nanoseconds of all stay below a word
-KEPT = ("cpu", "device", "upload", "start", "command", "arrival", "around")
+LEARNED = ("cpu", "device", "upload", "start", "command", "arrival", "around")
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,7 +50,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def of(cls, estimates: Estimates, layers: int) -> Record:
         """What is known now."""
-        prices = {name: _price(getattr(estimates, name)) for name in KEPT}
+        prices = {name: _price(getattr(estimates, name)) for name in LEARNED}
         date = datetime.now(timezone.utc).date().isoformat()
         return cls(date, layers, estimates.exchange_s, prices)
 
@@ -70,7 +70,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             numbers += [price.fixed_s, *price.factors.values()]
             if not 0 <= price.row_s < MOST:
                 return False
-        return {*self.prices} == {*KEPT} and all(0 < number < MOST for number in numbers)
+        return {*self.prices} == {*LEARNED} and all(0 < number < MOST for number in numbers)
 
 
 def record_path(device: str, kind: Mapping[str, object]) -> Path:

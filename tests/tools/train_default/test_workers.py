@@ -7,19 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.tools.train_default.small_model import SMALL  # noqa: E402
 from tools.train_default import workers as working  # noqa: E402
 from tools.train_default.model import TernaryLM  # noqa: E402
-from tools.train_default.recipe import ModelConfig  # noqa: E402
-
-SMALL = ModelConfig(
-    vocab_size=40,
-    hidden_size=32,
-    intermediate_size=48,
-    num_layers=1,
-    num_heads=2,
-    num_kv_heads=1,
-    max_positions=16,
-)
 
 
 def test_a_process_that_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

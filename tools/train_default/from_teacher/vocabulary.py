@@ -89,12 +89,12 @@ def cut(source: str, texts: Iterable[str], size: int) -> tuple[str, list[list[in
     tokenizer = Tokenizer.from_str(source)
     counts = uses(tokenizer, merges, texts)
     most = sorted(range(len(merges)), key=lambda rank: (-counts[merges[rank]], rank))[:room]
-    kept = [merges[rank] for rank in sorted(most)]
-    plain = [*alphabet, *(first + second for first, second in kept)]
+    chosen = [merges[rank] for rank in sorted(most)]
+    plain = [*alphabet, *(first + second for first, second in chosen)]
     rows = [tokenizer.encode(ANCESTORS[each], add_special_tokens=False).ids for each in SPECIAL]
     rows += [[vocab[each]] for each in plain]
     fields["model"]["vocab"] = {name: at for at, name in enumerate((*SPECIAL, *plain))}
-    fields["model"]["merges"] = [list(pair) for pair in kept]
+    fields["model"]["merges"] = [list(pair) for pair in chosen]
     usual = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     fields["added_tokens"] = [
         {"id": at, "content": name, **usual, "special": True} for at, name in enumerate(SPECIAL)

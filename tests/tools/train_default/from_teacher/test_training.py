@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.support.bundles import GOLDEN  # noqa: E402
+from tests.tools.train_default.small_model import SMALL  # noqa: E402
 from tools.train_default.batches import PAD, load_sources  # noqa: E402
 from tools.train_default.from_teacher.finetune import (  # noqa: E402
     Finetuning,
@@ -27,18 +28,8 @@ from tools.train_default.from_teacher.student import narrowed  # noqa: E402
 from tools.train_default.from_teacher.targets import batches, write_targets  # noqa: E402
 from tools.train_default.model import TernaryLM, soft_loss  # noqa: E402
 from tools.train_default.muon import orthogonalise  # noqa: E402
-from tools.train_default.recipe import ModelConfig, Recipe  # noqa: E402
+from tools.train_default.recipe import Recipe  # noqa: E402
 from tools.train_default.train import Clock, Trainer  # noqa: E402
-
-SMALL = ModelConfig(
-    vocab_size=40,
-    hidden_size=32,
-    intermediate_size=48,
-    num_layers=2,
-    num_heads=2,
-    num_kv_heads=1,
-    max_positions=16,
-)
 
 
 @pytest.fixture
