@@ -42,6 +42,14 @@ def test_a_good_reply_is_learned_from_its_first_token_to_its_end() -> None:
     assert ids.tolist() == [7, 8, *own[:-1]]
 
 
+def test_good_replies_need_not_be_learned() -> None:
+    good = reply(list(range(100, 170)), greedy=False)
+    assert pack([good], repeat=3, context=80, learn_good=True)
+    assert not pack([good], repeat=3, context=80, learn_good=False)
+    _, targets = marked(reply([*range(100, 170), 100, 101], greedy=False), 2, learn_good=False)
+    assert targets[targets != PAD].tolist() == [PAD - 1 - 101]
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -57,6 +57,8 @@ class Recipe:
     products: str = "float32"  # in which a batch is multiplied: or "bfloat16"
     soft_weight: float = 0.0  # of what a teacher says (--targets) in the loss of a token
     own_rows: int = 0  # of the model's own replies in a step (own/)
+    own_from: float = 0.0  # share of the run after which they are read
+    own_good: bool = True  # whether good ones among them are learned like text
     own_weight: float = 1.0  # of a token of them
     unlikelihood: float = 1.0  # weight beside that of a token that is not to come
     own_replies: int = 64  # made at a time

@@ -208,7 +208,7 @@ def fit(
     signal.signal(signal.SIGTERM, lambda number, frame: ends.append(number))
     saved = last = time.time()
     while (progress := clock.progress()) < 1.0 and not ends:
-        if trainer.own is not None and trainer.own.is_due(trainer.step):
+        if trainer.own is not None and trainer.own.is_due(trainer.step, progress):
             log(trainer, **trainer.own.refill(trainer.step))
         factor = trainer.set_rates(progress)
         losses.append(trainer.train_step(workers, progress))

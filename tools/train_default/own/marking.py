@@ -2,9 +2,9 @@
 
 In a reply of the model's own, every token that completes words said before (`repeat` tokens in a
 row) is to become unlikely: the loss is -log(1 - p) (Welleck et al. 2019, "Neural text generation
-with unlikelihood training"). A drawn reply that names its subject early, ends, and says nothing
-twice is learned like any text (rejection sampling). No request names a subject that `following.py`
-counts with.
+with unlikelihood training"). Where it is asked for, a drawn reply that names its subject early,
+ends, and says nothing twice is learned like any text (rejection sampling). No request names a
+subject that `following.py` counts with.
 """
 
 from __future__ import annotations
@@ -65,20 +65,26 @@ def repeats(ids: Sequence[int], size: int) -> Array:
     return marks
 
 
-def marked(reply: Reply, repeat: int) -> tuple[Array, Array]:
-    """Ids and targets of a reply; a target `PAD - 1 - token` says what is not to come."""
+def marked(reply: Reply, repeat: int, learn_good: bool = True) -> tuple[Array, Array]:
+    """Ids and targets of a reply; a target `PAD - 1 - token` says what is not to come.
+
+    Of a good reply every token is a target, if `learn_good`.
+    """
     own = np.array(reply.ids, np.int64)
     unwanted = np.where(repeats(reply.ids, repeat), PAD - 1 - own, PAD)
     ids = np.concatenate([np.array(reply.prompt, np.int64), own])
-    targets = np.concatenate([np.full(len(reply.prompt), PAD), own if reply.is_good else unwanted])
+    learned = own if learn_good and reply.is_good else unwanted
+    targets = np.concatenate([np.full(len(reply.prompt), PAD), learned])
     return ids[:-1], targets[1:]
 
 
-def pack(replies: Iterable[Reply], repeat: int, context: int) -> list[tuple[Array, Array]]:
+def pack(
+    replies: Iterable[Reply], repeat: int, context: int, learn_good: bool = True
+) -> list[tuple[Array, Array]]:
     """Rows [context] of as many replies as fit, without those in which nothing is marked."""
     rows: list[tuple[Array, Array]] = []
     at = context
-    for ids, targets in (marked(reply, repeat) for reply in replies):
+    for ids, targets in (marked(reply, repeat, learn_good) for reply in replies):
         if (targets == PAD).all():
             continue
         if at + len(ids) > context:

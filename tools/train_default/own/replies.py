@@ -55,8 +55,8 @@ class OwnReplies:
         self.rows: list[Batch] = []
         self.at, self.due = 0, 0
 
-    def is_due(self, step: int) -> bool:
-        return step >= self.due
+    def is_due(self, step: int, progress: float) -> bool:
+        return step >= self.due and progress >= self.recipe.own_from
 
     def answer(self, count: int) -> list[Reply]:
         """Up to `count` replies to different requests of one length, half of them greedy."""
@@ -82,7 +82,7 @@ class OwnReplies:
     def refill(self, step: int) -> dict[str, float]:
         """Answers anew, by the weights of a step; returns `marking.shares` of the replies."""
         replies = self.answer(self.recipe.own_replies)
-        self.rows = pack(replies, self.recipe.repeat, self.context)
+        self.rows = pack(replies, self.recipe.repeat, self.context, self.recipe.own_good)
         self.at, self.due = 0, step + self.recipe.own_steps
         return shares(replies)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 torch = pytest.importorskip("torch")
 
@@ -26,8 +28,14 @@ from tools.train_default.from_teacher.llama import Llama, load_llama, save_llama
 from tools.train_default.from_teacher.soft import SoftTargets, files  # noqa: E402
 from tools.train_default.from_teacher.student import narrowed  # noqa: E402
 from tools.train_default.from_teacher.targets import batches, write_targets  # noqa: E402
-from tools.train_default.model import TernaryLM, soft_loss  # noqa: E402
+from tools.train_default.model import (  # noqa: E402
+    TernaryLM,
+    cached_attention,
+    causal_attention,
+    soft_loss,
+)
 from tools.train_default.muon import orthogonalise  # noqa: E402
+from tools.train_default.own.replies import OwnReplies  # noqa: E402
 from tools.train_default.recipe import Recipe  # noqa: E402
 from tools.train_default.train import Clock, Trainer  # noqa: E402
 
@@ -234,3 +242,30 @@ def test_a_narrowed_table_keeps_which_words_are_alike() -> None:
     torch.testing.assert_close(own, gram, rtol=1e-3, atol=1e-3)
     with pytest.raises(ValueError, match="32 dimensions, and 33"):
         narrowed(table, 33)
+
+
+@pytest.mark.parametrize("tokens", [1, 128, 300])
+def test_attention_in_training_is_that_of_torch(tokens: int) -> None:
+    torch.manual_seed(tokens)
+    q, k, v = (torch.randn(2, heads, tokens, 8, requires_grad=True) for heads in (6, 2, 2))
+    change = torch.randn(2, 6, tokens, 8)
+    results = []
+    for attention in (causal_attention, cached_attention):
+        out = attention(q, k, v)
+        results.append((out, *torch.autograd.grad(out, (q, k, v), change)))
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, atol=2e-5, rtol=1e-4)
+
+
+def test_replies_of_its_own_are_made_late_and_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipe = Recipe(own_rows=1, own_from=0.8, own_steps=50, model=SMALL)
+    store = OwnReplies(TernaryLM(SMALL), Tokenizer(WordLevel()), recipe)
+    monkeypatch.setattr(OwnReplies, "answer", lambda store, count: [])
+    monkeypatch.setattr("tools.train_default.own.replies.shares", lambda replies: {})
+    assert not store.is_due(9, 0.79)
+    assert store.is_due(9, 0.8)
+    store.refill(9)
+    assert not store.is_due(58, 0.9)
+    assert store.is_due(59, 0.9)
