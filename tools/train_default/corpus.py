@@ -1,7 +1,7 @@
 """Clean the sources, make the chats, and turn all into token files.
 
     python -m tools.train_default.corpus text --corpora shared/data/corpora \\
-        --teacher teacher.txt --out text/
+        [--teacher teacher.txt] --out text/
     python -m tools.train_default.corpus tokens --text text/ \\
         --tokenizer tokenizer/tokenizer.json --out tokens/
 
@@ -59,18 +59,19 @@ def write_texts(path: Path, texts: Iterable[str], append: bool = False) -> None:
             out.write(json.dumps(text) + "\n")
 
 
-def make_texts(corpora: Path, teacher: Path, out: Path, seed: int, rounds: int) -> None:
+def make_texts(corpora: Path, teacher: Path | None, out: Path, seed: int, rounds: int) -> None:
     """One file a source; `chat` is built on real and teacher stories, `fine` on real and own.
 
-    `asked` has real ones only, as they are.
+    `asked` has real ones only, as they are. Without text of a teacher there is no `teacher`.
     """
     out.mkdir(parents=True, exist_ok=True)
     real = read_stories(corpora / "tinystories" / "train.txt")
-    sampled = read_stories(teacher)
+    sampled = read_stories(teacher) if teacher else []
     short = [story for story in real if len(story) < 1500]
     extra = [story for story in sampled if len(story) < 1000]
     write_texts(out / "real.jsonl", real)
-    write_texts(out / "teacher.jsonl", sampled)
+    if sampled:
+        write_texts(out / "teacher.jsonl", sampled)
     write_texts(out / "books.jsonl", read_passages(corpora / "stories"))
     half = len(short) // 2
     for n in range(rounds):
@@ -114,7 +115,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     text = commands.add_parser("text")
     text.add_argument("--corpora", type=Path, required=True)
-    text.add_argument("--teacher", type=Path, required=True)
+    text.add_argument("--teacher", type=Path, help="stories that teacher.py sampled")
     text.add_argument("--out", type=Path, required=True)
     text.add_argument("--seed", type=int, default=1)
     text.add_argument("--rounds", type=int, default=3, help="chats made of every real story")

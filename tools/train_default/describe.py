@@ -30,13 +30,18 @@ SOURCES = (
     (
         "TinyStories (excerpts), roneneldan/TinyStories",
         "CDLA-Sharing-1.0",
-        "real, chat, fine, follow, brief",
+        "real, chat, fine, follow, brief, asked",
     ),
     ("stories260K, karpathy/llama2.c, sampled as a teacher", "MIT", "teacher, chat"),
     ("storybooks: global-asp/asp-source, pb-source, bookdash", "CC-BY (per book)", "books"),
     ("fables: klusai/tinyfabulist", "MIT", "books"),
-    ("this project's generator and tables", "the project's own", "chat, fine, follow, brief"),
+    (
+        "this project's generator and tables",
+        "the project's own",
+        "chat, fine, follow, brief, asked",
+    ),
 )
+TEACHER = ("SmolLM2-135M-Instruct, trained on real, asked and books", "Apache-2.0", "soft targets")
 
 
 def toml_table(name: str, values: Mapping[str, Any]) -> list[str]:
@@ -54,6 +59,16 @@ def data_sizes(text: Path, tokens: Path) -> dict[str, dict[str, int]]:
         size = sum(len(document.encode()) for document in texts)
         sizes[path.stem] = {"documents": len(texts), "bytes": size, "tokens": count}
     return sizes
+
+
+def sources(recipe: Recipe) -> list[str]:
+    """A table for each source of what the recipe's run reads."""
+    rows = [row for row in SOURCES if recipe.mix.keys() & row[2].split(", ")]
+    lines = []
+    for source, licence, used in [*rows, *([TEACHER] if recipe.soft_weight else [])]:
+        row = {"name": source, "licence": licence, "used_in": used}
+        lines += ["[[source]]", *toml_table("", row)[1:]]
+    return lines
 
 
 def model_sizes(model: TernaryLM) -> dict[str, int]:
@@ -109,18 +124,17 @@ def main() -> None:
     )
     args = parser.parse_args()
 
-    recipe = asdict(Recipe.read(args.recipe) if args.recipe else Recipe())
-    mix, model = recipe.pop("mix"), recipe.pop("model")
+    recipe = Recipe.read(args.recipe) if args.recipe else Recipe()
+    settings = asdict(recipe)
+    mix, model = settings.pop("mix"), settings.pop("model")
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     lines = ["# How the default model was made; see README.md for the commands.", ""]
-    lines += toml_table("training", {"method": "ternary from scratch (BitNet b1.58)", **recipe})
+    lines += toml_table("training", {"method": "ternary from scratch (BitNet b1.58)", **settings})
     lines += toml_table("mix", {"shares": "before and during the decay", **mix})
     lines += toml_table("model", {**model, **model_sizes(load_hf(args.hf))})
     for name, sizes in data_sizes(args.text, args.tokens).items():
         lines += toml_table(f"data.{name}", sizes)
-    for source, licence, used in SOURCES:
-        row = {"name": source, "licence": licence, "used_in": used}
-        lines += ["[[source]]", *toml_table("", row)[1:]]
+    lines += sources(recipe)
     lines += toml_table("sampling", SAMPLING)
     lines += toml_table("course", {**course(args.run), "finished": now, "notes": args.note})
     lines += toml_table("quality", quality(args.hf, args.held_out))
