@@ -20,6 +20,7 @@ from edgerun.kernels.lang.ir import (
     offset,
     prefetch_line,
     store_to,
+    variable,
 )
 from edgerun.kernels.lang.simd import Vec, broadcast, constant
 from edgerun.kernels.layouts.scale_vectors import ScalePlaces, halves_of
@@ -142,46 +143,29 @@ class _Scaling:
         self.x_sums = [builder.add(x_sum, row) for row in rows]
         greatest, middle = (1 << shape.bits) - 1, zero_point(shape.bits, shape.isa)
         self.middle = greatest if zeros == RAISED else middle
-        self.own, self.has_offsets = zeros == OWN, zeros == OFFSETS
+        self.has_offsets = zeros == OFFSETS
+        self.points = _Points(tile, vectors, self.scales, self.first) if zeros == OWN else None
         self.floats = Vec("f32", shape.lanes // 4)
-        self.late: list[tuple[Any, Any]] = []  # factors of zero points and sums, by cell
 
     def offsets(self, block: Any) -> list[Any]:
-        """What the sums of a block start from, by cell: the zero point's part, negated.
-
-        Those of zero points in memory are added at last, since sums would wait for them.
-        """
+        """What the sums of a block start from, by cell: the zero point's part, negated."""
         builder, shape = self.tile.builder, self.tile.shape
         kind = total_type(shape.lanes)
-        factors = self._zero_points(block, kind) if self.own else []
-        values, self.late = [], []
+        factors = self.points.factors(block) if self.points else []
+        values = []
         for start in self.x_sums:
             count = broadcast(builder, load_from(builder, self._at(start, block), I32), kind)
             if factors:
-                values += [constant(kind, 0)] * shape.vectors
-                self.late += [(each, count) for each in factors]
+                values += [products(builder, self.tile.dots, each, count) for each in factors]
             else:
                 values += [builder.mul(count, constant(kind, -self.middle))] * shape.vectors
         return values
-
-    def _zero_points(self, block: Any, kind: Vec) -> list[Any]:
-        """Zero points of the rows of each vector, negated."""
-        builder, shape, dots = self.tile.builder, self.tile.shape, self.tile.dots
-        number = builder.add(block, self.first)
-        vector, shift = self.vectors.zero_points(builder, number)
-        place = builder.mul(vector, integer(shape.lanes))
-        shift = broadcast(builder, builder.trunc(shift, I32), kind)
-        places = [builder.add(base, place) for base in self.scales]
-        raised = (1 << (shape.bits - 1)) - self.middle
-        words = [builder.lshr(load_from(builder, at, kind.llvm), shift) for at in places]
-        return [negated(builder, dots, each, shape.bits, raised) for each in words]
 
     def add(self, block: Any, totals: list[Any], sums: list[Any]) -> None:
         """Scales the integer sums of a block and adds them up."""
         tile, builder, kind = self.tile, self.tile.builder, self.floats.llvm
         shape = tile.shape
-        place = self.vectors.scales(builder, builder.add(block, self.first), shape.lanes)
-        places = [builder.add(base, place) for base in self.scales]
+        places = self._scale_places(block)
         if shape.form != UNPACKED:
             for at in places:
                 prefetch_line(builder, offset(builder, at, SCALES_AHEAD_BYTES))
@@ -192,14 +176,20 @@ class _Scaling:
             for v in range(shape.vectors):
                 cell = t * shape.vectors + v
                 factor = builder.fmul(rows[v], scale)
-                count = totals[cell]
-                if self.own:
-                    count = builder.add(count, products(builder, tile.dots, *self.late[cell]))
-                value = builder.sitofp(count, kind)
+                value = builder.sitofp(totals[cell], kind)
                 total = fused(builder, value, factor, builder.load(sums[cell]))
                 if offsets:
                     total = fused(builder, offsets[v], x_total, total)
                 builder.store(total, sums[cell])
+
+    def _scale_places(self, block: Any) -> list[Any]:
+        """Addresses of the scales of a block, by vector."""
+        builder, lanes = self.tile.builder, self.tile.shape.lanes
+        if self.points:
+            place = self.points.next_vector()
+        else:
+            place = self.vectors.scales(builder, builder.add(block, self.first), lanes)
+        return [builder.add(base, place) for base in self.scales]
 
     def _rows(self, places: list[Any]) -> tuple[list[Any], list[Any]]:
         """Scales of the rows of each vector, and their offsets, if blocks have any."""
@@ -219,3 +209,47 @@ class _Scaling:
 
     def _at(self, start: Any, block: Any) -> Any:
         return self.tile.builder.add(start, self.tile.builder.shl(block, integer(2)))
+
+
+class _Points:
+    """Zero points of the blocks of a tile, and the places of its scales, one block after the other.
+
+    The dwords with the zero points of some blocks are read once, stay in registers, and are shifted
+    from block to block. Reading and shifting them for each took, with two bits, 90 instructions for
+    a block of two panels and a row where 81 are enough, and 76 without zero points.
+    """
+
+    def __init__(self, tile: Tile, vectors: ScalePlaces, panels: list[Any], first: Any) -> None:
+        self.tile, self.vectors, self.panels, self.first = tile, vectors, panels, first
+        builder, lanes = tile.builder, tile.shape.lanes
+        self.kind = total_type(lanes)
+        self.place = variable(builder, builder.mul(vectors.count(builder, first), integer(lanes)))
+        # A piece of unpacked codes may begin with a block whose zero points are inside a dword.
+        vector, shift = vectors.zero_points(builder, first)
+        shift = broadcast(builder, builder.trunc(shift, I32), self.kind)
+        dwords = self._load(builder.mul(vector, integer(lanes)))
+        self.dwords = [variable(builder, builder.lshr(each, shift)) for each in dwords]
+
+    def factors(self, block: Any) -> list[Any]:
+        """Zero points of the rows of each vector, negated, as ``products`` takes them."""
+        builder, shape = self.tile.builder, self.tile.shape
+        index = builder.urem(builder.add(block, self.first), integer(self.vectors.group))
+        with builder.if_then(builder.icmp_unsigned("==", index, integer(0))):
+            for dwords, each in zip(self.dwords, self._load(self.next_vector()), strict=True):
+                builder.store(each, dwords)
+        raised = (1 << (shape.bits - 1)) - zero_point(shape.bits, shape.isa)
+        values = [builder.load(dwords) for dwords in self.dwords]
+        for dwords, each in zip(self.dwords, values, strict=True):
+            builder.store(builder.lshr(each, constant(self.kind, shape.bits)), dwords)
+        return [negated(builder, self.tile.dots, each, shape.bits, raised) for each in values]
+
+    def next_vector(self) -> Any:
+        """How far the next vector, of scales or zero points, is from a panel's first."""
+        place = self.tile.builder.load(self.place)
+        moved = self.tile.builder.add(place, integer(self.tile.shape.lanes))
+        self.tile.builder.store(moved, self.place)
+        return place
+
+    def _load(self, place: Any) -> list[Any]:
+        builder, kind = self.tile.builder, self.kind.llvm
+        return [load_from(builder, builder.add(base, place), kind) for base in self.panels]
