@@ -108,7 +108,7 @@ def _floats(dtype: str, head_dim: int, shape: Blocking, lanes: int) -> tuple[Pro
 
 
 def _int8(dtype: str, head_dim: int, shape: Blocking, lanes: int) -> tuple[Product, Product]:
-    block, tokens, vectors = shape.block, shape.tokens, shape.vectors
+    block, tokens = shape.block, shape.tokens
     score_lanes = gcd(head_dim, 2 * lanes)
 
     @njit(inline="always")
@@ -124,8 +124,24 @@ def _int8(dtype: str, head_dim: int, shape: Blocking, lanes: int) -> tuple[Produ
             score_lanes,
         )
 
+    weigh_block = weigh_int8(head_dim, shape, lanes, 0)
+
     @njit(inline="always")
     def weigh(p, values, factors, out, m, column, low, high):  # type: ignore[no-untyped-def]
+        weigh_block(p, values, factors, out, m, column, low, high, 0)
+
+    return score, weigh
+
+
+def weigh_int8(head_dim: int, shape: Blocking, lanes: int, asked: int) -> Product:
+    """``weigh`` of ``products`` for int8, with one argument more: where it asks for memory.
+
+    ``asked`` is how many bytes that is for every two tokens.
+    """
+    block, vectors = shape.block, shape.vectors
+
+    @njit(inline="always")
+    def weigh(p, values, factors, out, m, column, low, high, ahead):  # type: ignore[no-untyped-def]
         even = low // 2 * 2  # tokens come in pairs; weights of the others are zero
         weigh_codes(
             p + (m * PAGE_TOKENS + even) * 2,
@@ -134,12 +150,13 @@ def _int8(dtype: str, head_dim: int, shape: Blocking, lanes: int) -> tuple[Produ
             (high - even + 1) // 2,
             factors + m * 4,
             out + (m * head_dim + column) * 4,
-            0,
+            ahead,
             block,
             vectors,
             head_dim,
             lanes,
-            0,
+            asked,
         )
 
-    return score, weigh
+    product: Product = weigh
+    return product

@@ -25,9 +25,8 @@ from edgerun.kernels.attention.int8_tiles import (
     round_rows,
     score_turned,
     swap_middle,
-    weigh_codes,
 )
-from edgerun.kernels.attention.pages import Blocking, Product, blocking, products
+from edgerun.kernels.attention.pages import Blocking, Product, blocking, products, weigh_int8
 from edgerun.kernels.attention.parts import (
     ARGUMENTS,
     clear,
@@ -257,37 +256,24 @@ def _turned(head_dim: int, shape: Blocking, reading: _Reading) -> Product:
 
 
 def _weigh_int8(head_dim: int, shape: Blocking, lanes: int, reading: _Reading) -> Product:
-    block, padded, vectors = shape.block, shape.padded, shape.vectors
-    columns, skipped = vectors * lanes, padded * PAGE_TOKENS * 2
+    block, padded = shape.block, shape.padded
+    columns, skipped = shape.vectors * lanes, padded * PAGE_TOKENS * 2
     share = PAGE_TOKENS * columns * block // padded  # of the bytes of a page
     asked = share * reading.weighed // (PAGE_TOKENS * head_dim) * 2 // PAGE_TOKENS
     at_once = 0 if reading.turned else share
     asked = asked if reading.turned else 0
     behind = PAGE_TOKENS * head_dim - reading.weighed  # asked for before
+    weigh_block = weigh_int8(head_dim, shape, lanes, asked)
 
     @njit(inline="always")
     def weigh(p, codes, values, ahead, out, low, high):  # type: ignore[no-untyped-def]
         factors = codes + skipped
         round_rows(p, codes, factors, padded, PAGE_TOKENS, lanes)
-        even = low // 2 * 2  # tokens come in pairs; weights of the others are zero
         ahead += behind
         for column in range(0, head_dim, columns):
             for m in range(0, padded, block):
                 _fetch(ahead, at_once)
-                weigh_codes(
-                    codes + (m * PAGE_TOKENS + even) * 2,
-                    PAGE_TOKENS,
-                    values + even * head_dim + column,
-                    (high - even + 1) // 2,
-                    factors + m * 4,
-                    out + (m * head_dim + column) * 4,
-                    ahead,
-                    block,
-                    vectors,
-                    head_dim,
-                    lanes,
-                    asked,
-                )
+                weigh_block(codes, values, factors, out, m, column, low, high, ahead)
                 ahead += at_once + asked * PAGE_TOKENS // 2
 
     product: Product = weigh
