@@ -166,6 +166,7 @@ def _cores() -> dict[str, Any]:
 
 def _profile() -> dict[str, Any]:
     """What was measured of this machine; figures that were not are None or left out."""
+    from edgerun.cli.screen.row_times import row_paths
     from edgerun.machine.profile import absence, machine_profile, path
 
     profile = machine_profile()
@@ -184,6 +185,7 @@ def _profile() -> dict[str, Any]:
             name: {str(rows): path for rows, path in by_rows.items()}
             for name, by_rows in profile.paths.items()
         },
+        "row_paths": row_paths(profile),
         "fork_join_us": {
             str(count): round(seconds * 1e6, 3) for count, seconds in profile.fork_join_s.items()
         },
@@ -241,6 +243,7 @@ def _tops(rates: Mapping[str, Mapping[int, float]]) -> dict[str, dict[str, float
 
 
 def _print(findings: dict[str, Any]) -> None:
+    from edgerun.cli.screen.row_times import row_path_rows
     from edgerun.cli.screen.tables import print_pairs, print_rows
 
     for title, part in findings.items():
@@ -248,6 +251,7 @@ def _print(findings: dict[str, Any]) -> None:
             print("profile")
             print_rows(_profile_rows(part))
             print_rows(_kernel_rows(part))
+            print_rows(row_path_rows(part["row_paths"]))
             print_rows(_device_rows(part))
         elif title == "disks":
             print_rows(_disk_rows(part))

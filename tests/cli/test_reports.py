@@ -16,6 +16,7 @@ from edgerun.cli.screen.report import report_lines
 from edgerun.cli.screen.tables import aligned, print_pairs, print_rows, size
 from edgerun.machine.disk import DiskProfile
 from edgerun.machine.profile import MachineProfile
+from edgerun.machine.row_times import RowTimes
 from edgerun.plan.calibration import processor as calibration
 from edgerun.plan.workload import Workload
 from tests.cli.conftest import Run
@@ -238,6 +239,10 @@ def test_doctor_refuses_a_folder_before_it_announces_anything(run: Run) -> None:
     ]
 
 
+def row_times(**blocks: dict[int, float]) -> RowTimes:
+    return RowTimes({1: 0.25e-6, 4: 1e-6, 16: 4e-6}, blocks)
+
+
 def test_doctor_shows_a_calibrated_machine(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -252,6 +257,12 @@ def test_doctor_shows_a_calibrated_machine(
         fork_join_s={2: 3e-7},
         contended=0.61,
         threads=2,
+        row_times={
+            "avx2": {
+                "int8_row/int4": row_times(gemm={16: 3e-6, 128: 24e-6}),
+                "int8_row/int8": row_times(gemm={16: 5e-6, 128: 40e-6}),
+            }
+        },
     )
     calls: list[int] = []
 
@@ -273,6 +284,12 @@ def test_doctor_shows_a_calibrated_machine(
     assert found["kernel_tops"] == {"int8_row/ternary": {"1": 0.1, "128": 0.2}}
     assert found["kernel_paths"] == {"int8_row/ternary": {"1": "multiply", "128": "lookup"}}
     assert found["int8_peak_tops"] == {"multiply": {"2": 0.3}}
+    in_turns = {"1": 0.25, "4": 1.0, "16": 4.0}
+    assert found["row_paths"]["avx2"]["int8_row/int8"] == {
+        "blocks_by": None,
+        "from_rows": None,
+        "us_by_rows": {"in turns": in_turns, "gemm": {"16": 5.0, "128": 40.0}},
+    }
     assert (found["complete"], found["contended"]) == (True, 0.61)
     assert json.loads(result.out)["disks"]["ext4 on /dev/a, at /"] == {
         "measured": "2026-01-02",
@@ -284,6 +301,8 @@ def test_doctor_shows_a_calibrated_machine(
     shown = run("doctor", "--all").out
     for words in (
         "0.61 of the idle speed",
+        "avx2\tint8_row/int4\tin turns 1: 0.25, 4: 1.0, 16: 4.0; gemm 16: 3.0, 128: 24.0\tgemm",
+        "gemm 16: 5.0, 128: 40.0\tturns, always",
         "peak by multiply",
         "0.300 TOPS",
         "memory read with 2 threads",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,12 @@ from edgerun.env import read_settings
 from edgerun.machine import profile
 from edgerun.machine.devices import Call, DeviceProfile
 from edgerun.machine.profile import MachineProfile
+from edgerun.machine.row_times import VERSION, RowTimes
 from tests.support.fakes import Meter
+
+
+def row_times(four: float) -> RowTimes:
+    return RowTimes({1: 1e-6, 4: four, 16: 16e-6}, {"gemm": {16: 20e-6, 128: 99e-6}})
 
 
 @pytest.fixture
@@ -69,6 +75,12 @@ def test_damaged_file_is_measured_again(
         {"threads": 0},
         {"devices": {"a, 1": DeviceProfile({"float/int4": (Call(0, 1, 1.0),)})}},
         {"devices": {"a, 1": DeviceProfile({"float/int4": (Call(1, 1, 0.0),)})}},
+        {"row_times": {"avx2": {"int8_row/int4": row_times(0.0)}}},
+        {"row_times": {"avx2": {"int8_row/int4": row_times(-1e-6)}}},
+        {"row_times": {"avx2": {"int8_row/int4": row_times(float("nan"))}}},
+        {"row_times": {"avx2": {"int8_row/int4": row_times(float("inf"))}}},
+        {"row_times": {"avx2": {"int8_row/int4": row_times(1e300)}}},
+        {"row_times": {"avx2": {"int8_row/int4": row_times(1e-300)}}},
     ],
     ids=str,
 )
@@ -113,6 +125,48 @@ def test_a_full_disk_is_no_error_and_gets_no_fuller(
     monkeypatch.setattr(profile.os, "replace", full)
     assert profile.machine_bandwidth(1) == 5.0
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda times: times["turns"].pop("4"),
+        lambda times: times["blocks"]["gemm"].pop("16"),
+        lambda times: times.pop("turns"),
+        lambda times: times.update(turns=[1e-6, 4e-6, 16e-6]),
+        lambda times: times["turns"].update({"0": 1e-6}),
+        lambda times: times["turns"].update({"4": "fast"}),
+    ],
+)
+def test_times_of_rows_that_are_not_whole_are_not_planned_with_and_this_is_said(
+    folder: Path, spoil: Callable[[dict[str, Any]], object]
+) -> None:
+    known = profile.write_profile(replace(FULL, row_times={"avx2": {"a/b": row_times(1e-6)}}))
+    assert profile.read_profile() == known
+    path = folder / profile.FILE
+    content = json.loads(path.read_text())
+    (stored,) = content["profiles"].values()
+    spoil(stored["row_times"]["avx2"]["a/b"])
+    path.write_text(json.dumps(content))
+    assert profile.read_profile() == MachineProfile()
+    assert "is damaged" in profile.absence()
+
+
+def test_a_file_from_before_rows_were_timed_goes_on_being_read(folder: Path) -> None:
+    known = profile.write_profile(FULL)
+    path = folder / profile.FILE
+    content = json.loads(path.read_text())
+    for stored in content["profiles"].values():
+        assert stored.pop("row_times") == {}
+    path.write_text(json.dumps(content))
+    assert profile.read_profile() == known
+    assert not profile.absence()
+
+
+def test_times_of_rows_of_a_later_version_are_read_and_left_alone(folder: Path) -> None:
+    later = {"avx2": {"a/b": RowTimes({}, {}, version=VERSION + 1)}}
+    known = profile.write_profile(replace(FULL, row_times=later))
+    assert profile.read_profile() == known
 
 
 FULL = MachineProfile(

@@ -20,7 +20,7 @@ from unittest import mock
 
 from llvmlite import binding
 
-from edgerun.backends.cpu.emit.gemm import gemm_tokens
+from edgerun.backends.cpu.row_paths import GEMM, block_tokens
 from edgerun.kernels.jit.catalogue import kernels
 from edgerun.kernels.jit.compiler import compile_module
 from edgerun.kernels.jit.target import target_machine
@@ -118,7 +118,7 @@ def main() -> None:
         isa = isa_of(name)
         common: dict[str, int | str] = {"lanes": isa.vector_bytes, "isa": name}
         for form, (ending, params) in KERNELS.items():
-            constants = {**common, **params, "tokens": gemm_tokens(isa)}
+            constants = {**common, **params, "tokens": block_tokens(isa, GEMM)}
             single = assembly_of(f"linear_{ending}", {**common, **params}, TARGETS[name])
             many = assembly_of(f"gemm_{ending}", constants, TARGETS[name])
             print(f"| `{name}` | {form} | {max(costs(single)):.3f} | {min(costs(many)):.3f} |")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from edgerun.backends.cpu.binder import Binder
     from edgerun.backends.cpu.emit.emitter import Emitter
     from edgerun.backends.cpu.experts.weights import ExpertStore
+    from edgerun.machine.row_times import BlockPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class CpuOptions:
         experts: memory for those that do not all fit; None if they do.
         fast_prefill: whether prompts may be multiplied by weights that are regrouped.
         fast_attention: whether prompts may be attended to in bfloat16.
+        row_paths: what multiplies blocks of rows, by kernel family; None for what this machine's
+            measurements say.
     """
 
     threads: int
@@ -47,6 +50,7 @@ class CpuOptions:
     experts: ExpertMemory | None = None
     fast_prefill: bool = False
     fast_attention: bool = False
+    row_paths: Mapping[str, BlockPath] | None = None
 
     def profile(self) -> MachineProfile:
         """What is known of the machine, measured or not."""
@@ -65,7 +69,10 @@ class CpuBackend(Backend):
         self.configure({})
 
     def configure(self, given: Mapping[str, Any]) -> None:
-        """Takes threads, packing, another machine, memory of experts, how prompts multiply."""
+        """Takes threads, packing, another machine, memory of experts, how prompts multiply.
+
+        Calibration and benches choose ``row_paths`` besides, ``BlockPath`` by kernel family.
+        """
         self._options = CpuOptions(
             given.get("threads") or worker_threads(None),
             given.get("pack") == "trits",
@@ -73,6 +80,7 @@ class CpuBackend(Backend):
             given.get("experts"),
             given.get("prefill") == "fast",
             given.get("attention") == "fast",
+            given.get("row_paths"),
         )
 
     def probe(self) -> Support:
@@ -248,6 +256,15 @@ class _Shared:
         self.experts = experts or ExpertStore(self.isa, options.experts)
         self.team, self.strips = ThreadTeam(options.threads), StripMemory(options.threads)
         self.page_tiles = PageTiles()
+        self._row_paths = options.row_paths
+
+    def row_paths(self, shape: Shape) -> Mapping[str, BlockPath]:
+        """What multiplies blocks of rows, by family, as measured; one row needs no looking up."""
+        if self._row_paths is None and shape.phase is not Phase.DECODE:
+            from edgerun.backends.cpu.row_paths import measured_paths
+
+            self._row_paths = measured_paths(self.isa, machine_profile())
+        return self._row_paths or {}
 
 
 def basis(profile: MachineProfile, threads: int) -> str:
@@ -274,14 +291,18 @@ def _bind(
 
     weights, experts, isa, threads = shared.weights, shared.experts, shared.isa, shared.threads
     emitters = {**EMITTERS, **others}
-    is_tiled = shape.phase is Phase.PREFILL and AMX in paths_of(isa)
+    row_paths = shared.row_paths(shape)
+    is_tiled = AMX in paths_of(isa) and (
+        shape.phase is Phase.PREFILL
+        or any(path.name == AMX and path.least <= shape.rows for path in row_paths.values())
+    )
     areas = shared.strips.for_graph(segment) if is_tiled else None
     regrouped = frozenset[str]()
     if shared.regroups and shape.phase is Phase.PREFILL:
         regrouped = frozenset(node.outputs[0] for node in faster_layers(segment))
     attends_fast = shared.fast_attention and shape.phase is Phase.PREFILL
     machine = isa, threads, emitters, areas, regrouped, attends_fast, shared.page_tiles
-    binder = Binder(segment, shape, options, weights, experts, *machine)
+    binder = Binder(segment, shape, options, weights, experts, *machine, row_paths=row_paths)
     for name, value in input_shapes(segment).items():
         binder.new(name, value.width, LOGIT_ROWS if value.selected else ROWS, value.dtype)
     for index, node in enumerate(segment.nodes):

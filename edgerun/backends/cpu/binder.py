@@ -23,6 +23,7 @@ from edgerun.kernels.jit.service import compiled
 from edgerun.kernels.lang.isa import Isa
 from edgerun.kernels.run.instructions import Code, Instruction, instruction
 from edgerun.kernels.run.program import FRAME_WORDS
+from edgerun.machine.row_times import BlockPath
 
 # Words of the frame; attention counts its units in those from ATTENTION on.
 ONE, ROWS, LOGIT_ROWS, ANY_LOGITS, ATTENTION = range(5)
@@ -81,6 +82,7 @@ class Binder:
         regrouped: outputs of linear layers whose weights are to be regrouped (``regroup.py``).
         attends_fast: whether attention may be in bfloat16.
         page_tiles: memory for keys and values that are multiplied in bfloat16.
+        row_paths: what multiplies blocks of rows, by family, where that was measured.
         shared: memory that nodes use one after the other, by a name of their choice.
         columns: which value a shared buffer holds the columns of.
         before_run: called before each run, when the batch lies in its buffers.
@@ -103,6 +105,7 @@ class Binder:
     regrouped: frozenset[str] = frozenset()
     attends_fast: bool = False
     page_tiles: PageTiles | None = None
+    row_paths: Mapping[str, BlockPath] = field(default_factory=dict)
     instructions: list[Instruction] = field(default_factory=list)
     patches: list[Patch] = field(default_factory=list)
     before_run: list[Callable[[], None]] = field(default_factory=list)

@@ -6,7 +6,7 @@ stay in tile registers for all of K (``amx_tiles.py``). Operands lie in tile ord
 (``layouts/tile_order.py``): every tile is read in one piece, rows are filled up to tiles, and the
 registers are set up once a chunk. Outputs that no cache would hold go past them.
 
-These kernels take all rows of a batch, unless it is too small (``lookup_rows`` of ``turns.py``).
+These kernels take all rows of a batch, unless it is too small (``rows_in_blocks`` of ``turns.py``).
 
 Bounds: those of ``gemm.py``, and the same bits. Sums of ``amx_row`` are exact; those of
 ``amx_block`` are exact in each block, scaled and added up in order.
@@ -43,7 +43,7 @@ from edgerun.kernels.linear.amx_tiles import (
 from edgerun.kernels.linear.gated import UP, UP_BLOCK_SCALES, UP_ROW_SCALES
 from edgerun.kernels.linear.outputs import block_values, gated_store, linear_store, row_values
 from edgerun.kernels.linear.rows import BLOCK_SCALES, CODES, OUTPUTS, ROW_SCALES
-from edgerun.kernels.linear.turns import ALONE, GATE_AND_UP, Sides, lookup_rows
+from edgerun.kernels.linear.turns import ALONE, GATE_AND_UP, Sides, rows_in_blocks
 from edgerun.kernels.pointwise.elementwise import gated
 from edgerun.kernels.pointwise.pack import packing, turn_blocks
 
@@ -52,7 +52,7 @@ STACK_BYTES = 8 << 20  # from one thread's stack to the next, as a rule
 # Rows in tile order are filled up, and their scales are turned.
 _ROWS = "rows + packed * (-(-rows // 32) * 32 - rows)"
 _X = f"x:i8[{_ROWS}, tiles, 32 // bits; x_stride] x_stride"
-_AREAS = "areas:u8[slots, area_bytes] area_bytes taken:i64[slots, 8] slots strip"
+_AREAS = "areas:u8[slots, area_bytes] area_bytes taken:i64[slots, 8] slots strip least"
 ROW = f"{OUTPUTS} {CODES} {ROW_SCALES} x_scale:f32[rows] x_sum:i32[rows] {_X} {_AREAS}"
 BLOCK = (
     f"{OUTPUTS} {CODES} {BLOCK_SCALES} x_scale:f32[{_ROWS}, blocks] x_sum:i32[{_ROWS}, blocks]"
@@ -67,7 +67,7 @@ class Operands:
     Attributes:
         depth: of K in a tile.
         sides: matrices.
-        tokens: of ``lookup_rows``.
+        tokens: of ``rows_in_blocks``.
         isa: instruction set, or its model.
         unpack: the function that brings two panels into tile order.
         activations: the function that says where up to 32 rows lie in that order, their scales and
@@ -127,7 +127,7 @@ def _kernel(operands: Operands, bits: int, store_of: Callable[[Any], Any]) -> Bo
                     keep(a, row, count, panel, 1, last - 1 - panel, sums)
 
     def body(a: Arguments, chunk: int) -> None:
-        rows = lookup_rows(word(a.rows, 0), tokens)
+        rows = rows_in_blocks(word(a.rows, 0), tokens, a.least)
         if rows != 0:
             begin = chunk * a.step
             end, slot = min(a.panels, begin + a.step), _take(a.taken, a.slots)

@@ -5,7 +5,8 @@ which is right for a few of them and costs up to a third of the speed in prefill
 takes its weight rows a few vectors at a time and K in pieces, unpacks a piece once to one byte a
 code, in the first cache, and multiplies it by all batch rows. Batch rows are taken in blocks of
 ``tokens``; what is left, if less than half a block, is for the linear kernels, which leave out
-the others (their argument ``lookup``). Arguments and layouts are those of ``rows.py``.
+the others, and so are batches of fewer than ``least`` rows. Other arguments and layouts are those
+of ``rows.py``.
 
 Bounds: ``gemm_row`` is exact up to its scaling. ``gemm_block`` has exact sums of blocks, scaled and
 added up in order; the float32 accumulation over B blocks adds at most B * 2**-24 of the sum of
@@ -40,7 +41,7 @@ from edgerun.kernels.linear.tiles import (
     parts,
     zero_point,
 )
-from edgerun.kernels.linear.turns import ALONE, Sides, lookup_rows
+from edgerun.kernels.linear.turns import ALONE, Sides, rows_in_blocks
 
 VECTORS = 2  # of weight rows in a tile
 MOST_ROWS = 256  # batch rows that share an unpacked piece
@@ -161,7 +162,7 @@ def driver(tiles: Tiles, multiply: Any, store_rows: Any) -> Body:
     steps_a_tile = 8 // bits
 
     def body(a: Arguments, chunk: int) -> None:
-        rows = lookup_rows(word(a.rows, 0), tokens)
+        rows = rows_in_blocks(word(a.rows, 0), tokens, a.least)
         all_steps, first = a.tiles * steps_a_tile, chunk * a.step
         end = min(a.panels, first + a.step)
         codes, sums = scratch(PIECE_BYTES), scratch(slab_bytes)
@@ -285,14 +286,14 @@ def block_tiles(
     return driver(tiles, multiply, store_rows)
 
 
-@kernel("gemm_row", ROW)
+@kernel("gemm_row", f"{ROW} least")
 def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
     """One scale a weight row and one an activation row, as ``linear_row``."""
     store_rows = linear_store(row_values(zero_point(bits, isa)), lanes, VECTORS)
     return row_tiles(bits, lanes, tokens, isa, ALONE, store_rows)
 
 
-@kernel("gemm_block", BLOCK)
+@kernel("gemm_block", f"{BLOCK} least")
 def gemm_block(
     bits: int, lanes: int, block: int, tokens: int, isa: str, zeros: int, halves: int
 ) -> Body:

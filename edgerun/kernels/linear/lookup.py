@@ -50,7 +50,7 @@ from edgerun.kernels.linear.lookup_tiles import (
 )
 from edgerun.kernels.linear.outputs import finish
 from edgerun.kernels.linear.rows import CODES, OUTPUTS, ROW_SCALES
-from edgerun.kernels.linear.turns import lookup_rows
+from edgerun.kernels.linear.turns import rows_in_blocks
 
 SAFE = 2**15 - 1 - 32 * 128  # magnitudes that one more pass cannot carry beyond int16
 EIGHT = 8
@@ -71,7 +71,8 @@ def _entries(codes):  # type: ignore[no-untyped-def]
 
 @kernel(
     "lookup_entries",
-    "codes:u8[panels, tiles, lanes] entries:u8[panels, tiles, lanes] panels tiles step rows:i64[1]",
+    "codes:u8[panels, tiles, lanes] entries:u8[panels, tiles, lanes] panels tiles step rows:i64[1]"
+    " least",
 )
 def lookup_entries(lanes: int, tokens: int) -> Body:
     """Weight bytes ``[panels, tiles, lanes]`` to uint8 ``entries[passes, rows, 8]``.
@@ -81,7 +82,7 @@ def lookup_entries(lanes: int, tokens: int) -> Body:
     """
 
     def body(a: Arguments, chunk: int) -> None:
-        if lookup_rows(word(a.rows, 0), tokens) == 0:
+        if rows_in_blocks(word(a.rows, 0), tokens, a.least) == 0:
             return
         panels, tiles, row_bytes = a.panels, a.tiles, a.tiles * lanes
         panel_bytes = lanes // 4 * BYTES
@@ -100,7 +101,7 @@ def lookup_entries(lanes: int, tokens: int) -> Body:
     return body
 
 
-@kernel("lookup_columns", f"rows:i64[1] x:i8[rows, padded_k; x_stride] x_stride {COLUMNS}")
+@kernel("lookup_columns", f"rows:i64[1] x:i8[rows, padded_k; x_stride] x_stride {COLUMNS} least")
 def lookup_columns(tokens: int) -> Body:
     """int8 ``x[rows, x_stride]`` to int16 ``columns[blocks, padded_k, tokens]``.
 
@@ -110,7 +111,7 @@ def lookup_columns(tokens: int) -> Body:
     def body(a: Arguments, chunk: int) -> None:
         rows, stride, padded_k = word(a.rows, 0), a.x_stride, a.padded_k
         first = chunk * LANES
-        if first >= lookup_rows(rows, tokens):
+        if first >= rows_in_blocks(rows, tokens, a.least):
             return
         source = a.x + first * stride
         target = a.columns + (first // tokens * tokens * padded_k + first % tokens) * 2
@@ -190,10 +191,10 @@ def _share(panels, coarse, fine, early, chunk):  # type: ignore[no-untyped-def]
 
 @kernel(
     "lookup_row",
-    f"{OUTPUTS} {CODES} {ROW_SCALES} {COLUMNS} x_scale:f32[rows] coarse_step late_blocks",
+    f"{OUTPUTS} {CODES} {ROW_SCALES} {COLUMNS} x_scale:f32[rows] coarse_step late_blocks least",
 )
 def lookup_row(lanes: int, tokens: int, cells: int) -> Body:
-    """``linear_row`` for ternary weights and the first ``lookup_rows`` rows of a batch.
+    """``linear_row`` for ternary weights and the first ``rows_in_blocks`` rows of a batch.
 
     ``codes`` are the entries of ``lookup_entries``, ``columns`` come from ``lookup_columns``;
     a chunk is a range of weight rows for one block. Ranges are long, ``coarse_step`` panels, so
@@ -205,7 +206,7 @@ def lookup_row(lanes: int, tokens: int, cells: int) -> Body:
 
     def body(a: Arguments, chunk: int) -> None:
         rows, panels = word(a.rows, 0), a.panels
-        looked_up = lookup_rows(rows, tokens)
+        looked_up = rows_in_blocks(rows, tokens, a.least)
         early = max(0, (looked_up + tokens - 1) // tokens - a.late_blocks)
         block, begin, end = _share(panels, a.coarse_step, a.step, early, chunk)
         row, first, count = block * tokens, begin * panel_rows, (end - begin) * panel_rows

@@ -38,6 +38,8 @@ VECTORS_WITH_ZEROS = "blocks + zeros * (2 - zeros) * -(-blocks * bits // 32)"
 SCALE_VECTORS = f"{VECTORS_WITH_ZEROS} - halves * (blocks // 2)"
 BLOCK_SCALES = f"scales:f32[panels, lanes // 4, {SCALE_VECTORS}]"
 ROW_OUTPUTS = f"{OUTPUTS} {CODES} {ROW_SCALES} x_scale:f32[rows] x_sum:i32[rows]"
+# Which rows of a batch other kernels do, see ``rows_in_blocks``.
+IN_BLOCKS = "tokens least"
 DENSE_ROWS = 4
 X = "x:i8[rows, tiles, 32 // bits; x_stride] x_stride"
 ROW = f"{ROW_OUTPUTS} {X}"
@@ -53,20 +55,20 @@ def row_turns(bits: int, form: str, lanes: int, isa: str) -> Body:
     return in_turns(product, lambda vectors: linear_store(values, lanes, vectors))
 
 
-@kernel("linear_row", ROW + " lookup")
+@kernel("linear_row", f"{ROW} {IN_BLOCKS}")
 def linear_row(bits: int, lanes: int, isa: str) -> Body:
     """One scale a weight row and one an activation row: int32 over the whole of K.
 
     ``x`` is int8 ``[rows, x_stride]``, zero from K to the padded K; ``x_scale`` float32
     ``[rows]``; ``x_sum`` int32 ``[rows]``, the sum of the row's codes. The first rows are left
-    out if other kernels do them: ``lookup`` is their number of tokens a block, or 0.
+    out if other kernels do them: in blocks of ``tokens``, 0 for none, from ``least`` rows on.
     """
     return row_turns(bits, PACKED, lanes, isa)
 
 
 @kernel(
     "linear_trits",
-    f"{ROW_OUTPUTS} x:i8[rows, tiles, {DIGITS * K_STEP}; x_stride] x_stride lookup",
+    f"{ROW_OUTPUTS} x:i8[rows, tiles, {DIGITS * K_STEP}; x_stride] x_stride {IN_BLOCKS}",
 )
 def linear_trits(lanes: int, isa: str) -> Body:
     """``linear_row`` for ternary weights of 1.6 bits, five to a byte (``formats/trits.py``).
@@ -77,7 +79,7 @@ def linear_trits(lanes: int, isa: str) -> Body:
     return row_turns(2, TRITS, lanes, isa)
 
 
-@kernel("linear_block", BLOCK + " lookup")
+@kernel("linear_block", f"{BLOCK} {IN_BLOCKS}")
 def linear_block(bits: int, lanes: int, block: int, isa: str, zeros: int, halves: int) -> Body:
     """One scale per block of K for weights and activations alike.
 

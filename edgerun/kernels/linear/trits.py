@@ -28,7 +28,7 @@ from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.linear.lookup_tiles import BYTES, PAIR, store_pair
 from edgerun.kernels.linear.trit_tiles import trit_planes
-from edgerun.kernels.linear.turns import lookup_rows
+from edgerun.kernels.linear.turns import rows_in_blocks
 
 PLANES = 4  # of two-bit codes in a byte
 
@@ -84,7 +84,7 @@ def _unpacking(lanes: int, isa: str, at_once: int) -> Any:
 @kernel(
     "trit_codes",
     "trits:u8[panels, tiles, lanes] codes:u8[panels, code_tiles, lanes] panels code_tiles tiles"
-    " step rows:i64[1]",
+    " step rows:i64[1] least",
 )
 def trit_codes(lanes: int, tokens: int, isa: str) -> Body:
     """The inverse of ``trit_pack``; padding may get any code.
@@ -94,7 +94,7 @@ def trit_codes(lanes: int, tokens: int, isa: str) -> Body:
     unpack = _unpacking(lanes, isa, PLANES)
 
     def body(a: Arguments, chunk: int) -> None:
-        if lookup_rows(word(a.rows, 0), tokens) == 0:
+        if rows_in_blocks(word(a.rows, 0), tokens, a.least) == 0:
             return
         code_tiles, tiles, step = a.code_tiles, a.tiles, a.step
         digits = scratch(1280)
@@ -128,7 +128,7 @@ def _entry(place, lanes):  # type: ignore[no-untyped-def]
 @kernel(
     "trit_entries",
     "trits:u8[panels, tiles, lanes] entries:u8[panels, code_tiles, lanes] panels code_tiles tiles"
-    " step rows:i64[1]",
+    " step rows:i64[1] least",
 )
 def trit_entries(lanes: int, tokens: int, isa: str) -> Body:
     """What ``lookup_entries`` makes of the same weights: ``[passes, rows, 8]``."""
@@ -136,7 +136,7 @@ def trit_entries(lanes: int, tokens: int, isa: str) -> Body:
     unpack = _unpacking(lanes, isa, at_once)
 
     def body(a: Arguments, chunk: int) -> None:
-        if lookup_rows(word(a.rows, 0), tokens) == 0:
+        if rows_in_blocks(word(a.rows, 0), tokens, a.least) == 0:
             return
         panels, code_tiles, tiles, step = a.panels, a.code_tiles, a.tiles, a.step
         panel_bytes = lanes // 4 * BYTES

@@ -173,15 +173,17 @@ def block_product(
 
 
 @njit(inline="always")
-def lookup_rows(rows, tokens):  # type: ignore[no-untyped-def]
-    """How many of a batch's rows are done in blocks of ``tokens`` by lookup; 0 means none.
+def rows_in_blocks(rows, tokens, least):  # type: ignore[no-untyped-def]
+    """How many of a batch's rows are done in blocks of ``tokens``, not in turns; 0 means none.
 
-    A block that is not half full costs more than row by row. A negative number stands for blocks
-    of any size: all rows, if there are as many as its magnitude.
+    There are none in batches of fewer than ``least`` rows. A block that is not half full is left to
+    turns; a negative number of tokens stands for blocks of any size, which take all rows.
     """
+    if tokens == 0 or rows < least:
+        return 0
     if tokens < 0:
-        return rows if rows >= -tokens else 0
-    return min(rows, (rows + tokens // 2) // max(1, tokens) * tokens)
+        return rows
+    return min(rows, (rows + tokens // 2) // tokens * tokens)
 
 
 def _streams(bits: int, isa: str, tokens: int) -> int:
@@ -203,8 +205,8 @@ def _vectors(product: Product, tokens: int) -> int:
 def in_turns(product: Product, store: Callable[[int], Any]) -> Body:
     """The loops around tiles: panels, and the batch rows that take turns with them.
 
-    ``store`` makes the function that stores a tile, of its vectors (``outputs.py``). The argument
-    ``lookup`` says which rows other kernels do.
+    ``store`` makes the function that stores a tile, of its vectors (``outputs.py``). Other kernels
+    do the ``rows_in_blocks`` of the arguments ``tokens`` and ``least``.
     """
     bits, lanes, isa, matrices = product.bits, product.lanes, product.isa, product.sides.matrices
     ask = _asking(lanes, product.sides, product.scale_vectors)
@@ -223,7 +225,7 @@ def in_turns(product: Product, store: Callable[[int], Any]) -> Body:
     def body(a: Arguments, chunk: int) -> None:
         rows, begin = word(a.rows, 0), chunk * a.step
         end = min(a.panels, begin + a.step)
-        first = lookup_rows(rows, a.lookup)
+        first = rows_in_blocks(rows, a.tokens, a.least)
         count = rows - first
         streams = streams_of_one if count == 1 else streams_of_two if count < 3 else streams_of_four
         apart = (end - begin + streams - 1) // streams

@@ -49,9 +49,9 @@ def turn_blocks(values, blocks, count, target):  # type: ignore[no-untyped-def]
 
 @kernel(
     "pack_row",
-    f"rows:i64[1] x:i8[rows, k; x_stride] x_stride k packed:i8[{PADDED_ROWS}, k]",
+    f"rows:i64[1] x:i8[rows, k; x_stride] x_stride k least packed:i8[{PADDED_ROWS}, k]",
 )
-def pack_row(least: int) -> Body:
+def pack_row() -> Body:
     """Activations in tile order, for products of rows with one scale; a chunk is 32 rows.
 
     Nothing is done for a batch of fewer than ``least`` rows, which leaves tiles alone.
@@ -60,7 +60,7 @@ def pack_row(least: int) -> Body:
 
     def body(a: Arguments, chunk: int) -> None:
         rows, first = word(a.rows, 0), chunk * TOKENS
-        if first < rows and rows >= least:
+        if first < rows and rows >= a.least:
             pack(a.x + first * a.x_stride, a.x_stride, rows - first, a.k, a.packed + first * a.k)
 
     return body
@@ -68,17 +68,17 @@ def pack_row(least: int) -> Body:
 
 @kernel(
     "pack_block",
-    f"rows:i64[1] x:i8[rows, k; x_stride] x_stride k packed:i8[{PADDED_ROWS}, k] blocks"
+    f"rows:i64[1] x:i8[rows, k; x_stride] x_stride k least packed:i8[{PADDED_ROWS}, k] blocks"
     " x_scale:f32[rows, blocks] x_sum:i32[rows, blocks]"
     f" scale:f32[{PADDED_ROWS}, blocks] sum:i32[{PADDED_ROWS}, blocks]",
 )
-def pack_block(block: int, least: int) -> Body:
+def pack_block(block: int) -> Body:
     """The same for blocks with scales, which are turned, and so are the sums of activations."""
     pack = packing(depth_of(block))
 
     def body(a: Arguments, chunk: int) -> None:
         rows, first = word(a.rows, 0), chunk * TOKENS
-        if first < rows and rows >= least:
+        if first < rows and rows >= a.least:
             count, at = rows - first, first * a.blocks * 4
             pack(a.x + first * a.x_stride, a.x_stride, count, a.k, a.packed + first * a.k)
             turn_blocks(a.x_scale + at, a.blocks, count, a.scale + at)

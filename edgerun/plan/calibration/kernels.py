@@ -29,6 +29,7 @@ from edgerun.machine.profile import (
     outputs_kind,
     rounding_kind,
 )
+from edgerun.machine.row_times import BlockPath
 from edgerun.machine.timing import best_time
 from edgerun.plan.calibration.loads import Load, graph_of, random_weight
 from edgerun.state import Batch, SequenceStore, State, same_attention
@@ -100,19 +101,22 @@ class Trial:
     pack: str = "two_bits"
 
 
-def time_trials(threads: int, progress: Progress) -> tuple[Seconds, Paths]:
+def time_trials(
+    threads: int, progress: Progress, row_paths: Mapping[str, BlockPath] | None = None
+) -> tuple[Seconds, Paths]:
     """The quickest run of every trial, and the paths that the families took.
 
     Args:
         threads: to measure with.
         progress: told what is measured next.
+        row_paths: what multiplies blocks of rows, by family; None for what is used here.
     """
     seconds: dict[tuple[str, int], float] = {}
     paths: dict[str, dict[int, str]] = {}
     for number in range(1, ROUNDS + 1):
         progress(f"kernels, round {number} of {ROUNDS}")
         for trial in every_trial():
-            with compiled(trial, threads) as (executable, run):
+            with compiled(trial, threads, row_paths) as (executable, run):
                 taken = best_time(run, SECONDS)
                 taken_paths = executable.launches.paths if executable.launches else ()
             key = trial.name, trial.rows
@@ -279,9 +283,35 @@ ELEMENT_GRAPHS: Mapping[str, Callable[[int], Graph]] = {
 
 
 @contextmanager
-def compiled(trial: Trial, threads: int) -> Iterator[Timed]:
-    """Compiles a graph on the CPU back-end; yields it and a function that runs it once."""
-    backend = make_backend("cpu", given={"threads": threads, "pack": trial.pack})
+def compiled(
+    trial: Trial, threads: int, row_paths: Mapping[str, BlockPath] | None = None
+) -> Iterator[Timed]:
+    """Compiles a graph on the CPU back-end; yields it and a function that runs it once.
+
+    Args:
+        trial: whose graph it is.
+        threads: to run it with.
+        row_paths: what multiplies blocks of rows, by family; None for what is used here.
+    """
+    with _opened(trial, threads, row_paths) as (executable, run_of):
+        yield executable, run_of(trial.rows)
+
+
+@contextmanager
+def bound(
+    trial: Trial, threads: int, row_paths: Mapping[str, BlockPath]
+) -> Iterator[Callable[[int], Callable[[], Values]]]:
+    """As ``compiled``; yields what makes functions that run some of the trial's rows."""
+    with _opened(trial, threads, row_paths) as (_, run_of):
+        yield run_of
+
+
+@contextmanager
+def _opened(
+    trial: Trial, threads: int, row_paths: Mapping[str, BlockPath] | None
+) -> Iterator[tuple[Executable, Callable[[int], Callable[[], Values]]]]:
+    given = {"threads": threads, "pack": trial.pack, "row_paths": row_paths}
+    backend = make_backend("cpu", given=given)
     rows, states, cached = trial.rows, trial.states, trial.cached
     try:
         executable: Executable = backend.compile(
@@ -291,13 +321,18 @@ def compiled(trial: Trial, threads: int) -> Iterator[Timed]:
         slot = store.open()
         store.reserve(slot, cached + rows)  # what is there is zeros
         store.commit(slot, cached)
-        batch = Batch.of([0] * rows, cached, slot, logits="none")
         rng = np.random.default_rng(0)
         values = {
             name: rng.standard_normal((rows, shape.width)).astype(np.float32)
             for name, shape in trial.graph.shapes.items()
         }
-        yield executable, lambda: executable(batch, store, values)
+
+        def run_of(count: int) -> Callable[[], Values]:
+            batch = Batch.of([0] * count, cached, slot, logits="none")
+            some = {name: value[:count] for name, value in values.items()}
+            return lambda: executable(batch, store, some)
+
+        yield executable, run_of
         executable.close()
     finally:
         backend.close()

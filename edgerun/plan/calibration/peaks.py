@@ -110,7 +110,7 @@ def _multiply(chunks: int, repeats: int, steps: int = STEPS) -> Probe:
 
 
 def _look_up(chunks: int, repeats: int) -> Probe:
-    from edgerun.backends.cpu.emit.lookup import TOKENS
+    from edgerun.backends.cpu.row_paths import LOOKUP_TOKENS as TOKENS
     from edgerun.kernels.linear.lookup_tiles import BYTES, SUMS
 
     arrays: Arrays = {

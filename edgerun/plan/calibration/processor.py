@@ -16,8 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgerun.backends.base import Progress
+from edgerun.backends.cpu.row_paths import measured_paths
 from edgerun.errors import EdgerunError
 from edgerun.kernels.host.cores import allowed_cpus
+from edgerun.kernels.isa import selected_isa
 from edgerun.machine.bandwidth import last_cache_bytes, measure_bandwidth
 from edgerun.machine.busy import BusyMeter
 from edgerun.machine.profile import (
@@ -32,6 +34,7 @@ from edgerun.plan.calibration.disk import measure_disk
 from edgerun.plan.calibration.kernels import compiled, rates_of, time_trials, trial_of
 from edgerun.plan.calibration.loads import Load
 from edgerun.plan.calibration.peaks import StartTimes, measure_peaks, measure_starts, quickest
+from edgerun.plan.calibration.row_times import time_rows
 
 # On systems that can, the process stays on the CPU that it is told.
 SPIN = """
@@ -103,7 +106,9 @@ def _measure_all(threads: int, progress: Progress) -> MachineProfile:
         peaks.append(measure_peaks(counts))
 
     measure_limits()
-    seconds, paths = time_trials(threads, progress)
+    isa = selected_isa()
+    rows = MachineProfile(row_times={isa.name: time_rows(threads, progress)})
+    seconds, paths = time_trials(threads, progress, measured_paths(isa, rows))
     measure_limits()
     devices = measure_devices(threads, progress)
     measure_limits()
@@ -123,6 +128,7 @@ def _measure_all(threads: int, progress: Progress) -> MachineProfile:
         call_s=measured.call_s,
         cache_bytes=last_cache_bytes(),
         devices=devices,
+        row_times={**read_profile().row_times, **rows.row_times},
     )
 
 

@@ -62,9 +62,10 @@ def product(
     weight = to_stream(packed, lanes, row_scale=False, halves=halves)
     out = np.zeros((len(x), N), np.float32)
     fields = stream_fields(weight, STEP) | rounded_block(x, weight.padded_k, packed.block)
-    fields |= {"bias": 0, "accumulate": 0, "out": out, "out_stride": N, "n": N, "lookup": 0, **more}
+    fields |= {"bias": 0, "accumulate": 0, "out": out, "out_stride": N, "n": N}
+    fields |= {"tokens": 0, "least": 0, **more}
     if kernel not in ("linear_block", "gated_block"):
-        del fields["lookup"]
+        del fields["tokens"]
     params = block_params(weight, packed.block) | params
     team = ThreadTeam(1)
     run(kernel, Call(params, fields, len(x), lambda: None, -(-fields["panels"] // STEP)), team)
@@ -154,7 +155,7 @@ def test_tiles_have_the_bits_of_one_row(isa: str, form: tuple[str, int], x: F32)
     blocks = K // packed.block
     memory = {"areas": np.zeros((1, 1 << 17), np.uint8), "area_bytes": 1 << 17, "strip": 4}
     memory |= {"taken": np.zeros((1, 8), np.int64), "slots": 1, "blocks": blocks}
-    tiles = product("amx_block", packed, x, 64, {"isa": isa, "tokens": -4, "packed": 0}, memory)
+    tiles = product("amx_block", packed, x, 64, {"isa": isa, "tokens": -1, "packed": 0}, memory)
     np.testing.assert_array_equal(tiles, every)
 
 

@@ -14,7 +14,12 @@ from edgerun.backends.base import FEW_ROWS, Shape, Support
 from edgerun.backends.cpu.binder import Binder, Rounded, Rounding
 from edgerun.backends.cpu.buffers import Buffer
 from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
-from edgerun.backends.cpu.emit.gemm import IN_BLOCKS, by_gemm, gemm_tokens, strip_arguments
+from edgerun.backends.cpu.emit.gemm import (
+    EXPERT_AMX_ROWS,
+    IN_BLOCKS,
+    strip_arguments,
+    unpacks_experts,
+)
 from edgerun.backends.cpu.emit.linear import (
     GATED,
     can_multiply,
@@ -33,6 +38,7 @@ from edgerun.backends.cpu.experts.places import Places, emit_plan, emit_rows, em
 from edgerun.backends.cpu.experts.waves import Wave, emit_fetch, waves_of
 from edgerun.backends.cpu.experts.weights import ExpertWeights, stacks_of
 from edgerun.backends.cpu.families import AMX, family_of, weight_bytes
+from edgerun.backends.cpu.row_paths import block_tokens
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
@@ -194,7 +200,7 @@ def _emit_product(
         arrays |= {f"up_{key}": array for key, array in up.arrays.items()}
         offsets |= {f"up_{key}": offset for key, offset in up.offsets.items()}
         name, params = GATED[name], params | {"activation": activation}
-        extra |= {"lookup": 0} if "up_bias" in arrays else {"lookup": 0, "up_bias": None}
+        extra |= {} if "up_bias" in arrays else {"up_bias": None}
     nbytes = sum(array.nbytes for key, array in arrays.items() if key.endswith("codes"))
     panels = panels_of(weight)
     step = panels_a_chunk(panels, nbytes, binder.threads, _experts_at_least(places))
@@ -223,18 +229,21 @@ def _emit_product(
         writes={out.key},
     )
     in_blocks = name in IN_BLOCKS and _in_blocks(binder, places)
-    lookup = {"lookup": gemm_tokens(binder.isa) * in_blocks} if name in IN_BLOCKS else {}
-    emit(name, params, arguments | lookup, label=label)
+    least = EXPERT_AMX_ROWS if binder.isa.prompts == AMX else 0
+    tokens = block_tokens(binder.isa, binder.isa.prompts if in_blocks else "")
+    division = {"tokens": tokens, "least": least} if name in IN_BLOCKS else {}
+    emit(name, params, arguments | division, label=label)
     if in_blocks:
         kernel = f"{binder.isa.prompts}_{IN_BLOCKS[name]}"
-        emit(kernel, *_for_blocks(binder, params, arguments), label=f"{label}/product")
+        params, arguments = _for_blocks(binder, params, arguments | {"least": least})
+        emit(kernel, params, arguments, label=f"{label}/product")
 
 
 def _for_blocks(
     binder: Binder, params: dict[str, int | str], arguments: dict[str, Any]
 ) -> tuple[dict[str, int | str], dict[str, Any]]:
     """Constants and arguments of the kernel that multiplies blocks of rows."""
-    params = params | {"tokens": gemm_tokens(binder.isa)}
+    params = params | {"tokens": block_tokens(binder.isa, binder.isa.prompts)}
     if binder.isa.prompts != AMX:
         return params, arguments
     strips = strip_arguments(binder, arguments, params)
@@ -254,7 +263,7 @@ def _in_blocks(binder: Binder, places: Places) -> bool:
     """Whether experts get so many rows that unpacking their weights once pays."""
     # The kernel that uses tiles leaves small parts alone by itself.
     many = binder.isa.prompts == AMX or places.count >= ROWS_TO_UNPACK * places.experts
-    return many and by_gemm(binder)
+    return many and unpacks_experts(binder)
 
 
 def _row_bytes(source: Buffer | Rounded, out: Buffer) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ONE, Binder
 from edgerun.backends.cpu.emit.emitter import Emitter, element_cost
-from edgerun.backends.cpu.emit.gemm import by_gemm, emit_gemm, gemm_tokens
+from edgerun.backends.cpu.emit.gemm import emit_gemm, in_blocks, layer_path
 from edgerun.backends.cpu.emit.linear import (
     GATED,
     emit_rounding,
@@ -66,6 +66,7 @@ def _emit_with_projections(binder: Binder, node: Node) -> None:
         binder.vector(each.inputs[2]) if any(each.inputs[2:]) else None for each in projections
     )
     name, params, extra, reads = kernel_of(binder, gate, rounded, form)
+    path = layer_path(binder, gate, form)
     panels, counted_by = panels_of(gate), binder.counted_by[source]
     out = binder.new(node.outputs[0], gate.shape[0], counted_by)
     step = panels_a_chunk(panels, gate.codes.nbytes + up.codes.nbytes, binder.threads)
@@ -85,19 +86,19 @@ def _emit_with_projections(binder: Binder, node: Node) -> None:
         "up_codes": up.codes,
         "up_scales": up.scales,
         **extra,
+        **in_blocks(binder.isa, path),
     }
-    many = by_gemm(binder)
     binder.emit(
         kernel,
         params,
-        arguments | {"step": step, "lookup": gemm_tokens(binder.isa) if many else 0},
+        arguments | {"step": step},
         chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, panels, step),
         reads=reads,
         writes={out.key},
         label=node.name,
     )
-    if many:
-        emit_gemm(binder, projections[0], (kernel, params, arguments, reads), out, step)
+    if path.name:
+        emit_gemm(binder, projections[0], (kernel, params, arguments, reads), out, step, path)
 
 
 EMITTER = Emitter(emit_gate, cost=element_cost(GATE))

@@ -5,53 +5,56 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edgerun.backends.base import FEW_ROWS, Phase
+from edgerun.backends.base import Phase
 from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ONE, Binder, Rounded, Rounding
 from edgerun.backends.cpu.buffers import Buffer
 from edgerun.backends.cpu.families import AMX
+from edgerun.backends.cpu.row_paths import block_tokens, path_in, prepared_family
+from edgerun.backends.cpu.weights import Prepared
 from edgerun.graph.ir import Node
 from edgerun.kernels.lang.isa import Isa
 from edgerun.kernels.layouts.tile_order import TOKENS, strip_panels
+from edgerun.machine.row_times import BlockPath
 
-# What the kernel that does blocks of rows is called, behind ``Isa.prompts``, by the one that does
-# single rows.
+# What the kernel that does blocks of rows is called, behind the path, by the one that does single
+# rows.
 IN_BLOCKS: Mapping[str, str] = {
     "linear_row": "row",
     "linear_block": "block",
     "gated_row": "gated_row",
     "gated_block": "gated_block",
 }
-# From how many rows a batch goes to AMX: those of a tile register, which costs the same however few
-# of them there are, and which 16 rows fill without its being configured anew. Measured on two cores
-# of a Xeon with AMX (November 2026), milliseconds of 4, 8 and 12 rows by the linear kernels, as
-# they were, and of 16 by AMX, weights 6912 x 2560: ternary 0.30, 0.60, 0.87 and 0.64; int4 with
-# scales of rows 0.34, 0.62, 0.89 and 0.87; int8 0.52, 0.83, 1.16 and 1.43; int4 in blocks, whose
-# linear kernel has become three times as fast since, 1.6, 2.1, 3.8 and 2.3. Only ternary weights
-# would gain before, from 11 rows on.
-AMX_ROWS = FEW_ROWS
+# From how many rows on experts' rows go to AMX: those of a tile register, which costs the same
+# however few of them there are.
+EXPERT_AMX_ROWS = 16
 
 
-def by_gemm(binder: Binder, *, trits: bool = False) -> bool:
-    """Whether a program is for batches of so many rows that unpacking weights once pays.
+def unpacks_experts(binder: Binder) -> bool:
+    """Whether a program is for batches of so many rows that unpacking experts once pays.
 
-    Up to ``FEW_ROWS`` rows the linear kernels, which multiply while they unpack, are as fast or
-    faster with every instruction set and format (``tools/bench/rows.py``; docs/benchmarks.md), with
-    some they are for any number; but not for trits, which take more time to unpack than others.
     The matrix unit needs memory that there may not be.
     """
     if binder.isa.prompts == AMX and binder.areas is None:
         return False
-    return binder.shape.phase is Phase.PREFILL and (trits or binder.isa.unpacks)
+    return binder.shape.phase is Phase.PREFILL and binder.isa.unpacks
 
 
-def gemm_tokens(isa: Isa) -> int:
-    """Rows of a block: a tile of two vectors of weight rows fills half of the registers.
+def layer_path(binder: Binder, weight: Prepared, form: Rounding | None) -> BlockPath:
+    """What multiplies blocks of rows of a linear layer in this program.
 
-    Blocks of AMX have any size from ``AMX_ROWS`` on; ``lookup_rows`` takes a negative number so.
+    Args:
+        binder: of the program.
+        weight: of the layer.
+        form: in which the layer reads its input.
     """
-    if isa.prompts == AMX:
-        return -AMX_ROWS
-    return isa.registers // (4 * isa.partial)
+    kernels = prepared_family(weight, "" if form is None else form.kernel)
+    has_areas = binder.areas is not None
+    return path_in(binder.shape, binder.isa, binder.row_paths, kernels, has_areas=has_areas)
+
+
+def in_blocks(isa: Isa, path: BlockPath) -> dict[str, int]:
+    """The arguments that say which rows of a batch take turns and which do not."""
+    return {"tokens": block_tokens(isa, path.name), "least": path.least}
 
 
 def emit_gemm(
@@ -60,21 +63,22 @@ def emit_gemm(
     single: tuple[str, dict[str, int | str], dict[str, Any], set[str]],
     out: Buffer,
     step: int,
+    path: BlockPath,
 ) -> None:
-    """Emits the product of the rows that fill blocks.
+    """Emits the product of the rows that fill blocks, by ``gemm`` or the matrix unit.
 
     ``single`` is the kernel that does the other rows: its name, parameters, arguments and inputs.
     """
     name, params, arguments, reads = single
-    arguments = {key: value for key, value in arguments.items() if key != "lookup"}
-    params = params | {"tokens": gemm_tokens(binder.isa)}
+    arguments = {key: value for key, value in arguments.items() if key != "tokens"}
+    params = params | {"tokens": block_tokens(binder.isa, path.name)}
     counted_by = binder.counted_by[node.inputs[0]]
-    if binder.isa.prompts == AMX:
+    if path.name == AMX:
         arguments, packed = in_tile_order(binder, node, arguments, params)
         arguments |= strip_arguments(binder, arguments, params)
         params, reads = params | {"packed": 1}, reads | packed
     binder.emit(
-        f"{binder.isa.prompts}_{IN_BLOCKS[name]}",
+        f"{path.name}_{IN_BLOCKS[name]}",
         params,
         arguments | {"step": step},
         chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, arguments["panels"], step),
@@ -107,7 +111,8 @@ def in_tile_order(
     They are packed unless an earlier layer has done so.
     """
     source, k, block = node.inputs[0], _padded_k(arguments, params), int(params.get("block", 0))
-    form = Rounding(f"tiles of {arguments['x'].key}", block, k)
+    # Batches that are too small for a layer leave its rows as they are.
+    form = Rounding(f"tiles of {arguments['x'].key}, {arguments['least']} rows", block, k)
     if (source, form) not in binder.rounded:
         binder.rounded[source, form] = _emit_packing(binder, node, arguments, form)
     packed = binder.rounded[source, form]
@@ -127,14 +132,14 @@ def _emit_packing(binder: Binder, node: Node, arguments: dict[str, Any], form: R
         sums=_whole_tiles(binder, blocks, "int32") if block else None,
         blocks=blocks,
     )
-    names = ("rows", "x", "x_stride", *(("x_scale", "x_sum", "blocks") if block else ()))
+    names = ("rows", "least", "x", "x_stride", *(("x_scale", "x_sum", "blocks") if block else ()))
     operands = {name: arguments[name] for name in names} | {"k": k, "packed": packed.codes}
     if block:
         operands |= {"scale": packed.scales, "sum": packed.sums}
     read = (arguments[name] for name in ("x", "x_scale", "x_sum") if name in operands)
     binder.emit(
         "pack_block" if block else "pack_row",
-        {"least": AMX_ROWS} | ({"block": block} if block else {}),
+        {"block": block} if block else {},
         operands,
         chunks=(counted_by, 1, TOKENS),
         reads={buffer.key for buffer in read},

@@ -19,12 +19,18 @@ from edgerun.backends.cpu.buffers import Buffer, BufferPool
 from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.emit.gemm import (
     IN_BLOCKS,
-    by_gemm,
     emit_gemm,
-    gemm_tokens,
+    in_blocks,
+    layer_path,
 )
-from edgerun.backends.cpu.emit.lookup import TOKENS, by_lookup, emit_lookup, expand_codes
-from edgerun.backends.cpu.families import BY_BLOCK, family_of, faster_family, weight_bytes
+from edgerun.backends.cpu.emit.lookup import emit_lookup, expand_codes
+from edgerun.backends.cpu.families import (
+    BY_BLOCK,
+    LOOKUP,
+    family_of,
+    faster_family,
+    weight_bytes,
+)
 from edgerun.backends.cpu.operands import Argument
 from edgerun.backends.cpu.weights import DENSE_LANES, DenseWeight, Prepared
 from edgerun.formats.base import PackedWeight
@@ -33,6 +39,7 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.layouts.stream import DWORD, StreamWeight
 from edgerun.kernels.layouts.trits import TritWeight
 from edgerun.machine.profile import outputs_kind, rounding_kind
+from edgerun.machine.row_times import ALL_IN_TURNS
 
 CHUNK_BYTES = 128 * 1024
 LONGEST_CHUNK_BYTES = 1024 * 1024  # of large matrices: long streams are read faster
@@ -156,15 +163,14 @@ def _emit_product(
     name, params, extra, reads = kernel_of(binder, weight, rounded or binder.values[source], form)
     codes = weight.values if isinstance(weight, DenseWeight) else weight.codes
     step = panels_a_chunk(common["panels"], codes.nbytes, binder.threads)
-    looked_up = name in ("linear_row", "linear_trits") and by_lookup(binder, weight)
-    in_blocks = name in IN_BLOCKS or name == "linear_trits"
+    path = layer_path(binder, weight, form)
     # Of the logits one row is wanted, as a rule: not worth compiling a kernel for many. Other
     # layers have that kernel anyway.
     is_head = counted_by == LOGIT_ROWS and node.outputs[0] in binder.graph.outputs
-    many = by_gemm(binder, trits=isinstance(weight, TritWeight)) and not is_head
-    multiplied = in_blocks and not looked_up and many
-    if in_blocks:
-        extra["lookup"] = TOKENS * looked_up + gemm_tokens(binder.isa) * multiplied
+    if is_head and path.name != LOOKUP:
+        path = ALL_IN_TURNS
+    if name in IN_BLOCKS or name == "linear_trits":
+        extra |= in_blocks(binder.isa, path)
     binder.emit(
         name,
         params,
@@ -174,13 +180,15 @@ def _emit_product(
         writes={out.key},
         label=node.name,
     )
-    if multiplied:
+    if path.name == LOOKUP:
+        assert rounded is not None
+        assert not isinstance(weight, DenseWeight)
+        emit_lookup(binder, node, weight, rounded, out, common | {"least": path.least}, counted_by)
+    elif path.name:
         single = name, params, common | {"codes": codes} | extra, reads
         if isinstance(weight, TritWeight):
-            single = expand_codes(binder, node, weight, single, gemm_tokens(binder.isa))
-        emit_gemm(binder, node, single, out, step)
-    if looked_up and rounded is not None and not isinstance(weight, DenseWeight):
-        emit_lookup(binder, node, weight, rounded, out, common, counted_by)
+            single = expand_codes(binder, node, weight, single, path)
+        emit_gemm(binder, node, single, out, step, path)
 
 
 def _is_left_to_gate(binder: Binder, node: Node) -> bool:
@@ -198,12 +206,15 @@ def _gated_layout(binder: Binder, node: Node | None) -> tuple[Any, ...] | None:
     if node is None or node.op != "linear" or any(node.inputs[3:]):
         return None
     form, weight, output = rounding(binder, node), binder.prepared(node), node.outputs[0]
-    if form is None or not isinstance(weight, StreamWeight) or by_lookup(binder, weight):
+    if form is None or not isinstance(weight, StreamWeight):
+        return None
+    path = layer_path(binder, weight, form)
+    if path.name == LOOKUP:
         return None
     if len(binder.readers[output]) != 1 or output in binder.graph.outputs:
         return None
     size = weight.bits, weight.lanes, weight.block, weight.zeros, weight.halves
-    return node.inputs[0], form, weight.shape, *size
+    return node.inputs[0], form, weight.shape, path, *size
 
 
 def tiles_of(weight: Prepared) -> int:

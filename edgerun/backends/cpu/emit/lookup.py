@@ -10,23 +10,19 @@ from numpy.typing import NDArray
 from edgerun.backends.cpu.binder import ONE, Binder, Rounded
 from edgerun.backends.cpu.buffers import Buffer, aligned_zeros
 from edgerun.backends.cpu.operands import Argument
+from edgerun.backends.cpu.row_paths import LOOKUP_TOKENS as TOKENS
+from edgerun.backends.cpu.row_paths import block_tokens
 from edgerun.backends.cpu.weights import Prepared
 from edgerun.graph.ir import Node
 from edgerun.kernels.layouts.stream import DWORD, StreamWeight
 from edgerun.kernels.layouts.trits import TILE, TritWeight
+from edgerun.machine.row_times import BlockPath
 
-TOKENS = 16  # a block: one vector of int16 sums with AVX2
 CELLS = 65536  # of sums a chunk: with their tables they fit the second-level cache
 SMALLEST_RANGE = 256  # weight rows; tables cost as much as about 100
 CODE_CHUNKS_A_THREAD = 4
 # A kernel that reads weights as they lie: name, parameters, arguments, and what it waits for.
 Single = tuple[str, dict[str, int | str], dict[str, Any], set[str]]
-
-
-def by_lookup(binder: Binder, weight: Prepared) -> bool:
-    """Whether blocks of rows of a layer whose scales are by row are to be looked up."""
-    least = binder.isa.looks_up
-    return is_ternary(weight) and 0 < least <= binder.shape.rows
 
 
 def is_ternary(weight: Prepared) -> TypeGuard[StreamWeight | TritWeight]:
@@ -43,11 +39,14 @@ def emit_lookup(
     common: dict[str, Any],
     counted_by: int,
 ) -> None:
-    """Emits the three kernels; ``common`` are the arguments that all linear kernels share."""
-    entries = expansion_memory(binder)
+    """Emits the three kernels; ``common`` are the arguments that all linear kernels share.
+
+    They have ``least``, the rows of the smallest batch that is looked up.
+    """
+    entries, least = expansion_memory(binder), int(common["least"])
     panels, params = len(weight.codes), {"lanes": weight.lanes, "tokens": TOKENS}
-    _emit_entries(binder, node, weight, entries, common["rows"])
-    columns = _columns(binder, node, rounded, weight.padded_k, counted_by)
+    _emit_entries(binder, node, weight, entries, common["rows"], least)
+    columns = _columns(binder, node, rounded, weight.padded_k, counted_by, least)
     rows = panels * weight.lanes // DWORD
     fewest = -(-rows * TOKENS // CELLS)
     ranges = _ranges(rows, fewest, binder.threads)
@@ -81,6 +80,7 @@ def _emit_entries(
     weight: StreamWeight | TritWeight,
     entries: Buffer,
     rows: NDArray[np.int64],
+    least: int,
 ) -> None:
     panels = len(weight.codes)
     step = max(1, panels // (binder.threads * CODE_CHUNKS_A_THREAD))
@@ -91,6 +91,7 @@ def _emit_entries(
         "tiles": weight.codes.shape[1],
         "step": step,
         "rows": rows,
+        "least": least,
     }
     if isinstance(weight, TritWeight):
         name, isa = "trit_entries", {"isa": binder.isa.name}
@@ -141,11 +142,11 @@ def expansion_memory(binder: Binder) -> Buffer:
 
 
 def _columns(
-    binder: Binder, node: Node, rounded: Rounded, padded_k: int, counted_by: int
+    binder: Binder, node: Node, rounded: Rounded, padded_k: int, counted_by: int, least: int
 ) -> Buffer:
-    """Transposes a rounded value, unless an earlier layer has done so."""
+    """Transposes a rounded value, unless an earlier layer has done so for the same batches."""
     source = node.inputs[0]
-    key = f"columns{padded_k}"
+    key = f"columns{padded_k} of {least} rows"
     if binder.columns.get(key) == source:
         return binder.shared[key]
     if key not in binder.shared:
@@ -163,6 +164,7 @@ def _columns(
             "x_stride": rounded.codes.stride,
             "columns": columns,
             "padded_k": padded_k,
+            "least": least,
         },
         chunks=(counted_by, 1, TOKENS),
         reads={rounded.codes.key},
@@ -173,20 +175,24 @@ def _columns(
 
 
 def expand_codes(
-    binder: Binder, node: Node, weight: TritWeight, single: Single, tokens: int
+    binder: Binder, node: Node, weight: TritWeight, single: Single, path: BlockPath
 ) -> Single:
     """Emits the expansion to the stream layout of two-bit codes.
 
     ``single`` is the kernel that reads trits: its name, parameters, arguments and inputs; returned
-    is the one that would read the codes. ``tokens`` are the rows of a block: a batch without
-    one leaves the codes alone.
+    is the one that would read the codes. A batch of which ``path`` takes no rows leaves the codes
+    alone.
     """
     _, params, arguments, reads = single
     codes = expansion_memory(binder)
     step = max(1, arguments["panels"] // (binder.threads * CODE_CHUNKS_A_THREAD))
     binder.emit(
         "trit_codes",
-        {"lanes": weight.lanes, "tokens": tokens, "isa": binder.isa.name},
+        {
+            "lanes": weight.lanes,
+            "tokens": block_tokens(binder.isa, path.name),
+            "isa": binder.isa.name,
+        },
         {
             "trits": weight.codes,
             "codes": codes,
@@ -195,6 +201,7 @@ def expand_codes(
             "tiles": weight.codes.shape[1],
             "step": step,
             "rows": arguments["rows"],
+            "least": path.least,
         },
         chunks=(ONE, arguments["panels"], step),
         reads=set(),

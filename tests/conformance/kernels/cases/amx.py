@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.backends.cpu.emit.gemm import AMX_ROWS, gemm_tokens
+from edgerun.backends.cpu.families import AMX
+from edgerun.backends.cpu.row_paths import block_tokens
 from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels.lang.isa import isa_of
@@ -41,12 +42,13 @@ from tests.conformance.kernels.harness import (
 )
 
 LANES = 64
+LEAST = 16  # rows of a batch
 UNITS = ["amx_model", *({"amx"} & set(ISAS))]
 # Outputs, inputs, batch rows, and whether there are a bias and a residual: too few rows, less
 # than a tile, one of them, almost and a little more than two, and many.
 SHAPES = [
-    (4, 64, AMX_ROWS - 1, False),
-    (9, 320, AMX_ROWS, True),
+    (4, 64, LEAST - 1, False),
+    (9, 320, LEAST, True),
     (70, 704, 31, False),
     (33, 128, 33, True),
     MANY[1],
@@ -95,7 +97,7 @@ def tile_fields(fields: dict[str, Any], block: int, is_packed: bool) -> dict[str
     each = STRIP * 16 * k + (0 if is_packed else TOKENS * (k + 8 * blocks))
     areas = np.full((SLOTS, each), 0x55, np.uint8)
     fields = fields | {"areas": areas, "area_bytes": each, "strip": STRIP}
-    fields |= {"taken": np.zeros((SLOTS, 8), np.int64), "slots": SLOTS}
+    fields |= {"taken": np.zeros((SLOTS, 8), np.int64), "slots": SLOTS, "least": LEAST}
     if is_packed:
         fields["x"] = in_tile_order(fields["x"], depth_of(block))
         if block:
@@ -132,7 +134,7 @@ def call_of(
 ) -> Call:
     """A call with its check; ``fields`` describe weight and activations."""
     rows, n = len(fields["x"]), packed.shape[0]
-    taken = rows if rows >= AMX_ROWS else 0
+    taken = rows if rows >= LEAST else 0
     bias, residual, (out, stride) = random((n,), 5), random((rows, n), 6), output(rows, n)
     out[:, :n] = residual
     added = (bias, residual) if extras else ()
@@ -155,7 +157,7 @@ def call_of(
 
 def constants(isa: str, is_packed: bool) -> dict[str, Any]:
     """Compile-time constants of all kernels of tiles."""
-    return {"isa": isa, "tokens": gemm_tokens(isa_of(isa)), "packed": int(is_packed)}
+    return {"isa": isa, "tokens": block_tokens(isa_of(isa), AMX), "packed": int(is_packed)}
 
 
 @cases_of("amx_row", variant=variants(ROW_FORMS))
@@ -227,7 +229,7 @@ def amx_gated_block(isa: str, form: tuple[str, int]) -> Call:
     return gated_call(stream_fields(gate, STEP) | rounded, up, params, pair)
 
 
-@cases_of("pack_row", rows=[AMX_ROWS - 1, AMX_ROWS, 33])
+@cases_of("pack_row", rows=[LEAST - 1, LEAST, 33])
 def pack_row(rows: int) -> Call:
     k, gap = 192, 64
     x = np.random.default_rng(0).integers(-127, 128, (rows, k + gap), np.int8)
@@ -235,13 +237,13 @@ def pack_row(rows: int) -> Call:
     packed = np.full(len(expected), UNTOUCHED, np.int8)
 
     def check() -> None:
-        assert (packed == (expected if rows >= AMX_ROWS else UNTOUCHED)).all()
+        assert (packed == (expected if rows >= LEAST else UNTOUCHED)).all()
 
-    fields = {"x": x, "x_stride": k + gap, "k": k, "packed": packed}
-    return Call({"least": AMX_ROWS}, fields, rows, check, -(-rows // TOKENS))
+    fields = {"x": x, "x_stride": k + gap, "k": k, "packed": packed, "least": LEAST}
+    return Call({}, fields, rows, check, -(-rows // TOKENS))
 
 
-@cases_of("pack_block", rows=[AMX_ROWS - 1, 33], block=[32, 128])
+@cases_of("pack_block", rows=[LEAST - 1, 33], block=[32, 128])
 def pack_block(rows: int, block: int) -> Call:
     k, blocks = 256, 256 // block
     rng = np.random.default_rng(0)
@@ -253,8 +255,8 @@ def pack_block(rows: int, block: int) -> Call:
 
     def check() -> None:
         for each, right in zip(outputs, expected, strict=True):
-            assert (each == (right if rows >= AMX_ROWS else UNTOUCHED)).all()
+            assert (each == (right if rows >= LEAST else UNTOUCHED)).all()
 
-    fields = {"x": x, "x_stride": k, "k": k, "blocks": blocks, **numbers}
+    fields = {"x": x, "x_stride": k, "k": k, "blocks": blocks, "least": LEAST, **numbers}
     fields |= dict(zip(("packed", "scale", "sum"), outputs, strict=True))
-    return Call({"block": block, "least": AMX_ROWS}, fields, rows, check, -(-rows // TOKENS))
+    return Call({"block": block}, fields, rows, check, -(-rows // TOKENS))

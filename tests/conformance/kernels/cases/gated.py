@@ -12,6 +12,7 @@ from edgerun_export.quantize.blocks import slab
 from tests.conformance.kernels.cases.linear import (
     BLOCK_FORMS,
     HALF_FORMS,
+    IN_TURNS,
     ROW_FORMS,
     STEP,
     ZERO_FORMS,
@@ -68,7 +69,7 @@ def call_of(
 
     fields = stream_fields(gate, STEP) | rounded
     fields |= {"up_codes": up.codes, "up_scales": up.scales, "accumulate": 0}
-    fields |= {} if "tokens" in params else {"lookup": 0}
+    fields |= {"least": 0} if "tokens" in params else IN_TURNS
     fields |= {"out": out, "out_stride": n + 3, "n": n}
     fields |= {"bias": 0 if biases[0] is None else biases[0]}
     fields |= {"up_bias": 0 if biases[1] is None else biases[1]}

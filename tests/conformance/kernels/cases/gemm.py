@@ -38,6 +38,7 @@ from tests.conformance.kernels.harness import (
 # More batch rows than share a piece, more of K than a piece has, rows that fill no tile.
 MANY = [(131, 4480, 19, True), (2, 96, gemm.MOST_ROWS + 5, False)]
 STEP = 5  # panels of a chunk
+LEAST = 5  # rows of a batch
 BLOCKS = variants(BLOCK_FORMS) + variants(ZERO_FORMS) + variants(HALF_FORMS)
 
 
@@ -59,7 +60,7 @@ def call_of(
 ) -> Call:
     """A call with its check against float64."""
     rows, n, tokens = len(rounded["x"]), packed.shape[0], params["tokens"]
-    taken = min(rows, (rows + tokens // 2) // tokens * tokens)
+    taken = min(rows, (rows + tokens // 2) // tokens * tokens) if rows >= LEAST else 0
     bias, residual, out = random((n,), 5), random((rows, n), 6), untouched((rows, n + 3))
     out[:, :n] = residual
     expected = exact_outputs(packed, rounded)
@@ -72,7 +73,7 @@ def call_of(
         assert (out[:, n:] == UNTOUCHED).all()
 
     fields = fields | rounded | {"bias": bias if extras else 0, "accumulate": int(extras)}
-    fields |= {"out": out, "out_stride": n + 3, "n": n}
+    fields |= {"out": out, "out_stride": n + 3, "n": n, "least": LEAST}
     return Call(params, fields, rows, check, -(-fields["panels"] // STEP))
 
 

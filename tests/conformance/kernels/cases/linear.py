@@ -135,6 +135,7 @@ def rounded_block(x: F32, stride: int, block: int) -> dict[str, Any]:
     return fields | {"x_sum": sums, "blocks": scales.shape[1]}
 
 
+IN_TURNS = {"tokens": 0, "least": 0}  # all rows
 ROW_FORMS = [("ternary", 32), ("int8", 32), ("int4", 32)]
 
 
@@ -148,7 +149,7 @@ def linear_row(
     x = random((rows, packed.shape[1]))
     weight = to_stream(packed, lanes, row_scale=True)
     fields, check = expectation(x, packed, extras, "int8_row")
-    fields |= stream_fields(weight, STEP) | rounded_row(x, weight.padded_k) | {"lookup": 0}
+    fields |= stream_fields(weight, STEP) | rounded_row(x, weight.padded_k) | IN_TURNS
     params = {"bits": weight.bits, "lanes": weight.lanes, "isa": isa}
     return Call(params, fields, rows, check, chunks(weight, STEP))
 
@@ -177,7 +178,7 @@ def linear_block(
     weight = in_blocks(packed, lanes)
     fields, check = expectation(x, packed, extras, "int8_block")
     fields |= stream_fields(weight, STEP) | rounded_block(x, weight.padded_k, packed.block)
-    fields["lookup"] = 0
+    fields |= IN_TURNS
     params = block_params(weight, packed.block) | {"isa": isa}
     return Call(params, fields, rows, check, chunks(weight, STEP))
 

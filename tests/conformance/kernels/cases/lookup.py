@@ -14,12 +14,16 @@ FORM = ("ternary", 32)
 BYTES = 8
 # Outputs, inputs, batch rows, bias and residual: whole blocks, a part of one, too few rows.
 SHAPES = [(9, 320, 32, False), (70, 704, 57, True), (4, 64, 20, False), (6, 64, 5, False)]
+SHAPES.append((9, 64, 19, False))  # a whole block, but of too small a batch
+LEAST = 20  # rows of a batch
 LARGE_SUMS = 24  # outputs of the shape whose sums exceed int16
 SHAPES.append((LARGE_SUMS, 1216, 32, False))
 
 
 def by_lookup(rows: int, tokens: int) -> int:
     """Rows that the kernels take on: whole blocks and one that is at least half full."""
+    if rows < LEAST:
+        return 0
     whole, rest = divmod(rows, tokens)
     return rows if 2 * rest >= tokens else whole * tokens
 
@@ -58,10 +62,16 @@ def lookup_entries(lanes: int) -> Call:
         assert (entries == expected).all()
 
     fields = {"codes": weight.codes, "entries": entries, "panels": panels, "tiles": tiles}
-    return Call({"lanes": lanes, "tokens": 16}, fields | {"step": 2}, 40, check, -(-panels // 2))
+    return Call(
+        {"lanes": lanes, "tokens": 16},
+        fields | {"step": 2, "least": 40},
+        40,
+        check,
+        -(-panels // 2),
+    )
 
 
-@cases_of("lookup_columns", tokens=[16, 32], rows=[64, 57, 48, 5])
+@cases_of("lookup_columns", tokens=[16, 32], rows=[64, 57, 48, 19, 5])
 def lookup_columns(tokens: int, rows: int) -> Call:
     x = np.random.default_rng(rows).integers(-127, 128, (rows, 256), np.int8)
     expected = token_columns(x, tokens)
@@ -72,7 +82,7 @@ def lookup_columns(tokens: int, rows: int) -> Call:
         assert (columns[:taken] == expected[:taken]).all()
         assert not columns[taken:].any()
 
-    fields = {"x": x, "x_stride": 256, "columns": columns, "padded_k": 256}
+    fields = {"x": x, "x_stride": 256, "columns": columns, "padded_k": 256, "least": LEAST}
     return Call({"tokens": tokens}, fields, rows, check, -(-rows // 16))
 
 
@@ -99,6 +109,6 @@ def lookup_row(tokens: int, lanes: int, shape: tuple[int, int, int, bool]) -> Ca
     fields |= {"codes": table_entries(weight), "scales": weight.scales, "panels": panels}
     fields |= {"step": step, "tiles": weight.codes.shape[1], "padded_k": weight.padded_k}
     fields |= {"columns": token_columns(rounded["x"], tokens), "x_scale": rounded["x_scale"]}
-    fields |= {"coarse_step": 5, "late_blocks": 2}
+    fields |= {"coarse_step": 5, "late_blocks": 2, "least": LEAST}
     chunks = -(-rows // tokens) * -(-panels // step)
     return Call({"lanes": lanes, "tokens": tokens, "cells": 1024}, fields, rows, check, chunks)

@@ -11,6 +11,7 @@ from edgerun.formats.trits import pack_trits
 from edgerun.kernels.layouts.stream import StreamWeight, to_stream
 from edgerun.kernels.layouts.trits import TritWeight, to_trits
 from tests.conformance.kernels.cases.linear import (
+    IN_TURNS,
     SHAPES,
     STEP,
     VECTORS,
@@ -57,7 +58,7 @@ def linear_trits(variant: tuple[str, int], shape: tuple[int, int, int, bool]) ->
     fields, check = expectation(x, packed, extras, "int8_row")
     panels = len(weight.codes)
     fields |= {"codes": weight.codes, "scales": weight.scales, "panels": panels, "step": STEP}
-    fields |= {"tiles": weight.codes.shape[1], "lookup": 0} | rounded_row(x, weight.padded_k)
+    fields |= {"tiles": weight.codes.shape[1]} | IN_TURNS | rounded_row(x, weight.padded_k)
     return Call({"lanes": lanes, "isa": isa}, fields, rows, check, chunks(weight, STEP))
 
 
@@ -121,5 +122,5 @@ def too_small_a_batch(rows: int) -> Call:
 
 
 def _expansion(weight: TritWeight) -> dict[str, object]:
-    fields = {"trits": weight.codes, "panels": len(weight.codes), "step": 2}
+    fields = {"trits": weight.codes, "panels": len(weight.codes), "step": 2, "least": 0}
     return fields | {"code_tiles": weight.code_tiles, "tiles": weight.codes.shape[1]}

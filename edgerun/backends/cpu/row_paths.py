@@ -1,0 +1,105 @@
+"""Which kernels multiply how many rows of a linear layer (``machine/row_times.py`` has the rule).
+
+Where ``edgerun doctor --calibrate`` timed the families of the instruction set in use, its times
+say; elsewhere what was found best on other machines (docs/benchmarks.md) does. Results have the
+same bits either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from edgerun.backends.base import FEW_ROWS, Phase, Shape
+from edgerun.backends.cpu.families import AMX, BY_BLOCK, LOOKUP, REGROUPED
+from edgerun.backends.cpu.weights import DenseWeight, Prepared
+from edgerun.kernels.lang.isa import Isa
+from edgerun.kernels.layouts.trits import TritWeight
+from edgerun.machine.profile import MachineProfile, family
+from edgerun.machine.row_times import ALL_IN_TURNS, VERSION, BlockPath, quickest_path
+
+GEMM = "gemm"
+LOOKUP_TOKENS = 16  # a block: one vector of int16 sums with AVX2
+ANY_NUMBER = -1  # rows of a block, to AMX, which fills them up to tiles
+ROW = "int8_row"
+TERNARY = (family(ROW, "ternary"), family(ROW, "trits"))
+WIDEST_LOOKUP_BYTES = 32  # of vectors: those of 64 bytes multiply faster than tables are read
+MANY_ROWS = FEW_ROWS + 1  # from which on blocks are taken where nothing was measured
+FEW_LOOKED_UP = 12  # from which on at the latest few rows are looked up, if they are at all
+REGROUPED_BLOCK = 128
+
+
+def block_tokens(isa: Isa, path: str) -> int:
+    """Rows of a block, as kernels take it; 0 for no path.
+
+    A tile of ``gemm`` of two vectors of weight rows fills half of the registers.
+    """
+    if path == LOOKUP:
+        return LOOKUP_TOKENS
+    if path == AMX:
+        return ANY_NUMBER
+    return isa.registers // (4 * isa.partial) if path else 0
+
+
+def possible_paths(isa: Isa, kernels: str) -> tuple[str, ...]:
+    """The paths that blocks of rows of a family may take."""
+    if not kernels.startswith((f"{ROW}/", f"{BY_BLOCK}/")):
+        return ()
+    looks_up = kernels in TERNARY and isa.vector_bytes <= WIDEST_LOOKUP_BYTES
+    return (isa.prompts, *(LOOKUP,) * looks_up)
+
+
+def usual_path(isa: Isa, kernels: str) -> BlockPath:
+    """What is taken of a family where nothing was measured."""
+    if not possible_paths(isa, kernels):
+        return ALL_IN_TURNS
+    if kernels in TERNARY and isa.looks_up:
+        return BlockPath(LOOKUP, isa.looks_up)
+    # Trits take more time to unpack than others, so that they are unpacked once everywhere.
+    is_unpacked = isa.unpacks or kernels == family(ROW, "trits")
+    return BlockPath(isa.prompts, MANY_ROWS) if is_unpacked else ALL_IN_TURNS
+
+
+def measured_paths(isa: Isa, profile: MachineProfile) -> dict[str, BlockPath]:
+    """What follows from times of this machine with an instruction set, by family."""
+    paths = {}
+    for kernels, times in profile.row_times.get(isa.name, {}).items():
+        tokens = {path: block_tokens(isa, path) for path in possible_paths(isa, kernels)}
+        if times.version == VERSION and tokens.keys() <= times.blocks.keys() and tokens:
+            paths[kernels] = quickest_path(times, tokens)
+    return paths
+
+
+def prepared_family(weight: Prepared, rounding: str) -> str:
+    """The family of a weight as it lies in memory, by the kernel that rounds what it multiplies."""
+    if isinstance(weight, DenseWeight) or not rounding.startswith("quantize"):
+        return family("float", "float32")
+    if isinstance(weight, TritWeight):
+        return family(ROW, "trits")
+    if rounding == "quantize_row":
+        return family(ROW, "ternary" if weight.ternary else f"int{weight.bits}")
+    is_regrouped = weight.bits == 8 and weight.block == REGROUPED_BLOCK
+    return family(BY_BLOCK, REGROUPED if is_regrouped else f"int{weight.bits}")
+
+
+def path_in(
+    shape: Shape, isa: Isa, measured: Mapping[str, BlockPath], kernels: str, *, has_areas: bool
+) -> BlockPath:
+    """What a program for batches of a shape has for blocks of rows of a family.
+
+    To look up keeps gate and up projection apart, in batches that are too small for it too. That
+    costs them 0 to 5 % (Zen 5, AVX2), so it must pay for more of them than the last.
+
+    Args:
+        shape: of the batches.
+        isa: of the kernels.
+        measured: what ``measured_paths`` says.
+        kernels: the family.
+        has_areas: whether there is the memory that the matrix unit needs.
+    """
+    path = measured.get(kernels) or usual_path(isa, kernels)
+    most = shape.rows
+    if path.name == LOOKUP and shape.phase is Phase.FEW:
+        most = min(most, FEW_LOOKED_UP)
+    if not path.name or path.least > most or (path.name == AMX and not has_areas):
+        return ALL_IN_TURNS
+    return path

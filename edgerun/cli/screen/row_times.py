@@ -1,0 +1,57 @@
+"""What ``edgerun doctor`` says of how many rows are multiplied by which kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgerun.machine.profile import MachineProfile
+
+MICROSECONDS = 1e6
+IN_TURNS = "in turns"
+
+
+def row_paths(profile: MachineProfile) -> dict[str, dict[str, Any]]:
+    """What was measured of rows and what follows, by instruction set and kernel family."""
+    from edgerun.backends.cpu.row_paths import measured_paths
+    from edgerun.kernels.lang.isa import ISAS
+
+    findings: dict[str, dict[str, Any]] = {}
+    for name in profile.row_times.keys() & ISAS.keys():
+        paths = measured_paths(ISAS[name], profile)
+        findings[name] = {
+            kernels: {
+                "blocks_by": paths[kernels].name or None,
+                "from_rows": paths[kernels].least or None,
+                "us_by_rows": {
+                    IN_TURNS: _microseconds(times.turns),
+                    **{path: _microseconds(each) for path, each in times.blocks.items()},
+                },
+            }
+            for kernels, times in profile.row_times[name].items()
+            if kernels in paths
+        }
+    return findings
+
+
+def row_path_rows(findings: Mapping[str, Mapping[str, Any]]) -> list[dict[str, str]]:
+    """The same as a person reads it."""
+    return [
+        {
+            "instruction set": isa,
+            "activations/weights": kernels,
+            "us by rows": "; ".join(
+                f"{way} {', '.join(f'{rows}: {each}' for rows, each in by_rows.items())}"
+                for way, by_rows in figures["us_by_rows"].items()
+            ),
+            "taken": f"{figures['blocks_by']} from {figures['from_rows']} rows on"
+            if figures["blocks_by"]
+            else "turns, always",
+        }
+        for isa, by_family in findings.items()
+        for kernels, figures in by_family.items()
+    ]
+
+
+def _microseconds(by_rows: Mapping[int, float]) -> dict[str, float]:
+    return {str(rows): round(MICROSECONDS * each, 2) for rows, each in by_rows.items()}

@@ -1,0 +1,71 @@
+"""Times few and many rows of a layer in turns and by every kernel for blocks of rows.
+
+What follows for other numbers of rows is said by ``machine/row_times.py``. The weights of a layer
+stay in the caches, as those of layers that follow one another would not: reading them takes the
+same either way, and nothing if products hide it. Ways take turns, so that a slow moment is in all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from edgerun.backends.base import Progress
+from edgerun.backends.cpu.row_paths import possible_paths
+from edgerun.kernels.isa import selected_isa
+from edgerun.machine.profile import family
+from edgerun.machine.row_times import ALL_IN_TURNS, BLOCKS, TURNS, BlockPath, RowTimes
+from edgerun.machine.timing import best_time
+from edgerun.plan.calibration import kernels
+from edgerun.plan.calibration.loads import Load
+
+SIZE, LAYERS = 1536, 6  # of the same weights
+ROUNDS, SECONDS = 3, 0.012  # for each figure
+IN_TURNS = "turns"
+
+
+def time_rows(
+    threads: int, progress: Progress, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, RowTimes]:
+    """Times the families of which blocks of rows have kernels of their own; a few seconds.
+
+    Args:
+        threads: to measure with.
+        progress: told what is measured next.
+        clock: says seconds.
+    """
+    progress("from how many rows on blocks of rows are faster than rows in turns")
+    isa = selected_isa()
+    families = {family(*each): each for each in kernels.FAMILIES}
+    return {
+        name: _times(*each, paths, threads, clock)
+        for name, each in families.items()
+        if (paths := possible_paths(isa, name))
+    }
+
+
+def _times(
+    activations: str,
+    weights: str,
+    paths: tuple[str, ...],
+    threads: int,
+    clock: Callable[[], float],
+) -> RowTimes:
+    """What a family takes, the best of several rounds."""
+    ways = {IN_TURNS: (ALL_IN_TURNS, TURNS)}
+    ways |= {path: (BlockPath(path, 1), BLOCKS) for path in paths}
+    name = family(activations, weights)
+    seconds: dict[str, dict[int, float]] = {way: {} for way in ways}
+    with ExitStack() as owned:
+        runs = {}
+        for way, (path, all_rows) in ways.items():
+            load = Load(activations, weights, BLOCKS[-1], (SIZE, SIZE), LAYERS)
+            trial = kernels.trial_of(name, load)
+            runner = owned.enter_context(kernels.bound(trial, threads, {name: path}))
+            runs |= {(way, rows): runner(rows) for rows in all_rows}
+        for _ in range(ROUNDS):
+            for (way, rows), run in runs.items():
+                taken = best_time(run, SECONDS, clock) / LAYERS
+                seconds[way][rows] = min(taken, seconds[way].get(rows, taken))
+    return RowTimes(seconds.pop(IN_TURNS), seconds)

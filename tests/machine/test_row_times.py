@@ -1,0 +1,153 @@
+"""From how many rows on blocks are taken: what follows from a few times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgerun.machine.row_times import (
+    ALL_IN_TURNS,
+    BLOCKS,
+    MOST,
+    TURNS,
+    VERSION,
+    WORTH,
+    BlockPath,
+    RowTimes,
+    blocks_from,
+    blocks_seconds,
+    quickest_path,
+    rows_in_blocks,
+    turns_seconds,
+)
+
+TOKENS = {"amx": -1, "gemm": 4, "lookup": 16, "wide": 8}
+seconds = st.floats(1e-7, 1e-2)
+
+
+def times_of(turns: tuple[float, ...], **blocks: tuple[float, float]) -> RowTimes:
+    by_path = {path: dict(zip(BLOCKS, each, strict=True)) for path, each in blocks.items()}
+    return RowTimes(dict(zip(TURNS, turns, strict=True)), by_path)
+
+
+@st.composite
+def measured(draw: st.DrawFn) -> RowTimes:
+    """Times of any machine, noise included: more rows may seem to take less."""
+    paths = draw(st.sets(st.sampled_from(sorted(TOKENS)), min_size=1))
+    blocks = {path: (draw(seconds), draw(seconds)) for path in paths}
+    return times_of((draw(seconds), draw(seconds), draw(seconds)), **blocks)
+
+
+@given(measured())
+def test_what_is_chosen_is_never_slower_than_turns_as_far_as_times_say(times: RowTimes) -> None:
+    path = quickest_path(times, TOKENS)
+    if path == ALL_IN_TURNS:
+        return
+    assert path.name in times.blocks
+    assert 2 <= path.least <= MOST
+    for rows in range(path.least, MOST + 1):
+        in_blocks = blocks_seconds(times, path.name, rows, TOKENS[path.name])
+        assert in_blocks < turns_seconds(times.turns, rows)
+
+
+@given(measured())
+def test_where_turns_are_taken_nearest_to_blocks_these_are_not_worth_it(times: RowTimes) -> None:
+    for path in times.blocks:
+        least = blocks_from(times, path, TOKENS[path])
+        rows = least - 1 if least else MOST
+        if rows > 1:
+            in_blocks = blocks_seconds(times, path, rows, TOKENS[path])
+            assert in_blocks * WORTH > turns_seconds(times.turns, rows)
+
+
+@given(measured(), st.floats(0.01, 100), st.sampled_from([0.5, 0.9]))
+def test_a_faster_machine_chooses_the_same_and_faster_blocks_begin_no_later(
+    times: RowTimes, factor: float, less: float
+) -> None:
+    scaled = RowTimes(
+        {rows: each * factor for rows, each in times.turns.items()},
+        {
+            path: {rows: each * factor for rows, each in by_rows.items()}
+            for path, by_rows in times.blocks.items()
+        },
+    )
+    for path, by_rows in times.blocks.items():
+        least = blocks_from(times, path, TOKENS[path])
+        assert abs(blocks_from(scaled, path, TOKENS[path]) - least) <= 1  # at an equality
+        faster = replace(times, blocks={path: {rows: less * t for rows, t in by_rows.items()}})
+        if TOKENS[path] < 0 and least:  # else a rest in turns is in the times of blocks too
+            assert 0 < blocks_from(faster, path, TOKENS[path]) <= least
+
+
+@given(measured())
+def test_at_the_rows_that_were_timed_the_rule_goes_by_their_times(times: RowTimes) -> None:
+    one, four, sixteen = (times.turns[rows] for rows in TURNS)
+    assert turns_seconds(times.turns, 1) == min(one, max(one, four))
+    assert turns_seconds(times.turns, 4) == four
+    assert turns_seconds(times.turns, 16) == pytest.approx(max(four, sixteen))
+    for path, by_rows in times.blocks.items():
+        first, many = (blocks_seconds(times, path, rows, TOKENS[path]) for rows in BLOCKS)
+        if by_rows[16] <= by_rows[128] <= 8 * by_rows[16]:
+            assert first == pytest.approx(by_rows[16])
+            assert many == pytest.approx(by_rows[128])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 16, 18, 35, 400])
+def test_where_memory_hides_nothing_turns_add_up(rows: int) -> None:
+    """Then the rule is ``ceil(m / 16) * t16 < (m // 4) * t4 + (m % 4) * t1``, of four times."""
+    times = times_of((1.0, 3.9, 15.6), amx=(5.0, 40.0))
+    expected = rows // 4 * 3.9 + min(rows % 4 * 1.0, 3.9)
+    assert turns_seconds(times.turns, rows) == pytest.approx(expected)
+    assert blocks_seconds(times, "amx", rows, -1) == pytest.approx(-(-rows // 16) * 5.0)
+
+
+# Milliseconds of layers of 2560 x 6912 and 576 x 1536 on a Zen 5, one thread; of blocks at 16 rows
+# and, as 64 and 256 say, at 128.
+@pytest.mark.parametrize(
+    ("turns", "blocks", "chosen"),
+    [
+        # AVX2, ternary: table entries beat multiplying, and unpacking is never worth it.
+        ((0.168, 0.442, 1.703), {"gemm": (2.16, 13.1), "lookup": (1.36, 8.2)}, "lookup"),
+        # AVX-512: weights that are unpacked once are never faster.
+        ((0.212, 0.316, 0.776), {"gemm": (1.49, 6.7)}, ""),
+        # The same with trits, which take longer to unpack.
+        ((0.151, 0.248, 0.980), {"gemm": (1.09, 6.0)}, "gemm"),
+    ],
+)
+def test_times_of_a_machine_lead_to_what_was_fastest_there(
+    turns: tuple[float, ...], blocks: dict[str, tuple[float, float]], chosen: str
+) -> None:
+    path = quickest_path(times_of(turns, **blocks), TOKENS)
+    assert path.name == chosen
+    assert path.least in (range(8, 17) if chosen == "lookup" else range(17, 33) if chosen else [0])
+
+
+def test_only_paths_that_there_are_come_into_question() -> None:
+    times = times_of((1.0, 4.0, 16.0), amx=(2.0, 16.0), gemm=(4.0, 32.0))
+    assert quickest_path(times, TOKENS).name == "amx"
+    assert quickest_path(times, {"gemm": 4}).name == "gemm"
+    assert quickest_path(times, {"lookup": 16}) == ALL_IN_TURNS
+    assert BlockPath() == ALL_IN_TURNS
+
+
+@pytest.mark.parametrize(
+    ("rows", "tokens", "taken"),
+    [(7, 16, 0), (8, 16, 8), (17, 16, 16), (24, 16, 24), (5, 4, 4), (6, 4, 6), (3, -1, 3)],
+)
+def test_rows_are_divided_as_kernels_do_it(rows: int, tokens: int, taken: int) -> None:
+    from edgerun.kernels.linear.turns import rows_in_blocks as of_kernels
+
+    assert rows_in_blocks(rows, tokens) == taken
+    assert of_kernels.py_func(rows, tokens, 0) == of_kernels.py_func(rows, tokens, rows) == taken
+    assert of_kernels.py_func(rows, tokens, rows + 1) == of_kernels.py_func(rows, 0, 0) == 0
+
+
+def test_times_without_a_number_of_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="no time of 16 rows"):
+        RowTimes({1: 1.0, 4: 2.0}, {})
+    with pytest.raises(ValueError, match="no time of 128 rows"):
+        RowTimes({1: 1.0, 4: 2.0, 16: 3.0}, {"gemm": {16: 1.0}})
+    RowTimes({}, {}, version=VERSION + 1)  # of which nothing is known here

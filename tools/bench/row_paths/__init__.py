@@ -1,0 +1,1 @@
+"""Which kernels are fastest for how many rows, beside what is chosen."""
