@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from edgerun.backends.base import Progress
+from edgerun.backends.base import Progress, Values
 from edgerun.backends.cpu.row_paths import possible_paths
 from edgerun.kernels.isa import selected_isa
 from edgerun.machine.profile import family
@@ -53,12 +53,12 @@ def _times(
     clock: Callable[[], float],
 ) -> RowTimes:
     """What a family takes, the best of several rounds."""
-    ways = {IN_TURNS: (ALL_IN_TURNS, TURNS)}
+    ways: dict[str, tuple[BlockPath, tuple[int, ...]]] = {IN_TURNS: (ALL_IN_TURNS, TURNS)}
     ways |= {path: (BlockPath(path, 1), BLOCKS) for path in paths}
     name = family(activations, weights)
     seconds: dict[str, dict[int, float]] = {way: {} for way in ways}
     with ExitStack() as owned:
-        runs = {}
+        runs: dict[tuple[str, int], Callable[[], Values]] = {}
         for way, (path, all_rows) in ways.items():
             load = Load(activations, weights, BLOCKS[-1], (SIZE, SIZE), LAYERS)
             trial = kernels.trial_of(name, load)
