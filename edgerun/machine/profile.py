@@ -45,7 +45,7 @@ from edgerun.machine.devices import (
     interpolated,
 )
 from edgerun.machine.disk import DiskProfile, disk_key
-from edgerun.machine.row_times import RowTimes
+from edgerun.machine.row_times import Layers
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -84,8 +84,8 @@ class MachineProfile:
         call_s: what a call of a program costs besides its instructions.
         cache_bytes: of the processor's last cache; 0 where that is not known.
         devices: what others than the processor can do, by ``device_key``.
-        row_times: how long few and many rows of a layer took by each way to multiply them, by
-            instruction set and kernel family.
+        row_times: how long few and many rows of layers of several sizes took by each way to
+            multiply them, by instruction set and kernel family.
     """
 
     measured: str = ""
@@ -100,7 +100,7 @@ class MachineProfile:
     call_s: Seconds = 0.0
     cache_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     devices: Mapping[str, DeviceProfile] = field(default_factory=dict)
-    row_times: Mapping[str, Mapping[str, RowTimes]] = field(default_factory=dict)
+    row_times: Mapping[str, Mapping[str, Layers]] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:

@@ -10,12 +10,14 @@ The rule has the form ``blocks <= fours + rest``: of 16 rows by blocks against a
 and of one. Two more figures are kept because three are not enough. Sixteen rows in turns cost less
 than four times four where the first four wait for memory (int8 weights of 2560 x 6912 on a Zen 5:
 0.52 ms for four rows, 1.10 for 16). And what is done once a call, such as unpacking, is not paid
-again by the second 16 rows, which 128 rows by blocks tell.
+again by the second 16 rows, which 128 rows by blocks tell. A small layer and a large one are timed:
+trits of a large one take longer to expand, as they come from farther away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
@@ -72,6 +74,7 @@ class BlockPath:
 
 
 ALL_IN_TURNS = BlockPath()
+Layers: TypeAlias = Annotated[tuple[RowTimes, ...], msgspec.Meta(min_length=1)]
 
 
 def rows_in_blocks(rows: int, tokens: int) -> int:
@@ -131,19 +134,25 @@ def blocks_from(times: RowTimes, path: str, tokens: int) -> int:
     return least
 
 
-def quickest_path(times: RowTimes, tokens: Mapping[str, int]) -> BlockPath:
-    """The path for blocks of rows, and from how many on.
+def quickest_path(layers: Sequence[RowTimes], tokens: Mapping[str, int]) -> BlockPath:
+    """The path for blocks of rows, and from how many on: not slower than turns in any layer.
 
     Of several it is the one that is quickest for many rows.
 
     Args:
-        times: of a family.
+        layers: times of a family's layers of several sizes.
         tokens: rows of a block, by the paths that there are.
     """
-    chosen, seconds = ALL_IN_TURNS, float("inf")
-    for path in sorted(tokens.keys() & times.blocks.keys()):
-        least = blocks_from(times, path, tokens[path])
-        many = blocks_seconds(times, path, BLOCKS[-1], tokens[path])
-        if least and many < seconds:
-            chosen, seconds = BlockPath(path, least), many
+    chosen, share = ALL_IN_TURNS, 1.0
+    for path in sorted(tokens):
+        if not all(path in times.blocks for times in layers):
+            continue
+        least = [blocks_from(times, path, tokens[path]) for times in layers]
+        of_turns = math.prod(
+            blocks_seconds(times, path, BLOCKS[-1], tokens[path])
+            / turns_seconds(times.turns, BLOCKS[-1])
+            for times in layers
+        )
+        if all(least) and of_turns < share:
+            chosen, share = BlockPath(path, max(least)), of_turns
     return chosen

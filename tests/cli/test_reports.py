@@ -16,7 +16,7 @@ from edgerun.cli.screen.report import report_lines
 from edgerun.cli.screen.tables import aligned, print_pairs, print_rows, size
 from edgerun.machine.disk import DiskProfile
 from edgerun.machine.profile import MachineProfile
-from edgerun.machine.row_times import RowTimes
+from edgerun.machine.row_times import Layers, RowTimes
 from edgerun.plan.calibration import processor as calibration
 from edgerun.plan.workload import Workload
 from tests.cli.conftest import Run
@@ -239,8 +239,8 @@ def test_doctor_refuses_a_folder_before_it_announces_anything(run: Run) -> None:
     ]
 
 
-def row_times(**blocks: dict[int, float]) -> RowTimes:
-    return RowTimes({1: 0.25e-6, 4: 1e-6, 16: 4e-6}, blocks)
+def row_times(**blocks: dict[int, float]) -> Layers:
+    return (RowTimes({1: 0.25e-6, 4: 1e-6, 16: 4e-6}, blocks),)
 
 
 def test_doctor_shows_a_calibrated_machine(
@@ -288,7 +288,7 @@ def test_doctor_shows_a_calibrated_machine(
     assert found["row_paths"]["avx2"]["int8_row/int8"] == {
         "blocks_by": None,
         "from_rows": None,
-        "us_by_rows": {"in turns": in_turns, "gemm": {"16": 5.0, "128": 40.0}},
+        "us_by_rows": [{"in turns": in_turns, "gemm": {"16": 5.0, "128": 40.0}}],
     }
     assert (found["complete"], found["contended"]) == (True, 0.61)
     assert json.loads(result.out)["disks"]["ext4 on /dev/a, at /"] == {

@@ -15,12 +15,12 @@ from edgerun.env import read_settings
 from edgerun.machine import profile
 from edgerun.machine.devices import Call, DeviceProfile
 from edgerun.machine.profile import MachineProfile
-from edgerun.machine.row_times import VERSION, RowTimes
+from edgerun.machine.row_times import VERSION, Layers, RowTimes
 from tests.support.fakes import Meter
 
 
-def row_times(four: float) -> RowTimes:
-    return RowTimes({1: 1e-6, 4: four, 16: 16e-6}, {"gemm": {16: 20e-6, 128: 99e-6}})
+def row_times(four: float) -> Layers:
+    return (RowTimes({1: 1e-6, 4: four, 16: 16e-6}, {"gemm": {16: 20e-6, 128: 99e-6}}),)
 
 
 @pytest.fixture
@@ -130,16 +130,17 @@ def test_a_full_disk_is_no_error_and_gets_no_fuller(
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda times: times["turns"].pop("4"),
-        lambda times: times["blocks"]["gemm"].pop("16"),
-        lambda times: times.pop("turns"),
-        lambda times: times.update(turns=[1e-6, 4e-6, 16e-6]),
-        lambda times: times["turns"].update({"0": 1e-6}),
-        lambda times: times["turns"].update({"4": "fast"}),
+        lambda layers: layers[0]["turns"].pop("4"),
+        lambda layers: layers[0]["blocks"]["gemm"].pop("16"),
+        lambda layers: layers[0].pop("turns"),
+        lambda layers: layers[0].update(turns=[1e-6, 4e-6, 16e-6]),
+        lambda layers: layers[0]["turns"].update({"0": 1e-6}),
+        lambda layers: layers[0]["turns"].update({"4": "fast"}),
+        lambda layers: layers.clear(),
     ],
 )
 def test_times_of_rows_that_are_not_whole_are_not_planned_with_and_this_is_said(
-    folder: Path, spoil: Callable[[dict[str, Any]], object]
+    folder: Path, spoil: Callable[[list[dict[str, Any]]], object]
 ) -> None:
     known = profile.write_profile(replace(FULL, row_times={"avx2": {"a/b": row_times(1e-6)}}))
     assert profile.read_profile() == known
@@ -164,7 +165,7 @@ def test_a_file_from_before_rows_were_timed_goes_on_being_read(folder: Path) -> 
 
 
 def test_times_of_rows_of_a_later_version_are_read_and_left_alone(folder: Path) -> None:
-    later = {"avx2": {"a/b": RowTimes({}, {}, version=VERSION + 1)}}
+    later = {"avx2": {"a/b": (RowTimes({}, {}, version=VERSION + 1),)}}
     known = profile.write_profile(replace(FULL, row_times=later))
     assert profile.read_profile() == known
 

@@ -43,7 +43,7 @@ def measured(draw: st.DrawFn) -> RowTimes:
 
 @given(measured())
 def test_what_is_chosen_is_never_slower_than_turns_as_far_as_times_say(times: RowTimes) -> None:
-    path = quickest_path(times, TOKENS)
+    path = quickest_path([times, times], TOKENS)
     if path == ALL_IN_TURNS:
         return
     assert path.name in times.blocks
@@ -120,16 +120,20 @@ def test_where_memory_hides_nothing_turns_add_up(rows: int) -> None:
 def test_times_of_a_machine_lead_to_what_was_fastest_there(
     turns: tuple[float, ...], blocks: dict[str, tuple[float, float]], chosen: str
 ) -> None:
-    path = quickest_path(times_of(turns, **blocks), TOKENS)
+    path = quickest_path([times_of(turns, **blocks)], TOKENS)
     assert path.name == chosen
     assert path.least in (range(8, 17) if chosen == "lookup" else range(17, 33) if chosen else [0])
 
 
 def test_only_paths_that_there_are_come_into_question() -> None:
     times = times_of((1.0, 4.0, 16.0), amx=(2.0, 16.0), gemm=(4.0, 32.0))
-    assert quickest_path(times, TOKENS).name == "amx"
-    assert quickest_path(times, {"gemm": 4}).name == "gemm"
-    assert quickest_path(times, {"lookup": 16}) == ALL_IN_TURNS
+    assert quickest_path([times], TOKENS).name == "amx"
+    assert quickest_path([times], {"gemm": 4}).name == "gemm"
+    assert quickest_path([times], {"lookup": 16}) == ALL_IN_TURNS
+    other = times_of((1.0, 4.0, 16.0), amx=(99.0, 999.0), gemm=(8.0, 64.0))
+    gemm = quickest_path([times, other], TOKENS)  # the matrix unit loses in one of the layers
+    assert gemm == BlockPath("gemm", blocks_from(other, "gemm", 4))
+    assert gemm.least > blocks_from(times, "gemm", 4)
     assert BlockPath() == ALL_IN_TURNS
 
 

@@ -62,10 +62,11 @@ def usual_path(isa: Isa, kernels: str) -> BlockPath:
 def measured_paths(isa: Isa, profile: MachineProfile) -> dict[str, BlockPath]:
     """What follows from times of this machine with an instruction set, by family."""
     paths = {}
-    for kernels, times in profile.row_times.get(isa.name, {}).items():
+    for kernels, layers in profile.row_times.get(isa.name, {}).items():
         tokens = {path: block_tokens(isa, path) for path in possible_paths(isa, kernels)}
-        if times.version == VERSION and tokens.keys() <= times.blocks.keys() and tokens:
-            paths[kernels] = quickest_path(times, tokens)
+        are_whole = all(tokens.keys() <= times.blocks.keys() for times in layers)
+        if tokens and are_whole and all(times.version == VERSION for times in layers):
+            paths[kernels] = quickest_path(layers, tokens)
     return paths
 
 

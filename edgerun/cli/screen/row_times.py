@@ -23,12 +23,15 @@ def row_paths(profile: MachineProfile) -> dict[str, dict[str, Any]]:
             kernels: {
                 "blocks_by": paths[kernels].name or None,
                 "from_rows": paths[kernels].least or None,
-                "us_by_rows": {
-                    IN_TURNS: _microseconds(times.turns),
-                    **{path: _microseconds(each) for path, each in times.blocks.items()},
-                },
+                "us_by_rows": [
+                    {
+                        IN_TURNS: _microseconds(times.turns),
+                        **{path: _microseconds(each) for path, each in times.blocks.items()},
+                    }
+                    for times in layers
+                ],
             }
-            for kernels, times in profile.row_times[name].items()
+            for kernels, layers in profile.row_times[name].items()
             if kernels in paths
         }
     return findings
@@ -40,9 +43,10 @@ def row_path_rows(findings: Mapping[str, Mapping[str, Any]]) -> list[dict[str, s
         {
             "instruction set": isa,
             "activations/weights": kernels,
-            "us by rows": "; ".join(
+            "us by rows, of a small and a large layer": "; ".join(
                 f"{way} {', '.join(f'{rows}: {each}' for rows, each in by_rows.items())}"
-                for way, by_rows in figures["us_by_rows"].items()
+                for layer in figures["us_by_rows"]
+                for way, by_rows in layer.items()
             ),
             "taken": f"{figures['blocks_by']} from {figures['from_rows']} rows on"
             if figures["blocks_by"]

@@ -1,8 +1,8 @@
 """Times few and many rows of a layer in turns and by every kernel for blocks of rows.
 
-What follows for other numbers of rows is said by ``machine/row_times.py``. The weights of a layer
-stay in the caches, as those of layers that follow one another would not: reading them takes the
-same either way, and nothing if products hide it. Ways take turns, so that a slow moment is in all.
+What follows for other numbers of rows is said by ``machine/row_times.py``. Of a small layer the
+weights stay in the cache of a core, of a large one in the last. Ways take turns, so that a slow
+moment is in all.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from edgerun.machine.timing import best_time
 from edgerun.plan.calibration import kernels
 from edgerun.plan.calibration.loads import Load
 
-SIZE, LAYERS = 1536, 6  # of the same weights
-ROUNDS, SECONDS = 3, 0.012  # for each figure
+# Input and output features, and how many layers share the same weights.
+SIZES = (((768, 1536), 8), ((2048, 4096), 2))
+ROUNDS, SECONDS = 3, 0.008  # for each figure
 IN_TURNS = "turns"
 
 
 def time_rows(
     threads: int, progress: Progress, clock: Callable[[], float] = time.perf_counter
-) -> dict[str, RowTimes]:
+) -> dict[str, tuple[RowTimes, ...]]:
     """Times the families of which blocks of rows have kernels of their own; a few seconds.
 
     Args:
@@ -39,33 +40,28 @@ def time_rows(
     isa = selected_isa()
     families = {family(*each): each for each in kernels.FAMILIES}
     return {
-        name: _times(*each, paths, threads, clock)
+        name: tuple(_times(Load(*each, BLOCKS[-1], *size), paths, threads, clock) for size in SIZES)
         for name, each in families.items()
         if (paths := possible_paths(isa, name))
     }
 
 
 def _times(
-    activations: str,
-    weights: str,
-    paths: tuple[str, ...],
-    threads: int,
-    clock: Callable[[], float],
+    load: Load, paths: tuple[str, ...], threads: int, clock: Callable[[], float]
 ) -> RowTimes:
-    """What a family takes, the best of several rounds."""
+    """What a layer of a load takes, the best of several rounds."""
     ways: dict[str, tuple[BlockPath, tuple[int, ...]]] = {IN_TURNS: (ALL_IN_TURNS, TURNS)}
     ways |= {path: (BlockPath(path, 1), BLOCKS) for path in paths}
-    name = family(activations, weights)
+    name = family(load.activations, load.weights)
+    trial = kernels.trial_of(name, load)
     seconds: dict[str, dict[int, float]] = {way: {} for way in ways}
     with ExitStack() as owned:
         runs: dict[tuple[str, int], Callable[[], Values]] = {}
         for way, (path, all_rows) in ways.items():
-            load = Load(activations, weights, BLOCKS[-1], (SIZE, SIZE), LAYERS)
-            trial = kernels.trial_of(name, load)
             runner = owned.enter_context(kernels.bound(trial, threads, {name: path}))
             runs |= {(way, rows): runner(rows) for rows in all_rows}
         for _ in range(ROUNDS):
             for (way, rows), run in runs.items():
-                taken = best_time(run, SECONDS, clock) / LAYERS
+                taken = best_time(run, SECONDS, clock) / load.layers
                 seconds[way][rows] = min(taken, seconds[way].get(rows, taken))
     return RowTimes(seconds.pop(IN_TURNS), seconds)

@@ -26,7 +26,7 @@ from edgerun.kernels import isa as isa_module
 from edgerun.kernels.isa import available_isas
 from edgerun.kernels.lang.isa import ISAS, MODELS, Isa
 from edgerun.machine.profile import MachineProfile, family
-from edgerun.machine.row_times import ALL_IN_TURNS, VERSION, BlockPath, RowTimes
+from edgerun.machine.row_times import ALL_IN_TURNS, VERSION, BlockPath, Layers, RowTimes
 from edgerun.plan.calibration.kernels import FAMILIES
 from edgerun.plan.calibration.loads import random_weight
 from edgerun.state import Batch, SequenceStore, same_attention
@@ -123,10 +123,10 @@ def test_few_rows_may_be_done_in_blocks_too(
     assert (AMX in paths) == (chosen.prompts == AMX)
 
 
-def times(turns: float, **blocks: float) -> RowTimes:
+def times(turns: float, **blocks: float) -> Layers:
     """Of four rows, and of blocks of 16; none do better together."""
     by_path = {path: {16: each, 128: 8 * each} for path, each in blocks.items()}
-    return RowTimes({1: turns / 4, 4: turns, 16: 4 * turns}, by_path)
+    return (RowTimes({1: turns / 4, 4: turns, 16: 4 * turns}, by_path),)
 
 
 def test_the_measured_times_of_the_instruction_set_say_what_is_taken() -> None:
@@ -150,8 +150,9 @@ def test_the_measured_times_of_the_instruction_set_say_what_is_taken() -> None:
 
 def test_times_of_another_version_or_without_a_path_that_there_is_are_not_used() -> None:
     known = times(1.0, gemm=3.0)
-    for bad in (replace(known, version=VERSION + 1), replace(known, blocks={})):
-        profile = MachineProfile(row_times={"avx2": {"int8_row/int4": bad}})
+    (layer,) = known
+    for bad in (replace(layer, version=VERSION + 1), replace(layer, blocks={})):
+        profile = MachineProfile(row_times={"avx2": {"int8_row/int4": (layer, bad)}})
         assert measured_paths(ISAS["avx2"], profile) == {}
     ternary = MachineProfile(row_times={"avx2": {"int8_row/ternary": known}})
     assert measured_paths(ISAS["avx2"], ternary) == {}  # how long looking up takes is not known

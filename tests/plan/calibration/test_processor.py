@@ -58,7 +58,8 @@ def quick(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name, value in {**sizes, **small, **least}.items():
         monkeypatch.setattr(kernels, name, value)
     monkeypatch.setattr(calibration, "DECODING", replace(SMALL, chained=True, shared=False))
-    for name, value in {"SIZE": 256, "LAYERS": 1, "ROUNDS": 1, "SECONDS": 0.0}.items():
+    sizes_of_rows = {"SIZES": (((256, 256), 1), ((512, 256), 2))}
+    for name, value in {**sizes_of_rows, "ROUNDS": 1, "SECONDS": 0.0}.items():
         monkeypatch.setattr(row_times, name, value)
     monkeypatch.setattr(calibration, "measure_bandwidth", lambda threads: 1e9 * threads)
     monkeypatch.setattr(calibration, "measure_devices", lambda threads, progress: DEVICES)
@@ -97,10 +98,12 @@ def test_everything_is_measured_and_kept() -> None:
     assert all(rate > 0 for by_rows in found.other_rates.values() for rate in by_rows.values())
     assert set(found.paths) == {"int8_row/ternary"}
     isa = selected_isa()
-    (times,) = found.row_times[isa.name].values()
-    assert set(times.turns) == set(TURNS)
-    assert set(times.blocks) == set(possible_paths(isa, "int8_row/ternary"))
-    assert all(set(by_rows) == set(BLOCKS) for by_rows in times.blocks.values())
+    (layers,) = found.row_times[isa.name].values()
+    assert len(layers) == 2
+    for times in layers:
+        assert set(times.turns) == set(TURNS)
+        assert set(times.blocks) == set(possible_paths(isa, "int8_row/ternary"))
+        assert all(set(by_rows) == set(BLOCKS) for by_rows in times.blocks.values())
     assert measured_paths(isa, found).keys() == {"int8_row/ternary"}
     assert 0 < found.call_s < 1
 
@@ -110,8 +113,8 @@ def test_speeds_are_those_of_what_the_times_of_rows_say(monkeypatch: pytest.Monk
     isa, name = selected_isa(), "int8_row/ternary"
     paths = possible_paths(isa, name)
     blocks = {path: {16: 1e-6, 128: 8e-6} for path in paths}
-    known = {name: RowTimes({1: 1.0, 4: 4.0, 16: 16.0}, blocks)}
-    other = {"another set": {name: RowTimes({1: 1.0, 4: 2.0, 16: 3.0}, {})}}
+    known = {name: (RowTimes({1: 1.0, 4: 4.0, 16: 16.0}, blocks),)}
+    other = {"another set": {name: (RowTimes({1: 1.0, 4: 2.0, 16: 3.0}, {}),)}}
     write_profile(MachineProfile(row_times=other))
     monkeypatch.setattr(calibration, "time_rows", lambda threads, progress: known)
     given: list[Mapping[str, BlockPath]] = []
@@ -135,7 +138,8 @@ def test_the_best_of_several_moments_is_what_memory_can_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     speeds = iter([2e9, 5e9, 3e9])  # before the kernels, after them, after the devices
-    for name, value in {"SIZE": 256, "LAYERS": 1, "ROUNDS": 1, "SECONDS": 0.0}.items():
+    sizes_of_rows = {"SIZES": (((256, 256), 1), ((512, 256), 2))}
+    for name, value in {**sizes_of_rows, "ROUNDS": 1, "SECONDS": 0.0}.items():
         monkeypatch.setattr(row_times, name, value)
     monkeypatch.setattr(calibration, "measure_bandwidth", lambda threads: next(speeds))
     assert calibration.calibrate(1).bandwidth == {1: 5e9}
@@ -275,7 +279,8 @@ def test_limits_are_measured_where_they_are_unknown(monkeypatch: pytest.MonkeyPa
 def test_the_best_speed_of_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     write_profile(MachineProfile(bandwidth={1: 3e9}, fork_join_s={1: 7.0}))
     assert calibration.limits(1).profile.bandwidth == {1: 3e9}  # measured now: 1e9
-    for name, value in {"SIZE": 256, "LAYERS": 1, "ROUNDS": 1, "SECONDS": 0.0}.items():
+    sizes_of_rows = {"SIZES": (((256, 256), 1), ((512, 256), 2))}
+    for name, value in {**sizes_of_rows, "ROUNDS": 1, "SECONDS": 0.0}.items():
         monkeypatch.setattr(row_times, name, value)
     monkeypatch.setattr(calibration, "measure_bandwidth", lambda threads: 4e9)
     assert calibration.limits(1).profile.bandwidth == {1: 4e9}
