@@ -123,6 +123,31 @@ def test_few_rows_may_be_done_in_blocks_too(
     assert (AMX in paths) == (chosen.prompts == AMX)
 
 
+@pytest.mark.parametrize("order", [("ternary", "int2"), ("int2", "ternary")])
+def test_what_one_layer_leaves_in_rows_another_may_need_in_tiles(
+    order: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers that read one value, of families whose blocks begin at different numbers of rows."""
+    monkeypatch.setattr(isa_module, "selected_isa", lambda: MODELS["amx_model"])
+    attributes = {"activations": "int8_row"}
+    nodes = [Node("linear", name, ("x", name), (f"y{name}",), attributes) for name in order]
+    weights = {name: random_weight(name, (K, N), 1) for name in order}
+    graph = Graph(nodes, ["x"], [f"y{name}" for name in order], dict(weights))
+    x = np.random.default_rng(3).standard_normal((8, K)).astype(np.float32)
+    results = []
+    for least in (99, 2):
+        paths = {family("int8_row", order[0]): BlockPath(AMX, 16)}
+        paths |= {family("int8_row", order[1]): BlockPath(AMX, least)}
+        backend = make_backend("cpu", given={"threads": 1, "row_paths": paths})
+        program = backend.compile(graph, Shape.of(16), CompileOptions(SPEC))
+        values = program(Batch.of([0] * 8, 0, 0, logits="none"), SequenceStore(SPEC, 8), {"x": x})
+        results.append({name: value.copy() for name, value in values.items()})
+        program.close()
+        backend.close()
+    for name in results[0]:
+        np.testing.assert_array_equal(results[1][name], results[0][name])
+
+
 def times(turns: float, **blocks: float) -> Layers:
     """Of four rows, and of blocks of 16; none do better together."""
     by_path = {path: {16: each, 128: 8 * each} for path, each in blocks.items()}
