@@ -243,27 +243,29 @@ def row_times(**blocks: dict[int, float]) -> Layers:
     return (RowTimes({1: 0.25e-6, 4: 1e-6, 16: 4e-6}, blocks),)
 
 
+CALIBRATED = MachineProfile(
+    measured="2026-01-01",
+    bandwidth={1: 10e9, 2: 20e9},
+    rates={"int8_row/ternary": {1: 50e9, 128: 100e9}},
+    paths={"int8_row/ternary": {1: "multiply", 128: "lookup"}},
+    peaks={"multiply": {2: 150e9}},
+    fork_join_s={2: 3e-7},
+    contended=0.61,
+    threads=2,
+    row_times={
+        "avx2": {
+            "int8_row/int4": row_times(gemm={16: 3e-6, 128: 24e-6}),
+            "int8_row/int8": row_times(gemm={16: 5e-6, 128: 40e-6}),
+        }
+    },
+)
+
+
 def test_doctor_shows_a_calibrated_machine(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("some/model").mkdir(parents=True)
-    known = MachineProfile(
-        measured="2026-01-01",
-        bandwidth={1: 10e9, 2: 20e9},
-        rates={"int8_row/ternary": {1: 50e9, 128: 100e9}},
-        paths={"int8_row/ternary": {1: "multiply", 128: "lookup"}},
-        peaks={"multiply": {2: 150e9}},
-        fork_join_s={2: 3e-7},
-        contended=0.61,
-        threads=2,
-        row_times={
-            "avx2": {
-                "int8_row/int4": row_times(gemm={16: 3e-6, 128: 24e-6}),
-                "int8_row/int8": row_times(gemm={16: 5e-6, 128: 40e-6}),
-            }
-        },
-    )
     calls: list[int] = []
 
     def calibrate(threads: int, progress: Any, folder: Path | None) -> None:
@@ -272,7 +274,7 @@ def test_doctor_shows_a_calibrated_machine(
         progress("this and that")
 
     monkeypatch.setattr("edgerun.plan.calibration.processor.calibrate", calibrate)
-    monkeypatch.setattr("edgerun.machine.profile.machine_profile", lambda: known)
+    monkeypatch.setattr("edgerun.machine.profile.machine_profile", lambda: CALIBRATED)
     disk = DiskProfile({1: 4e8, 4: 8e8}, {1: 3e8}, "2026-01-02")
     disks = {"ext4 on /dev/a, at /": disk, "nfs on b:/c, at /d": DiskProfile({}, {2: 1e8})}
     monkeypatch.setattr("edgerun.machine.profile.read_disks", lambda: disks)

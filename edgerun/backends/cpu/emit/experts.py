@@ -229,14 +229,22 @@ def _emit_product(
         writes={out.key},
     )
     in_blocks = name in IN_BLOCKS and _in_blocks(binder, places)
-    least = EXPERT_AMX_ROWS if binder.isa.prompts == AMX else 0
-    tokens = block_tokens(binder.isa, binder.isa.prompts if in_blocks else "")
-    division = {"tokens": tokens, "least": least} if name in IN_BLOCKS else {}
+    division = _division(binder, in_blocks=in_blocks) if name in IN_BLOCKS else {}
     emit(name, params, arguments | division, label=label)
     if in_blocks:
         kernel = f"{binder.isa.prompts}_{IN_BLOCKS[name]}"
-        params, arguments = _for_blocks(binder, params, arguments | {"least": least})
+        arguments |= {"least": division["least"]}
+        params, arguments = _for_blocks(binder, params, arguments)
         emit(kernel, params, arguments, label=f"{label}/product")
+
+
+def _division(binder: Binder, *, in_blocks: bool) -> dict[str, int]:
+    """Which rows of an expert are multiplied in blocks, for the kernel that does the others."""
+    least = EXPERT_AMX_ROWS if binder.isa.prompts == AMX else 0
+    return {
+        "tokens": block_tokens(binder.isa, binder.isa.prompts if in_blocks else ""),
+        "least": least,
+    }
 
 
 def _for_blocks(
