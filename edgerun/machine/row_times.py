@@ -120,22 +120,30 @@ def blocks_seconds(times: RowTimes, path: str, rows: int, tokens: int) -> float:
     return seconds + (turns_seconds(times.turns, rows - done) if rows > done else 0.0)
 
 
-def blocks_from(times: RowTimes, path: str, tokens: int) -> int:
-    """The fewest rows from which on a path is never slower than turns, up to ``MOST``; 0 for none.
+def gain(times: RowTimes, path: str, rows: int, tokens: int) -> float:
+    """What blocks of a path gain, as a logarithm; negative where they lose, or gain too little."""
+    in_blocks = blocks_seconds(times, path, rows, tokens)
+    return math.log(turns_seconds(times.turns, rows) / (WORTH * in_blocks))
 
-    So the choice changes once, however many rows there are.
+
+def blocks_from(times: RowTimes, path: str, tokens: int) -> int:
+    """From how many rows on a path gains most, up to ``MOST``; 0 if it gains nothing.
+
+    The choice changes once, though blocks that are not full may be slower than turns once more
+    behind it: what counts is the sum of all gains, of twice as many rows half as much each. Of the
+    numbers of rows that were timed, none is given to blocks that are slower.
     """
-    least = 0
-    for rows in range(MOST, 1, -1):
-        in_blocks = blocks_seconds(times, path, rows, tokens)
-        if in_blocks * WORTH > turns_seconds(times.turns, rows):
-            break
-        least = rows
+    barrier = max((rows for rows in BLOCKS if gain(times, path, rows, tokens) <= 0), default=1)
+    least, total, most = 0, 0.0, 0.0
+    for rows in range(MOST, barrier, -1):
+        total += gain(times, path, rows, tokens) / rows
+        if total > most:
+            least, most = rows, total
     return least
 
 
 def quickest_path(layers: Sequence[RowTimes], tokens: Mapping[str, int]) -> BlockPath:
-    """The path for blocks of rows, and from how many on: not slower than turns in any layer.
+    """The path for blocks of rows, and from how many on, so that it gains in every layer.
 
     Of several it is the one that is quickest for many rows.
 

@@ -8,6 +8,7 @@ same bits either way.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from edgerun.backends.base import FEW_ROWS, Phase, Shape
 from edgerun.backends.cpu.families import AMX, BY_BLOCK, LOOKUP, REGROUPED
@@ -21,7 +22,8 @@ GEMM = "gemm"
 LOOKUP_TOKENS = 16  # a block: one vector of int16 sums with AVX2
 ANY_NUMBER = -1  # rows of a block, to AMX, which fills them up to tiles
 ROW = "int8_row"
-TERNARY = (family(ROW, "ternary"), family(ROW, "trits"))
+TRITS = family(ROW, "trits")
+TERNARY = (family(ROW, "ternary"), TRITS)
 WIDEST_LOOKUP_BYTES = 32  # of vectors: those of 64 bytes multiply faster than tables are read
 MANY_ROWS = FEW_ROWS + 1  # from which on blocks are taken where nothing was measured
 FEW_LOOKED_UP = 12  # from which on at the latest few rows are looked up, if they are at all
@@ -55,7 +57,7 @@ def usual_path(isa: Isa, kernels: str) -> BlockPath:
     if kernels in TERNARY and isa.looks_up:
         return BlockPath(LOOKUP, isa.looks_up)
     # Trits take more time to unpack than others, so that they are unpacked once everywhere.
-    is_unpacked = isa.unpacks or kernels == family(ROW, "trits")
+    is_unpacked = isa.unpacks or kernels == TRITS
     return BlockPath(isa.prompts, MANY_ROWS) if is_unpacked else ALL_IN_TURNS
 
 
@@ -67,6 +69,11 @@ def measured_paths(isa: Isa, profile: MachineProfile) -> dict[str, BlockPath]:
         are_whole = all(tokens.keys() <= times.blocks.keys() for times in layers)
         if tokens and are_whole and all(times.version == VERSION for times in layers):
             paths[kernels] = quickest_path(layers, tokens)
+        if kernels == TRITS and kernels in paths and paths[kernels].name:
+            # Layers that are timed lie in caches. To expand trits that come from memory takes
+            # longer, which few rows do not earn (8 to 16 rows of 2560 x 6912 on a Zen 5).
+            least = max(paths[kernels].least, MANY_ROWS)
+            paths[kernels] = replace(paths[kernels], least=least)
     return paths
 
 
@@ -75,7 +82,7 @@ def prepared_family(weight: Prepared, rounding: str) -> str:
     if isinstance(weight, DenseWeight) or not rounding.startswith("quantize"):
         return family("float", "float32")
     if isinstance(weight, TritWeight):
-        return family(ROW, "trits")
+        return TRITS
     if rounding == "quantize_row":
         return family(ROW, "ternary" if weight.ternary else f"int{weight.bits}")
     is_regrouped = weight.bits == 8 and weight.block == REGROUPED_BLOCK

@@ -185,6 +185,16 @@ def test_times_of_another_version_or_without_a_path_that_there_is_are_not_used()
     assert "float/int4" not in measured_paths(ISAS["avx2"], unknown)
 
 
+def test_few_rows_of_trits_are_not_expanded_for() -> None:
+    known = times(1.0, gemm=2.0, lookup=1.5)
+    profile = MachineProfile(
+        row_times={"avx2": {"int8_row/ternary": known, "int8_row/trits": known}}
+    )
+    measured = measured_paths(ISAS["avx2"], profile)
+    assert measured["int8_row/ternary"].least < measured["int8_row/trits"].least == MANY_ROWS
+    assert {path.name for path in measured.values()} == {LOOKUP}
+
+
 @pytest.mark.parametrize("isa", ISAS.values(), ids=lambda isa: isa.name)
 @pytest.mark.parametrize("kernels", NAMES)
 def test_where_nothing_was_measured_a_set_of_instructions_says(isa: Isa, kernels: str) -> None:
