@@ -126,24 +126,25 @@ def gain(times: RowTimes, path: str, rows: int, tokens: int) -> float:
     return math.log(turns_seconds(times.turns, rows) / (WORTH * in_blocks))
 
 
-def blocks_from(times: RowTimes, path: str, tokens: int) -> int:
+def blocks_from(layers: Sequence[RowTimes], path: str, tokens: int) -> int:
     """From how many rows on a path gains most, up to ``MOST``; 0 if it gains nothing.
 
     The choice changes once, though blocks that are not full may be slower than turns once more
-    behind it: what counts is the sum of all gains, of twice as many rows half as much each. Of the
-    numbers of rows that were timed, none is given to blocks that are slower.
+    behind it: what counts is the sum of all gains in all layers, of twice as many rows half as much
+    each. Of the numbers of rows that were timed, none is given to blocks that were slower in a
+    layer.
     """
-    barrier = max((rows for rows in BLOCKS if gain(times, path, rows, tokens) <= 0), default=1)
+    slower = [rows for rows in BLOCKS for times in layers if gain(times, path, rows, tokens) <= 0]
     least, total, most = 0, 0.0, 0.0
-    for rows in range(MOST, barrier, -1):
-        total += gain(times, path, rows, tokens) / rows
+    for rows in range(MOST, max(slower, default=1), -1):
+        total += sum(gain(times, path, rows, tokens) for times in layers) / rows
         if total > most:
             least, most = rows, total
     return least
 
 
 def quickest_path(layers: Sequence[RowTimes], tokens: Mapping[str, int]) -> BlockPath:
-    """The path for blocks of rows, and from how many on, so that it gains in every layer.
+    """The path for blocks of rows, and from how many on, so that it gains most.
 
     Of several it is the one that is quickest for many rows.
 
@@ -155,12 +156,12 @@ def quickest_path(layers: Sequence[RowTimes], tokens: Mapping[str, int]) -> Bloc
     for path in sorted(tokens):
         if not all(path in times.blocks for times in layers):
             continue
-        least = [blocks_from(times, path, tokens[path]) for times in layers]
+        least = blocks_from(layers, path, tokens[path])
         of_turns = math.prod(
             blocks_seconds(times, path, BLOCKS[-1], tokens[path])
             / turns_seconds(times.turns, BLOCKS[-1])
             for times in layers
         )
-        if all(least) and of_turns < share:
-            chosen, share = BlockPath(path, max(least)), of_turns
+        if least and of_turns < share:
+            chosen, share = BlockPath(path, least), of_turns
     return chosen

@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from edgerun.backends.base import FEW_ROWS, Shape
-from edgerun.backends.cpu.row_paths import block_tokens, path_in, possible_paths
+from edgerun.backends.cpu.row_paths import measured_paths, path_in, possible_paths
 from edgerun.kernels.isa import available_isas, selected_isa
-from edgerun.machine.profile import family
-from edgerun.machine.row_times import ALL_IN_TURNS, BlockPath, RowTimes, quickest_path
+from edgerun.machine.profile import MachineProfile, family
+from edgerun.machine.row_times import ALL_IN_TURNS, BlockPath, RowTimes
 from edgerun.plan.calibration import kernels
 from edgerun.plan.calibration.loads import Load
 from edgerun.plan.calibration.row_times import time_rows
@@ -89,10 +89,10 @@ def measured(names: list[str], threads: int, rounds: int) -> Iterator[dict[str, 
     kernels.FAMILIES = tuple(families.values())  # what is calibrated
     times = time_rows(threads, lambda text: None, clock)
     for name, each in families.items():
-        tokens = {path: block_tokens(isa, path) for path in possible_paths(isa, name)}
-        choice = quickest_path(times[name], tokens)
+        profile = MachineProfile(row_times={isa.name: {name: times[name]}})
+        choice = measured_paths(isa, profile)[name]
         for shape in SHAPES:
-            ways = ["", *tokens]
+            ways = ["", *possible_paths(isa, name)]
             figures = time_ways(*each, shape, ways, threads, rounds, clock)
             yield {
                 "isa": isa.name,
