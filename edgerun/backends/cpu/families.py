@@ -18,6 +18,7 @@ from edgerun.machine.profile import MULTIPLY, MachineProfile, family
 
 BY_BLOCK = "int8_block"
 LOOKUP, AMX = "lookup", "amx"
+WIDEST_LOOKUP_BYTES = 32  # of vectors: those of 64 bytes multiply faster than tables are read
 # Of the kernels that do not multiply with the instruction set's ordinary vectors.
 PATHS: Mapping[str, str] = {
     "lookup_row": LOOKUP,
@@ -42,8 +43,9 @@ ROWS_LOOKED_AT = 16  # for their scales: all of them would be read from disk
 
 
 def paths_of(isa: Isa) -> tuple[str, ...]:
-    """The paths that an instruction set has."""
-    return (MULTIPLY, *(LOOKUP,) * bool(isa.looks_up), *({isa.prompts} & {AMX}))
+    """The paths that an instruction set has, whether usual or only where measured to be faster."""
+    looks_up = isa.vector_bytes <= WIDEST_LOOKUP_BYTES
+    return (MULTIPLY, *(LOOKUP,) * looks_up, *({isa.prompts} & {AMX}))
 
 
 def paths_taken(kernels: Iterable[str]) -> tuple[str, ...]:

@@ -7,16 +7,16 @@ same bits either way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from edgerun.backends.base import FEW_ROWS, Phase, Shape
-from edgerun.backends.cpu.families import AMX, BY_BLOCK, LOOKUP, REGROUPED
+from edgerun.backends.cpu.families import AMX, BY_BLOCK, LOOKUP, REGROUPED, paths_of
 from edgerun.backends.cpu.weights import DenseWeight, Prepared
 from edgerun.kernels.lang.isa import Isa
 from edgerun.kernels.layouts.trits import TritWeight
 from edgerun.machine.profile import MachineProfile, family
-from edgerun.machine.row_times import ALL_IN_TURNS, VERSION, BlockPath, quickest_path
+from edgerun.machine.row_times import ALL_IN_TURNS, VERSION, BlockPath, Layers, quickest_path
 
 GEMM = "gemm"
 LOOKUP_TOKENS = 16  # a block: one vector of int16 sums with AVX2
@@ -24,7 +24,6 @@ ANY_NUMBER = -1  # rows of a block, to AMX, which fills them up to tiles
 ROW = "int8_row"
 TRITS = family(ROW, "trits")
 TERNARY = (family(ROW, "ternary"), TRITS)
-WIDEST_LOOKUP_BYTES = 32  # of vectors: those of 64 bytes multiply faster than tables are read
 MANY_ROWS = FEW_ROWS + 1  # from which on blocks are taken where nothing was measured
 FEW_LOOKED_UP = 12  # from which on at the latest few rows are looked up, if they are at all
 REGROUPED_BLOCK = 128
@@ -46,7 +45,7 @@ def possible_paths(isa: Isa, kernels: str) -> tuple[str, ...]:
     """The paths that blocks of rows of a family may take."""
     if not kernels.startswith((f"{ROW}/", f"{BY_BLOCK}/")):
         return ()
-    looks_up = kernels in TERNARY and isa.vector_bytes <= WIDEST_LOOKUP_BYTES
+    looks_up = kernels in TERNARY and LOOKUP in paths_of(isa)
     return (isa.prompts, *(LOOKUP,) * looks_up)
 
 
@@ -61,20 +60,52 @@ def usual_path(isa: Isa, kernels: str) -> BlockPath:
     return BlockPath(isa.prompts, MANY_ROWS) if is_unpacked else ALL_IN_TURNS
 
 
-def measured_paths(isa: Isa, profile: MachineProfile) -> dict[str, BlockPath]:
+def measured_paths(isa: Isa, profile: MachineProfile) -> Mapping[str, BlockPath]:
     """What follows from times of this machine with an instruction set, by family."""
-    paths = {}
-    for kernels, layers in profile.row_times.get(isa.name, {}).items():
-        tokens = {path: block_tokens(isa, path) for path in possible_paths(isa, kernels)}
-        are_whole = all(tokens.keys() <= times.blocks.keys() for times in layers)
-        if tokens and are_whole and all(times.version == VERSION for times in layers):
-            paths[kernels] = quickest_path(layers, tokens)
-        if kernels == TRITS and kernels in paths and paths[kernels].name:
+    return _MeasuredPaths(isa, profile.row_times.get(isa.name, {}))
+
+
+class _MeasuredPaths(Mapping[str, BlockPath]):
+    """Works out the path of a family when it is first asked for.
+
+    All of them take 16 to 24 ms, a twentieth of a start; a model has one family or two.
+    """
+
+    def __init__(self, isa: Isa, row_times: Mapping[str, Layers]) -> None:
+        self._isa, self._paths = isa, dict[str, BlockPath]()
+        self._times = {
+            kernels: layers
+            for kernels, layers in row_times.items()
+            if _are_whole(isa, kernels, layers)
+        }
+
+    def __getitem__(self, kernels: str) -> BlockPath:
+        if kernels not in self._paths:
+            self._paths[kernels] = self._quickest(kernels)
+        return self._paths[kernels]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._times)
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def _quickest(self, kernels: str) -> BlockPath:
+        paths = possible_paths(self._isa, kernels)
+        tokens = {path: block_tokens(self._isa, path) for path in paths}
+        quickest = quickest_path(self._times[kernels], tokens)
+        if kernels == TRITS and quickest.name:
             # Layers that are timed lie in caches. To expand trits that come from memory takes
             # longer, which few rows do not earn (8 to 16 rows of 2560 x 6912 on a Zen 5).
-            least = max(paths[kernels].least, MANY_ROWS)
-            paths[kernels] = replace(paths[kernels], least=least)
-    return paths
+            return replace(quickest, least=max(quickest.least, MANY_ROWS))
+        return quickest
+
+
+def _are_whole(isa: Isa, kernels: str, layers: Layers) -> bool:
+    """Whether all paths that a family may take were timed, as it is done now."""
+    paths = set(possible_paths(isa, kernels))
+    are_timed = all(paths <= times.blocks.keys() for times in layers)
+    return bool(paths) and are_timed and all(times.version == VERSION for times in layers)
 
 
 def prepared_family(weight: Prepared, rounding: str) -> str:

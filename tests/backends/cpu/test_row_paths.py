@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions, Shape, make_backend
 from edgerun.backends import cpu as cpu_module
+from edgerun.backends.cpu import row_paths
 from edgerun.backends.cpu.families import AMX, LOOKUP, WEIGHT_BITS, paths_taken
 from edgerun.backends.cpu.row_paths import (
     GEMM,
@@ -183,6 +184,21 @@ def test_times_of_another_version_or_without_a_path_that_there_is_are_not_used()
     assert measured_paths(ISAS["avx2"], ternary) == {}  # how long looking up takes is not known
     unknown = MachineProfile(row_times={"avx2": {"float/int4": known, "int8_row/int3": known}})
     assert "float/int4" not in measured_paths(ISAS["avx2"], unknown)
+
+
+def test_a_start_works_out_the_families_of_its_model_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Layers] = []
+
+    def counted(layers: Layers, tokens: Mapping[str, int]) -> BlockPath:
+        calls.append(layers)
+        return BlockPath(GEMM, 9)
+
+    monkeypatch.setattr(row_paths, "quickest_path", counted)
+    by_family = {name: times(float(number), gemm=3.0) for number, name in enumerate(NAMES, 1)}
+    measured = measured_paths(ISAS["avxvnni"], MachineProfile(row_times={"avxvnni": by_family}))
+    for _ in range(2):
+        assert measured["int8_row/int4"] == BlockPath(GEMM, 9)
+    assert calls == [by_family["int8_row/int4"]]
 
 
 def test_few_rows_of_trits_are_not_expanded_for() -> None:
