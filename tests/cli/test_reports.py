@@ -256,7 +256,12 @@ CALIBRATED = MachineProfile(
         "avx2": {
             "int8_row/int4": row_times(gemm={16: 3e-6, 128: 24e-6}),
             "int8_row/int8": row_times(gemm={16: 5e-6, 128: 40e-6}),
-        }
+            "int8_row/ternary": row_times(gemm={16: 5e-6, 128: 40e-6}),  # tables were not timed
+        },
+        **{
+            name: {"int8_row/int4": row_times(gemm={16: 5e-6, 128: 40e-6})}
+            for name in ("of another day", "portable", "avxvnni", "avx512vnni")
+        },
     },
 )
 
@@ -286,6 +291,8 @@ def test_doctor_shows_a_calibrated_machine(
     assert found["kernel_tops"] == {"int8_row/ternary": {"1": 0.1, "128": 0.2}}
     assert found["kernel_paths"] == {"int8_row/ternary": {"1": "multiply", "128": "lookup"}}
     assert found["int8_peak_tops"] == {"multiply": {"2": 0.3}}
+    assert list(found["row_paths"]) == ["avx512vnni", "avxvnni", "avx2", "portable"]
+    assert set(found["row_paths"]["avx2"]) == {"int8_row/int4", "int8_row/int8"}
     in_turns = {"1": 0.25, "4": 1.0, "16": 4.0}
     assert found["row_paths"]["avx2"]["int8_row/int8"] == {
         "blocks_by": None,

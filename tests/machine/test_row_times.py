@@ -111,6 +111,18 @@ def test_where_memory_hides_nothing_turns_add_up(rows: int) -> None:
     assert blocks_seconds(times, "amx", rows, -1) == pytest.approx(-(-rows // 16) * 5.0)
 
 
+def test_a_rest_of_rows_costs_no_more_than_four_that_follow_others() -> None:
+    turns = dict(zip(TURNS, (2.0, 5.0, 8.0), strict=True))  # each four more take 1.0
+    seconds = [turns_seconds(turns, rows) for rows in range(1, 9)]
+    assert seconds == [2.0, 4.0, 5.0, 5.0, 6.0, 6.0, 6.0, 6.0]
+
+
+@pytest.mark.parametrize(("blocks", "chosen"), [(0.99, ""), (0.97, "gemm")])
+def test_what_blocks_gain_must_be_more_than_noise(blocks: float, chosen: str) -> None:
+    times = times_of((1.0, 4.0, 16.0), gemm=(16.0 * blocks, 128.0 * blocks))
+    assert quickest_path([times], TOKENS).name == chosen
+
+
 # Milliseconds of layers of 2560 x 6912 and 576 x 1536 on a Zen 5, one thread; of blocks at 16 rows
 # and, as 64 and 256 say, at 128.
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ def row_paths(profile: MachineProfile) -> dict[str, dict[str, Any]]:
     from edgerun.kernels.lang.isa import ISAS
 
     findings: dict[str, dict[str, Any]] = {}
-    for name in profile.row_times.keys() & ISAS.keys():
+    for name in (name for name in ISAS if name in profile.row_times):
         paths = measured_paths(ISAS[name], profile)
         findings[name] = {
             kernels: {
