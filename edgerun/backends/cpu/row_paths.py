@@ -96,8 +96,11 @@ class _MeasuredPaths(Mapping[str, BlockPath]):
         quickest = quickest_path(self._times[kernels], tokens)
         if kernels == TRITS and quickest.name:
             # Layers that are timed lie in caches. To expand trits that come from memory takes
-            # longer, which few rows do not earn (8 to 16 rows of 2560 x 6912 on a Zen 5).
-            return replace(quickest, least=max(quickest.least, MANY_ROWS))
+            # longer, which few rows do not earn (8 to 16 rows of 2560 x 6912 on a Zen 5), except
+            # where instructions multiply so slowly that a few are looked up anyway.
+            usual = usual_path(self._isa, kernels)
+            earliest = usual.least if quickest.name == usual.name else MANY_ROWS
+            return replace(quickest, least=max(quickest.least, earliest))
         return quickest
 
 

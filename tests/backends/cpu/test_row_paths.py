@@ -186,6 +186,17 @@ def test_times_of_another_version_or_without_a_path_that_there_is_are_not_used()
     assert "float/int4" not in measured_paths(ISAS["avx2"], unknown)
 
 
+@pytest.mark.parametrize("isa", ["neon", "portable"])
+def test_few_rows_of_trits_are_looked_up_where_they_are_without_times(isa: str) -> None:
+    measured = measured_paths(
+        ISAS[isa],
+        MachineProfile(row_times={isa: {"int8_row/trits": times(1.0, gemm=3.9, lookup=1.5)}}),
+    )
+    assert measured["int8_row/trits"] == usual_path(ISAS[isa], "int8_row/trits")
+    slow = MachineProfile(row_times={isa: {"int8_row/trits": times(1.0, gemm=1.5, lookup=3.9)}})
+    assert measured_paths(ISAS[isa], slow)["int8_row/trits"] == BlockPath(GEMM, MANY_ROWS)
+
+
 def test_a_start_works_out_the_families_of_its_model_only(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Layers] = []
 
