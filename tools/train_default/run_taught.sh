@@ -1,0 +1,53 @@
+#!/bin/sh
+# Repeat the model that a teacher taught: sh run_taught.sh DATA OUT MODEL
+#   DATA   folder with corpora/ (see README.md)
+#   OUT    folder for everything that is made; the same command goes on where it was ended
+#   MODEL  SmolLM2-135M-Instruct, whatever edgerun export takes
+# TEACHER_TOKENS, TOKENS and END_TOKENS say how much the teacher and the model read, and up to where the model's last run goes.
+set -eu
+data=$1 out=$2 model=$3
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(dirname "$(dirname "$here")")
+export PYTHONPATH="$root:$root/export${PYTHONPATH:+:$PYTHONPATH}"
+python=${PYTHON:-python3}
+stories=$data/corpora/tinystories recipe=$here/recipes/taught.toml end=$here/recipes/taught_end.toml
+# Keep freed memory: page faults cost a third of the speed. Let waiting threads sleep.
+export MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
+export MALLOC_TOP_PAD_=67108864 OMP_WAIT_POLICY=passive
+step() { "$python" -m "tools.train_default.$@"; }
+
+mkdir -p "$out"
+if [ ! -e "$out/cut/model.safetensors" ]; then
+    step corpus text --corpora "$data/corpora" --out "$out/made"
+    step from_teacher.cut --model "$model" --documents 20000 --out "$out/cut" \
+        --text "$out/made/real.jsonl" "$out/made/brief.jsonl" "$out/made/books.jsonl"
+fi
+# The teacher reads three chats of every story, the model one.
+for part in taught read; do
+    [ -e "$out/$part/tokens/real.npz" ] && continue
+    mkdir -p "$out/$part/text"
+    cp "$out/made/real.jsonl" "$out/made/books.jsonl" "$out/made/asked.jsonl" "$out/$part/text"
+    if [ $part = read ]; then
+        step corpus text --corpora "$data/corpora" --rounds 1 --out "$out/made_once"
+        cp "$out/made_once/asked.jsonl" "$out/made/brief.jsonl" "$out/$part/text"
+    fi
+    step corpus tokens --text "$out/$part/text" --tokenizer "$out/cut/tokenizer.json" --out "$out/$part/tokens"
+done
+step from_teacher.finetune --tokens "$out/taught/tokens" --model "$out/cut" --held-out "$stories/valid.txt" \
+    --run "$out/taught/run" --hf "$out/teacher" --until-tokens "${TEACHER_TOKENS:-4.7e5}"
+step from_teacher.targets --model "$out/teacher" --tokens "$out/read/tokens" --sources real asked --out "$out/targets"
+[ -e "$out/initial" ] || step from_teacher.student --teacher "$out/teacher" --recipe "$recipe" --out "$out/initial"
+train() {
+    step train --tokens "$out/read/tokens" --tokenizer "$out/initial" --held-out "$stories/valid.txt" \
+        --targets "$out/targets" --hf "$out/hf" "$@"
+}
+describe() {
+    step describe --text "$out/read/text" --tokens "$out/read/tokens" --held-out "$stories/valid.txt" --hf "$out/hf" "$@"
+}
+train --initial "$out/initial" --recipe "$recipe" --run "$out/run" --until-tokens "${TOKENS:-1.05e7}"
+describe --run "$out/run" --recipe "$recipe" --out "$out/recipe_first.toml"
+train --start-from "$out/run/checkpoint.pt" --recipe "$end" --run "$out/run_end" --until-tokens "${END_TOKENS:-1.24e7}"
+describe --run "$out/run_end" --recipe "$end" --earlier "$out/recipe_first.toml" --out "$out/recipe.toml"
+step evaluate samples --model "$out/hf" --out "$out/samples.md"
+"$python" -m edgerun export "$out/hf" -o "$out/bundle" --weights ternary --group-size 256 --force
+step evaluate following --bundle "$out/bundle"
