@@ -61,11 +61,17 @@ def data_sizes(text: Path, tokens: Path) -> dict[str, dict[str, int]]:
     return sizes
 
 
-def sources(recipe: Recipe) -> list[str]:
-    """A table for each source of what the recipe's run reads."""
-    rows = [row for row in SOURCES if recipe.mix.keys() & row[2].split(", ")]
+def sources(recipe: Recipe, earlier: Path | None) -> list[str]:
+    """A table for each source of what the recipe's run reads, and the runs that it goes on from."""
+    fields = tomllib.loads(earlier.read_text()) if earlier else {}
+    runs = [fields, fields.get("earlier", {})]
+    texts = recipe.mix.keys() | {name for run in runs for name in run.get("mix", ())}
+    is_taught = recipe.soft_weight or any(
+        run.get("training", {}).get("soft_weight") for run in runs
+    )
+    rows = [row for row in SOURCES if texts & set(row[2].split(", "))]
     lines = []
-    for source, licence, used in [*rows, *([TEACHER] if recipe.soft_weight else [])]:
+    for source, licence, used in [*rows, *([TEACHER] if is_taught else [])]:
         row = {"name": source, "licence": licence, "used_in": used}
         lines += ["[[source]]", *toml_table("", row)[1:]]
     return lines
@@ -134,7 +140,7 @@ def main() -> None:
     lines += toml_table("model", {**model, **model_sizes(load_hf(args.hf))})
     for name, sizes in data_sizes(args.text, args.tokens).items():
         lines += toml_table(f"data.{name}", sizes)
-    lines += sources(recipe)
+    lines += sources(recipe, args.earlier)
     lines += toml_table("sampling", SAMPLING)
     lines += toml_table("course", {**course(args.run), "finished": now, "notes": args.note})
     lines += toml_table("quality", quality(args.hf, args.held_out))

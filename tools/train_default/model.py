@@ -97,7 +97,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         end = min(begin + QUERIES, tokens)
         scores = q[:, :, :, begin:end].reshape(shared) @ k[:, :end].mT
         scores = scores.float().view(*alone[:3], end - begin, end)
-        seen = torch.ones(end - begin, end, dtype=torch.bool).tril(begin)
+        seen = torch.ones(end - begin, end, dtype=torch.bool, device=q.device).tril(begin)
         weights = scores.masked_fill(~seen, -torch.inf).softmax(-1).to(v.dtype)
         parts.append((weights.view(len(k), -1, end) @ v[:, :end]).view(alone))
     return torch.cat(parts, dim=3).view(batch, heads, tokens, dim)

@@ -46,7 +46,7 @@ describe() {
 }
 train --initial "$out/initial" --recipe "$recipe" --run "$out/run" --until-tokens "${TOKENS:-1.05e7}"
 describe --run "$out/run" --recipe "$recipe" --out "$out/recipe_first.toml"
-train --start-from "$out/run/checkpoint.pt" --recipe "$end" --run "$out/run_end" --until-tokens "${END_TOKENS:-1.24e7}"
+train --start-from "$out/run/checkpoint.pt" --recipe "$end" --run "$out/run_end" --until-tokens "${END_TOKENS:-1.26e7}"
 describe --run "$out/run_end" --recipe "$end" --earlier "$out/recipe_first.toml" --out "$out/recipe.toml"
 step evaluate samples --model "$out/hf" --out "$out/samples.md"
 "$python" -m edgerun export "$out/hf" -o "$out/bundle" --weights ternary --group-size 256 --force

@@ -76,36 +76,36 @@ def test_threads_double(most: int, counts: list[int]) -> None:
 
 def test_everything_is_measured_and_kept() -> None:
     said: list[str] = []
-    found = calibration.calibrate(1, said.append)
-    assert found == read_profile()
-    assert found.complete
-    assert set(found.bandwidth) == set(found.fork_join_s) == {1}
-    assert set(found.peaks) == set(paths_of(selected_isa()))
-    assert all(by_threads[1] > 0 for by_threads in found.peaks.values())
-    assert len(found.rates) == len(kernels.FAMILIES)
-    assert all(set(rates) == {1, MANY_ROWS} for rates in found.rates.values())
-    assert min(rate for rates in found.rates.values() for rate in rates.values()) > 0
-    assert found.contended is not None
-    assert found.contended > 0
+    profile = calibration.calibrate(1, said.append)
+    assert profile == read_profile()
+    assert profile.complete
+    assert set(profile.bandwidth) == set(profile.fork_join_s) == {1}
+    assert set(profile.peaks) == set(paths_of(selected_isa()))
+    assert all(by_threads[1] > 0 for by_threads in profile.peaks.values())
+    assert len(profile.rates) == len(kernels.FAMILIES)
+    assert all(set(rates) == {1, MANY_ROWS} for rates in profile.rates.values())
+    assert min(rate for rates in profile.rates.values() for rate in rates.values()) > 0
+    assert profile.contended is not None
+    assert profile.contended > 0
     assert "kernels, round 1 of 1" in said
-    assert found.devices == DEVICES
+    assert profile.devices == DEVICES
     kinds = {"elements", "gate", "rounding/int8_row", "rounding/int8_block"}
-    assert {name: set(by_rows) for name, by_rows in found.other_rates.items()} == {
+    assert {name: set(by_rows) for name, by_rows in profile.other_rates.items()} == {
         **dict.fromkeys(kinds, {MANY_ROWS}),
         "attention/64": {1},
         "outputs/int8_row/ternary": {MANY_ROWS},
     }
-    assert all(rate > 0 for by_rows in found.other_rates.values() for rate in by_rows.values())
-    assert set(found.paths) == {"int8_row/ternary"}
+    assert all(rate > 0 for by_rows in profile.other_rates.values() for rate in by_rows.values())
+    assert set(profile.paths) == {"int8_row/ternary"}
     isa = selected_isa()
-    (layers,) = found.row_times[isa.name].values()
+    (layers,) = profile.row_times[isa.name].values()
     assert len(layers) == 2
     for times in layers:
         assert set(times.turns) == set(TURNS)
         assert set(times.blocks) == set(possible_paths(isa, "int8_row/ternary"))
         assert all(set(by_rows) == set(BLOCKS) for by_rows in times.blocks.values())
-    assert measured_paths(isa, found).keys() == {"int8_row/ternary"}
-    assert 0 < found.call_s < 1
+    assert measured_paths(isa, profile).keys() == {"int8_row/ternary"}
+    assert 0 < profile.call_s < 1
 
 
 def test_speeds_are_those_of_what_the_times_of_rows_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,10 +113,10 @@ def test_speeds_are_those_of_what_the_times_of_rows_say(monkeypatch: pytest.Monk
     isa, name = selected_isa(), "int8_row/ternary"
     paths = possible_paths(isa, name)
     blocks = {path: {16: 1e-6, 128: 8e-6} for path in paths}
-    known = {name: (RowTimes({1: 1.0, 4: 4.0, 16: 16.0}, blocks),)}
+    family_times = {name: (RowTimes({1: 1.0, 4: 4.0, 16: 16.0}, blocks),)}
     other = {"another set": {name: (RowTimes({1: 1.0, 4: 2.0, 16: 3.0}, {}),)}}
     write_profile(MachineProfile(row_times=other))
-    monkeypatch.setattr(calibration, "time_rows", lambda threads, progress: known)
+    monkeypatch.setattr(calibration, "time_rows", lambda threads, progress: family_times)
     given: list[Mapping[str, BlockPath]] = []
     time = calibration.time_trials
 
@@ -127,8 +127,8 @@ def test_speeds_are_those_of_what_the_times_of_rows_say(monkeypatch: pytest.Monk
         return time(threads, progress, row_paths)
 
     monkeypatch.setattr(calibration, "time_trials", noted)
-    found = calibration.calibrate(1)
-    assert found.row_times == {isa.name: known, **other}
+    profile = calibration.calibrate(1)
+    assert profile.row_times == {isa.name: family_times, **other}
     (row_paths,) = given
     assert row_paths[name].name in paths
     assert 2 <= row_paths[name].least < 16

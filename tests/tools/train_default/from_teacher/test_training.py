@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 from tests.support.bundles import GOLDEN  # noqa: E402
 from tests.tools.train_default.small_model import SMALL  # noqa: E402
 from tools.train_default.batches import PAD, load_sources  # noqa: E402
+from tools.train_default.describe import sources  # noqa: E402
 from tools.train_default.from_teacher.finetune import (  # noqa: E402
     Finetuning,
     InProcess,
@@ -269,3 +270,13 @@ def test_replies_of_its_own_are_made_late_and_now_and_then(
     store.refill(9)
     assert not store.is_due(58, 0.9)
     assert store.is_due(59, 0.9)
+
+
+def test_a_recipe_names_the_sources_of_the_runs_it_goes_on_from(tmp_path: Path) -> None:
+    earlier = tmp_path / "first.toml"
+    earlier.write_text("[training]\nsoft_weight = 0.7\n[mix]\nbooks = [0.1, 0.1]\n")
+    last = Recipe(mix={"real": (1.0, 1.0)})
+    assert not any("CC-BY" in line or "SmolLM2" in line for line in sources(last, None))
+    lines = "\n".join(sources(last, earlier))
+    assert "TinyStories" in lines and "CC-BY" in lines and "SmolLM2" in lines
+    assert "stories260K" not in lines
