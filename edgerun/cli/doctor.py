@@ -90,7 +90,7 @@ def diagnosis() -> dict[str, Any]:
             **_instructions(),
         },
         "memory": _memory(threads),
-        "profile": _profile(),
+        "profile": _profile(threads),
         "disks": _disks(),
         "back-ends": _backends(),
         "packages": {name: _version(name) or "missing" for name in PACKAGES},
@@ -132,7 +132,8 @@ def _verdict(findings: Mapping[str, Any]) -> str:
         return "; ".join(wrong)
     if not findings["profile"]["complete"]:
         return "nothing is missing; --calibrate measures speed"
-    return "nothing is missing"
+    note = findings["profile"]["note"]
+    return f"nothing is missing, but {note}" if note else "nothing is missing"
 
 
 def _calibrate(folder: Path | None) -> None:
@@ -164,9 +165,9 @@ def _cores() -> dict[str, Any]:
     }
 
 
-def _profile() -> dict[str, Any]:
+def _profile(threads: int) -> dict[str, Any]:
     """What was measured of this machine; figures that were not are None or left out."""
-    from edgerun.cli.screen.row_times import row_paths
+    from edgerun.cli.screen.row_times import row_note, row_paths
     from edgerun.machine.profile import absence, machine_profile, path
 
     profile = machine_profile()
@@ -174,7 +175,7 @@ def _profile() -> dict[str, Any]:
         "file": str(path()),
         "measured": profile.measured or None,
         "complete": profile.complete,
-        "note": absence(),
+        "note": absence() or row_note(profile),
         "threads": profile.threads,
         "read_gb_per_s": {
             str(count): round(speed / 1e9, 2) for count, speed in profile.bandwidth.items()
@@ -185,7 +186,7 @@ def _profile() -> dict[str, Any]:
             name: {str(rows): path for rows, path in by_rows.items()}
             for name, by_rows in profile.paths.items()
         },
-        "row_paths": row_paths(profile),
+        "row_paths": row_paths(profile, threads),
         "fork_join_us": {
             str(count): round(seconds * 1e6, 3) for count, seconds in profile.fork_join_s.items()
         },
@@ -266,6 +267,7 @@ def _profile_rows(profile: dict[str, Any]) -> list[dict[str, str]]:
         measured = profile["note"] or f"{note}`edgerun doctor --calibrate` does it"
     else:
         measured = f"{profile['measured']}, {profile['threads']} threads where none are named"
+        measured += profile["note"] and f"; {profile['note']}"
     rows = {"measured": measured}
     for count, speed in profile["read_gb_per_s"].items():
         rows[f"memory read with {_threads(count)}"] = f"{speed} GB/s"
@@ -329,11 +331,7 @@ def _by_rows(tops: dict[str, float]) -> str:
 
 
 def _threads(count: str) -> str:
-    return _count(count, "thread")
-
-
-def _count(count: str, noun: str) -> str:
-    return f"{count} {noun}{'' if count == '1' else 's'}"
+    return f"{count} thread{'' if count == '1' else 's'}"
 
 
 def _instructions() -> dict[str, Any]:

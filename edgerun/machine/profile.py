@@ -45,7 +45,7 @@ from edgerun.machine.devices import (
     interpolated,
 )
 from edgerun.machine.disk import DiskProfile, disk_key
-from edgerun.machine.row_times import Layers
+from edgerun.machine.row_times import StoredTimes
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class MachineProfile:
         cache_bytes: of the processor's last cache; 0 where that is not known.
         devices: what others than the processor can do, by ``device_key``.
         row_times: how long few and many rows of layers of several sizes took by each way to
-            multiply them, by instruction set and kernel family.
+            multiply them. What of it is of this version, ``row_times.read_layers`` says.
     """
 
     measured: str = ""
@@ -100,7 +100,7 @@ class MachineProfile:
     call_s: Seconds = 0.0
     cache_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     devices: Mapping[str, DeviceProfile] = field(default_factory=dict)
-    row_times: Mapping[str, Mapping[str, Layers]] = field(default_factory=dict)
+    row_times: StoredTimes = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:

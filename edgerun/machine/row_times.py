@@ -12,6 +12,15 @@ than four times four where the first four wait for memory (int8 weights of 2560 
 0.52 ms for four rows, 1.10 for 16). And what is done once a call, such as unpacking, is not paid
 again by the second 16 rows, which 128 rows by blocks tell. A small layer and a large one are timed:
 trits of a large one take longer to expand, as they come from farther away.
+
+Times are by the clock, of all threads together, and which way is faster depends on how many there
+are: they share memory and the last cache, and what is done for a block of 16 rows before it is
+multiplied, to transpose or to pack them, is work of one thread, however many wait. So they are
+taken with one thread and with as many as are usual, each says with how many, and ``of_threads``
+chooses.
+
+A ``machine.json`` may come from another version of edgerun. The profile keeps times as the file has
+them (``stored``), and ``read_layers`` says what this version makes of them.
 """
 
 from __future__ import annotations
@@ -19,19 +28,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-VERSION = 1  # of what is timed, and how
+from edgerun.machine.devices import Count
+
+VERSION = 2  # of what is timed, and how; 1 did not say with how many threads
 TURNS, BLOCKS = (1, 4, 16), (16, 128)  # rows that are timed
 MOST = 512  # rows of a call, as the choice looks at them
 WORTH = 1.02  # how many times as fast blocks must be: less is noise, and turns need no memory
 
 # Of a small layer: an hour, or a trillionth of a second, is no measurement.
 LayerSeconds: TypeAlias = Annotated[float, msgspec.Meta(gt=1e-12, le=3600.0)]
-Rows: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
-ByRows: TypeAlias = Mapping[Rows, LayerSeconds]
+ByRows: TypeAlias = Mapping[Count, LayerSeconds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +51,21 @@ class RowTimes:
     Attributes:
         turns: by the ``TURNS`` rows.
         blocks: by path, by the ``BLOCKS`` rows.
-        version: as which they were measured; those of another are not looked at.
+        threads: that shared the work.
+        version: as which they were measured.
 
     Raises:
-        ValueError: rows are missing.
+        ValueError: rows are missing, or times are of another version.
     """
 
     turns: ByRows
     blocks: Mapping[str, ByRows]
+    threads: Count
     version: int = VERSION
 
     def __post_init__(self) -> None:
         if self.version != VERSION:
-            return
+            raise ValueError(f"the times are of version {self.version}, not {VERSION}")
         by_path = [(by_rows, BLOCKS) for by_rows in self.blocks.values()]
         for by_rows, expected in ((self.turns, TURNS), *by_path):
             if missing := [rows for rows in expected if rows not in by_rows]:
@@ -75,6 +87,30 @@ class BlockPath:
 
 ALL_IN_TURNS = BlockPath()
 Layers: TypeAlias = Annotated[tuple[RowTimes, ...], msgspec.Meta(min_length=1)]
+# By instruction set and kernel family, in the form of JSON; of what versions ever.
+StoredTimes: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+
+def stored(layers: Mapping[str, Layers]) -> Mapping[str, Any]:
+    """Times by kernel family, in the form in which a profile keeps them."""
+    by_family: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(layers))
+    return by_family
+
+
+def read_layers(content: object) -> Layers:
+    """A family's times as a profile keeps them; none if they are of another version or damaged."""
+    try:
+        return msgspec.convert(content, Layers, str_keys=True)
+    except msgspec.ValidationError:
+        return ()
+
+
+def of_threads(layers: Layers, threads: int) -> Layers:
+    """Those that were measured with so many threads, or else with the nearest number."""
+    nearest = min(
+        (times.threads for times in layers), key=lambda count: abs(math.log(count / threads))
+    )
+    return tuple(times for times in layers if times.threads == nearest)
 
 
 def rows_in_blocks(rows: int, tokens: int) -> int:
@@ -93,12 +129,11 @@ def turns_seconds(turns: ByRows, rows: int) -> float:
 
     Of a rest of up to three rows each costs what one alone does, and all no more than four.
     """
-    one, four, sixteen = (turns[count] for count in TURNS)
-    each_four = max(0.0, sixteen - four) / 3
+    each_four = max(0.0, turns[16] - turns[4]) / 3
     whole, rest = divmod(rows, 4)
     if not whole:
-        return min(rest * one, max(one, four))
-    return four + (whole - 1) * each_four + min(rest * one, each_four)
+        return min(rest * turns[1], max(turns[1], turns[4]))
+    return turns[4] + (whole - 1) * each_four + min(rest * turns[1], each_four)
 
 
 def blocks_seconds(times: RowTimes, path: str, rows: int, tokens: int) -> float:
@@ -110,12 +145,11 @@ def blocks_seconds(times: RowTimes, path: str, rows: int, tokens: int) -> float:
         rows: of the batch.
         tokens: as of ``rows_in_blocks``; blocks of any size cost as much as whole sixteens.
     """
-    sixteen, many = (times.blocks[path][count] for count in BLOCKS)
-    done = rows_in_blocks(rows, tokens)
-    unit = max(tokens, 0) or BLOCKS[0]
+    by_rows, done = times.blocks[path], rows_in_blocks(rows, tokens)
+    unit = max(tokens, 0) or 16
     padded = -(-done // unit) * unit
-    a_row = max(0.0, many - sixteen) / (BLOCKS[1] - BLOCKS[0])
-    once = max(0.0, sixteen - a_row * BLOCKS[0])
+    a_row = max(0.0, by_rows[128] - by_rows[16]) / (128 - 16)
+    once = max(0.0, by_rows[16] - a_row * 16)
     seconds = once + a_row * padded if done else 0.0
     return seconds + (turns_seconds(times.turns, rows - done) if rows > done else 0.0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,10 @@ from edgerun.backends import make_backend
 from edgerun.backends.base import Report
 from edgerun.cli.screen.report import report_lines
 from edgerun.cli.screen.tables import aligned, print_pairs, print_rows, size
+from edgerun.kernels.isa import selected_isa
 from edgerun.machine.disk import DiskProfile
 from edgerun.machine.profile import MachineProfile
-from edgerun.machine.row_times import Layers, RowTimes
+from edgerun.machine.row_times import Layers, RowTimes, stored
 from edgerun.plan.calibration import processor as calibration
 from edgerun.plan.workload import Workload
 from tests.cli.conftest import Run
@@ -240,7 +242,7 @@ def test_doctor_refuses_a_folder_before_it_announces_anything(run: Run) -> None:
 
 
 def row_times(**blocks: dict[int, float]) -> Layers:
-    return (RowTimes({1: 0.25e-6, 4: 1e-6, 16: 4e-6}, blocks),)
+    return (RowTimes({1: 0.25e-6, 4: 1e-6, 16: 4e-6}, blocks, threads=1),)
 
 
 CALIBRATED = MachineProfile(
@@ -253,13 +255,15 @@ CALIBRATED = MachineProfile(
     contended=0.61,
     threads=2,
     row_times={
-        "avx2": {
-            "int8_row/int4": row_times(gemm={16: 3e-6, 128: 24e-6}),
-            "int8_row/int8": row_times(gemm={16: 5e-6, 128: 40e-6}),
-            "int8_row/ternary": row_times(gemm={16: 5e-6, 128: 40e-6}),  # tables were not timed
-        },
+        "avx2": stored(
+            {
+                "int8_row/int4": row_times(gemm={16: 3e-6, 128: 24e-6}),
+                "int8_row/int8": row_times(gemm={16: 5e-6, 128: 40e-6}),
+                "int8_row/ternary": row_times(gemm={16: 5e-6, 128: 40e-6}),  # without tables
+            }
+        ),
         **{
-            name: {"int8_row/int4": row_times(gemm={16: 5e-6, 128: 40e-6})}
+            name: stored({"int8_row/int4": row_times(gemm={16: 5e-6, 128: 40e-6})})
             for name in ("of another day", "portable", "avxvnni", "avx512vnni")
         },
     },
@@ -295,6 +299,7 @@ def test_doctor_shows_a_calibrated_machine(
     assert set(found["row_paths"]["avx2"]) == {"int8_row/int4", "int8_row/int8"}
     in_turns = {"1": 0.25, "4": 1.0, "16": 4.0}
     assert found["row_paths"]["avx2"]["int8_row/int8"] == {
+        "threads": 1,
         "blocks_by": None,
         "from_rows": None,
         "us_by_rows": [{"in turns": in_turns, "gemm": {"16": 5.0, "128": 40.0}}],
@@ -310,7 +315,7 @@ def test_doctor_shows_a_calibrated_machine(
     shown = run("doctor", "--all").out
     for words in (
         "0.61 of the idle speed",
-        "avx2\tint8_row/int4\tin turns 1: 0.25, 4: 1.0, 16: 4.0; gemm 16: 3.0, 128: 24.0\tgemm",
+        "avx2\tint8_row/int4\t1\tin turns 1: 0.25, 4: 1.0, 16: 4.0; gemm 16: 3.0, 128: 24.0\tgemm",
         "gemm 16: 5.0, 128: 40.0\tturns, always",
         "peak by multiply",
         "0.300 TOPS",
@@ -319,6 +324,21 @@ def test_doctor_shows_a_calibrated_machine(
         "nfs on b:/c, at /d\trefused\t2: 0.100\tthrough the cache by 2 threads",
     ):
         assert words in shown
+
+
+def test_doctor_says_in_one_line_that_times_of_rows_are_of_another_version(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = {"int8_row/int4": [{"version": 99, "rows": {"4096": 1.0}}]}
+    profile = replace(CALIBRATED, row_times={selected_isa().name: later})
+    for row_times, count in ((profile.row_times, 1), ({"another set": later}, 0)):
+        found = replace(profile, row_times=row_times)
+        monkeypatch.setattr("edgerun.machine.profile.machine_profile", lambda found=found: found)
+        for arguments in ((), ("--all",)):
+            (shown,) = [run("doctor", *arguments).out]
+            lines = [line for line in shown.splitlines() if "times of rows in" in line]
+            assert len(lines) == count
+        assert ("calibrate` measures them anew" in shown) == bool(count)
 
 
 def test_doctor_looks_at_a_folder_only_to_measure_its_disk(run: Run) -> None:

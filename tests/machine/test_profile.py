@@ -15,12 +15,10 @@ from edgerun.env import read_settings
 from edgerun.machine import profile
 from edgerun.machine.devices import Call, DeviceProfile
 from edgerun.machine.profile import MachineProfile
-from edgerun.machine.row_times import VERSION, Layers, RowTimes
+from edgerun.machine.row_times import RowTimes, read_layers, stored
 from tests.support.fakes import Meter
 
-
-def row_times(four: float) -> Layers:
-    return (RowTimes({1: 1e-6, 4: four, 16: 16e-6}, {"gemm": {16: 20e-6, 128: 99e-6}}),)
+ROW_TIMES = RowTimes({1: 1e-6, 4: 4e-6, 16: 16e-6}, {"gemm": {16: 20e-6, 128: 99e-6}}, 1)
 
 
 @pytest.fixture
@@ -75,12 +73,6 @@ def test_damaged_file_is_measured_again(
         {"threads": 0},
         {"devices": {"a, 1": DeviceProfile({"float/int4": (Call(0, 1, 1.0),)})}},
         {"devices": {"a, 1": DeviceProfile({"float/int4": (Call(1, 1, 0.0),)})}},
-        {"row_times": {"avx2": {"int8_row/int4": row_times(0.0)}}},
-        {"row_times": {"avx2": {"int8_row/int4": row_times(-1e-6)}}},
-        {"row_times": {"avx2": {"int8_row/int4": row_times(float("nan"))}}},
-        {"row_times": {"avx2": {"int8_row/int4": row_times(float("inf"))}}},
-        {"row_times": {"avx2": {"int8_row/int4": row_times(1e300)}}},
-        {"row_times": {"avx2": {"int8_row/int4": row_times(1e-300)}}},
     ],
     ids=str,
 )
@@ -127,47 +119,44 @@ def test_a_full_disk_is_no_error_and_gets_no_fuller(
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda layers: layers[0]["turns"].pop("4"),
-        lambda layers: layers[0]["blocks"]["gemm"].pop("16"),
-        lambda layers: layers[0].pop("turns"),
-        lambda layers: layers[0].update(turns=[1e-6, 4e-6, 16e-6]),
-        lambda layers: layers[0]["turns"].update({"0": 1e-6}),
-        lambda layers: layers[0]["turns"].update({"4": "fast"}),
-        lambda layers: layers.clear(),
-    ],
-)
-def test_times_of_rows_that_are_not_whole_are_not_planned_with_and_this_is_said(
-    folder: Path, spoil: Callable[[list[dict[str, Any]]], object]
+LATER: dict[str, Callable[[dict[str, Any]], object]] = {
+    "version": lambda times: times.update(version=99),
+    "rows": lambda times: times["turns"].update({"-1": 1e-3}),
+    "form": lambda times: times.update(turns=[[1, 1e-6], [4096, 1e-3]]),
+}
+
+
+@pytest.mark.parametrize("change", LATER.values(), ids=LATER.keys())
+def test_times_of_rows_that_nothing_is_known_of_stay_and_spoil_nothing_else(
+    folder: Path, change: Callable[[dict[str, Any]], object]
 ) -> None:
-    known = profile.write_profile(replace(FULL, row_times={"avx2": {"a/b": row_times(1e-6)}}))
+    names = ("a/b", "c/d")
+    row_times = {"avx2": stored(dict.fromkeys(names, (ROW_TIMES,)))}
+    known = profile.write_profile(replace(FULL, row_times=row_times))
     assert profile.read_profile() == known
     path = folder / profile.FILE
     content = json.loads(path.read_text())
-    (stored,) = content["profiles"].values()
-    spoil(stored["row_times"]["avx2"]["a/b"])
+    (own,) = content["profiles"].values()
+    change(own["row_times"]["avx2"]["a/b"][0])
     path.write_text(json.dumps(content))
-    assert profile.read_profile() == MachineProfile()
-    assert "is damaged" in profile.absence()
+    changed = profile.read_profile()
+    assert not profile.absence()
+    assert replace(changed, row_times=row_times) == known
+    by_family = changed.row_times["avx2"]
+    assert [read_layers(by_family[name]) for name in names] == [(), (ROW_TIMES,)]
+    profile.write_profile(changed)
+    assert json.loads(path.read_text()) == content
 
 
 def test_a_file_from_before_rows_were_timed_goes_on_being_read(folder: Path) -> None:
     known = profile.write_profile(FULL)
     path = folder / profile.FILE
     content = json.loads(path.read_text())
-    for stored in content["profiles"].values():
-        assert stored.pop("row_times") == {}
+    for figures in content["profiles"].values():
+        assert figures.pop("row_times") == {}
     path.write_text(json.dumps(content))
     assert profile.read_profile() == known
     assert not profile.absence()
-
-
-def test_times_of_rows_of_a_later_version_are_read_and_left_alone(folder: Path) -> None:
-    later = {"avx2": {"a/b": (RowTimes({}, {}, version=VERSION + 1),)}}
-    known = profile.write_profile(replace(FULL, row_times=later))
-    assert profile.read_profile() == known
 
 
 FULL = MachineProfile(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,8 +22,11 @@ from edgerun.machine.row_times import (
     blocks_from,
     blocks_seconds,
     gain,
+    of_threads,
     quickest_path,
+    read_layers,
     rows_in_blocks,
+    stored,
     turns_seconds,
 )
 
@@ -30,7 +36,7 @@ seconds = st.floats(1e-7, 1e-2)
 
 def times_of(turns: tuple[float, ...], **blocks: tuple[float, float]) -> RowTimes:
     by_path = {path: dict(zip(BLOCKS, each, strict=True)) for path, each in blocks.items()}
-    return RowTimes(dict(zip(TURNS, turns, strict=True)), by_path)
+    return RowTimes(dict(zip(TURNS, turns, strict=True)), by_path, threads=1)
 
 
 @st.composite
@@ -80,6 +86,7 @@ def test_a_faster_machine_chooses_the_same_and_faster_blocks_begin_no_later(
             path: {rows: each * factor for rows, each in by_rows.items()}
             for path, by_rows in times.blocks.items()
         },
+        times.threads,
     )
     for path, by_rows in times.blocks.items():
         least = blocks_from([times], path, TOKENS[path])
@@ -91,10 +98,10 @@ def test_a_faster_machine_chooses_the_same_and_faster_blocks_begin_no_later(
 
 @given(measured())
 def test_at_the_rows_that_were_timed_the_rule_goes_by_their_times(times: RowTimes) -> None:
-    one, four, sixteen = (times.turns[rows] for rows in TURNS)
-    assert turns_seconds(times.turns, 1) == min(one, max(one, four))
-    assert turns_seconds(times.turns, 4) == four
-    assert turns_seconds(times.turns, 16) == pytest.approx(max(four, sixteen))
+    turns = times.turns
+    assert turns_seconds(turns, 1) == turns[1]
+    assert turns_seconds(turns, 4) == turns[4]
+    assert turns_seconds(turns, 16) == pytest.approx(max(turns[4], turns[16]))
     for path, by_rows in times.blocks.items():
         first, many = (blocks_seconds(times, path, rows, TOKENS[path]) for rows in BLOCKS)
         if by_rows[16] <= by_rows[128] <= 8 * by_rows[16]:
@@ -170,7 +177,58 @@ def test_rows_are_divided_as_kernels_do_it(rows: int, tokens: int, taken: int) -
 
 def test_times_without_a_number_of_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="no time of 16 rows"):
-        RowTimes({1: 1.0, 4: 2.0}, {})
+        RowTimes({1: 1.0, 4: 2.0}, {}, 1)
     with pytest.raises(ValueError, match="no time of 128 rows"):
-        RowTimes({1: 1.0, 4: 2.0, 16: 3.0}, {"gemm": {16: 1.0}})
-    RowTimes({}, {}, version=VERSION + 1)  # of which nothing is known here
+        RowTimes({1: 1.0, 4: 2.0, 16: 3.0}, {"gemm": {16: 1.0}}, 1)
+
+
+TIMES = times_of((1e-6, 4e-6, 16e-6), gemm=(20e-6, 99e-6))
+
+
+@pytest.mark.parametrize(
+    ("threads", "nearest"), [(1, 1), (2, 1), (3, 8), (4, 8), (8, 8), (64, 8)], ids=str
+)
+def test_times_with_the_nearest_number_of_threads_count(threads: int, nearest: int) -> None:
+    layers = tuple(replace(TIMES, threads=count) for count in (1, 1, 8))
+    assert of_threads(layers, threads) == tuple(each for each in layers if each.threads == nearest)
+
+
+def test_times_are_read_as_they_were_stored() -> None:
+    layers = (TIMES, replace(TIMES, threads=2))
+    assert read_layers(json.loads(json.dumps(stored({"a/b": layers})))["a/b"]) == layers
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda layers: layers[0].update(version=VERSION + 1),
+        lambda layers: layers[0].pop("threads"),
+        lambda layers: layers[0].update(threads=0),
+        lambda layers: layers[0]["turns"].pop("4"),
+        lambda layers: layers[0]["blocks"]["gemm"].pop("16"),
+        lambda layers: layers[0].pop("turns"),
+        lambda layers: layers[0].update(turns=[1e-6, 4e-6, 16e-6]),
+        lambda layers: layers[0]["turns"].update({"0": 1e-6}),
+        lambda layers: layers[0]["turns"].update({"4": "fast"}),
+        lambda layers: layers[0]["turns"].update({"4": None}),  # what is no number, in JSON
+        lambda layers: layers[0]["turns"].update({"4": 0.0}),
+        lambda layers: layers[0]["turns"].update({"4": -1e-6}),
+        lambda layers: layers[0]["turns"].update({"4": 1e300}),
+        lambda layers: layers[0]["turns"].update({"4": 1e-300}),
+        lambda layers: layers.clear(),
+        lambda layers: layers.append("another"),
+    ],
+)
+def test_times_of_another_version_or_that_cannot_be_are_none(
+    spoil: Callable[[list[Any]], object],
+) -> None:
+    layers: list[Any] = stored({"a/b": (TIMES,)})["a/b"]
+    assert read_layers(layers) == (TIMES,)
+    spoil(layers)
+    assert read_layers(layers) == ()
+
+
+def test_more_rows_than_are_looked_at_do_no_harm() -> None:
+    more = replace(TIMES, turns={**TIMES.turns, 64: 60e-6, 4096: 1e-3})
+    assert read_layers(stored({"a/b": (more,)})["a/b"]) == (more,)
+    assert turns_seconds(more.turns, 64) == turns_seconds(TIMES.turns, 64)

@@ -263,7 +263,7 @@ class _Shared:
         if self._row_paths is None and shape.phase is not Phase.DECODE:
             from edgerun.backends.cpu.row_paths import measured_paths
 
-            self._row_paths = measured_paths(self.isa, machine_profile())
+            self._row_paths = measured_paths(self.isa, machine_profile(), self.threads)
         return self._row_paths or {}
 
 

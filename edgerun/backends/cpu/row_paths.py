@@ -16,7 +16,14 @@ from edgerun.backends.cpu.weights import DenseWeight, Prepared
 from edgerun.kernels.lang.isa import Isa
 from edgerun.kernels.layouts.trits import TritWeight
 from edgerun.machine.profile import MachineProfile, family
-from edgerun.machine.row_times import ALL_IN_TURNS, VERSION, BlockPath, Layers, quickest_path
+from edgerun.machine.row_times import (
+    ALL_IN_TURNS,
+    BlockPath,
+    Layers,
+    of_threads,
+    quickest_path,
+    read_layers,
+)
 
 GEMM = "gemm"
 LOOKUP_TOKENS = 16  # a block: one vector of int16 sums with AVX2
@@ -60,9 +67,28 @@ def usual_path(isa: Isa, kernels: str) -> BlockPath:
     return BlockPath(isa.prompts, MANY_ROWS) if is_unpacked else ALL_IN_TURNS
 
 
-def measured_paths(isa: Isa, profile: MachineProfile) -> Mapping[str, BlockPath]:
-    """What follows from times of this machine with an instruction set, by family."""
-    return _MeasuredPaths(isa, profile.row_times.get(isa.name, {}))
+def timed_layers(isa: Isa, profile: MachineProfile, threads: int) -> dict[str, Layers]:
+    """Times of this machine with an instruction set, by family.
+
+    Left out are families of which the profile has no times of this version, or not of all paths
+    that they may take.
+
+    Args:
+        isa: of the kernels.
+        profile: of this machine.
+        threads: that will work; times with the nearest number of those that were timed count.
+    """
+    by_family = {}
+    for kernels, content in profile.row_times.get(isa.name, {}).items():
+        paths, layers = set(possible_paths(isa, kernels)), read_layers(content)
+        if paths and layers and all(paths <= times.blocks.keys() for times in layers):
+            by_family[kernels] = of_threads(layers, threads)
+    return by_family
+
+
+def measured_paths(isa: Isa, profile: MachineProfile, threads: int) -> Mapping[str, BlockPath]:
+    """What follows from ``timed_layers``, by family."""
+    return _MeasuredPaths(isa, timed_layers(isa, profile, threads))
 
 
 class _MeasuredPaths(Mapping[str, BlockPath]):
@@ -71,13 +97,8 @@ class _MeasuredPaths(Mapping[str, BlockPath]):
     All of them take 16 to 24 ms, a twentieth of a start; a model has one family or two.
     """
 
-    def __init__(self, isa: Isa, row_times: Mapping[str, Layers]) -> None:
-        self._isa, self._paths = isa, dict[str, BlockPath]()
-        self._times = {
-            kernels: layers
-            for kernels, layers in row_times.items()
-            if _are_whole(isa, kernels, layers)
-        }
+    def __init__(self, isa: Isa, times: Mapping[str, Layers]) -> None:
+        self._isa, self._times, self._paths = isa, times, dict[str, BlockPath]()
 
     def __getitem__(self, kernels: str) -> BlockPath:
         if kernels not in self._paths:
@@ -102,13 +123,6 @@ class _MeasuredPaths(Mapping[str, BlockPath]):
             earliest = usual.least if quickest.name == usual.name else MANY_ROWS
             return replace(quickest, least=max(quickest.least, earliest))
         return quickest
-
-
-def _are_whole(isa: Isa, kernels: str, layers: Layers) -> bool:
-    """Whether all paths that a family may take were timed, as it is done now."""
-    paths = set(possible_paths(isa, kernels))
-    are_timed = all(paths <= times.blocks.keys() for times in layers)
-    return bool(paths) and are_timed and all(times.version == VERSION for times in layers)
 
 
 def prepared_family(weight: Prepared, rounding: str) -> str:

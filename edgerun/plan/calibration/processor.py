@@ -28,6 +28,7 @@ from edgerun.machine.profile import (
     write_disk,
     write_profile,
 )
+from edgerun.machine.row_times import stored
 from edgerun.machine.timing import best_time, median_time
 from edgerun.plan.calibration.devices import measure_devices
 from edgerun.plan.calibration.disk import measure_disk
@@ -67,7 +68,7 @@ def calibrate(
     """Measures everything and keeps it; takes half a minute, and as long for each device.
 
     Args:
-        threads: the most to measure with; memory and fork-join also with 1, 2, 4, ...
+        threads: the most to measure with; rows also with 1, memory and fork-join with 1, 2, 4, ...
         progress: told what is measured next.
         folder: whose disk is measured too; None for no disk.
 
@@ -107,8 +108,9 @@ def _measure_all(threads: int, progress: Progress) -> MachineProfile:
 
     measure_limits()
     isa = selected_isa()
-    rows = MachineProfile(row_times={isa.name: time_rows(threads, progress)})
-    seconds, paths = time_trials(threads, progress, measured_paths(isa, rows))
+    row_times = {isa.name: stored(time_rows(sorted({1, threads}), progress))}
+    row_paths = measured_paths(isa, MachineProfile(row_times=row_times), threads)
+    seconds, paths = time_trials(threads, progress, row_paths)
     measure_limits()
     devices = measure_devices(threads, progress)
     measure_limits()
@@ -128,7 +130,7 @@ def _measure_all(threads: int, progress: Progress) -> MachineProfile:
         call_s=measured.call_s,
         cache_bytes=last_cache_bytes(),
         devices=devices,
-        row_times={**read_profile().row_times, **rows.row_times},
+        row_times={**read_profile().row_times, **row_times},
     )
 
 

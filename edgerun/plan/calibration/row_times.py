@@ -8,14 +8,14 @@ moment is in all.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from edgerun.backends.base import Progress, Values
 from edgerun.backends.cpu.row_paths import possible_paths
 from edgerun.kernels.isa import selected_isa
 from edgerun.machine.profile import family
-from edgerun.machine.row_times import ALL_IN_TURNS, BLOCKS, TURNS, BlockPath, RowTimes
+from edgerun.machine.row_times import ALL_IN_TURNS, BLOCKS, TURNS, BlockPath, Layers, RowTimes
 from edgerun.machine.timing import best_time
 from edgerun.plan.calibration import kernels
 from edgerun.plan.calibration.loads import Load
@@ -27,12 +27,14 @@ IN_TURNS = "turns"
 
 
 def time_rows(
-    threads: int, progress: Progress, clock: Callable[[], float] = time.perf_counter
-) -> dict[str, tuple[RowTimes, ...]]:
+    thread_counts: Sequence[int],
+    progress: Progress,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Layers]:
     """Times the families of which blocks of rows have kernels of their own; a few seconds.
 
     Args:
-        threads: to measure with.
+        thread_counts: with how many threads, one after the other.
         progress: told what is measured next.
         clock: says seconds.
     """
@@ -40,7 +42,11 @@ def time_rows(
     isa = selected_isa()
     families = {family(*each): each for each in kernels.FAMILIES}
     return {
-        name: tuple(_times(Load(*each, BLOCKS[-1], *size), paths, threads, clock) for size in SIZES)
+        name: tuple(
+            _times(Load(*each, BLOCKS[-1], *size), paths, threads, clock)
+            for threads in thread_counts
+            for size in SIZES
+        )
         for name, each in families.items()
         if (paths := possible_paths(isa, name))
     }
@@ -64,4 +70,4 @@ def _times(
             for (way, rows), run in runs.items():
                 taken = best_time(run, SECONDS, clock) / load.layers
                 seconds[way][rows] = min(taken, seconds[way].get(rows, taken))
-    return RowTimes(seconds.pop(IN_TURNS), seconds)
+    return RowTimes(seconds.pop(IN_TURNS), seconds, threads)

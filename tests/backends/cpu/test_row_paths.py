@@ -27,7 +27,7 @@ from edgerun.kernels import isa as isa_module
 from edgerun.kernels.isa import available_isas
 from edgerun.kernels.lang.isa import ISAS, MODELS, Isa
 from edgerun.machine.profile import MachineProfile, family
-from edgerun.machine.row_times import ALL_IN_TURNS, VERSION, BlockPath, Layers, RowTimes
+from edgerun.machine.row_times import ALL_IN_TURNS, VERSION, BlockPath, Layers, RowTimes, stored
 from edgerun.plan.calibration.kernels import FAMILIES
 from edgerun.plan.calibration.loads import random_weight
 from edgerun.state import Batch, SequenceStore, same_attention
@@ -152,21 +152,23 @@ def test_what_one_layer_leaves_in_rows_another_may_need_in_tiles(
 def times(turns: float, **blocks: float) -> Layers:
     """Of four rows, and of blocks of 16; none do better together."""
     by_path = {path: {16: each, 128: 8 * each} for path, each in blocks.items()}
-    return (RowTimes({1: turns / 4, 4: turns, 16: 4 * turns}, by_path),)
+    return (RowTimes({1: turns / 4, 4: turns, 16: 4 * turns}, by_path, threads=1),)
+
+
+def profile_of(**by_isa: Mapping[str, Layers]) -> MachineProfile:
+    return MachineProfile(row_times={isa: stored(layers) for isa, layers in by_isa.items()})
 
 
 def test_the_measured_times_of_the_instruction_set_say_what_is_taken() -> None:
-    profile = MachineProfile(
-        row_times={
-            "avx2": {"int8_row/int4": times(1.0, gemm=3.0), "int8_row/int8": times(1.0, gemm=5.0)},
-            "amx": {"int8_row/int4": times(1.0, amx=2.0)},
-        }
+    profile = profile_of(
+        avx2={"int8_row/int4": times(1.0, gemm=3.0), "int8_row/int8": times(1.0, gemm=5.0)},
+        amx={"int8_row/int4": times(1.0, amx=2.0)},
     )
-    measured = measured_paths(ISAS["avx2"], profile)
+    measured = measured_paths(ISAS["avx2"], profile, 1)
     assert measured["int8_row/int4"].name == GEMM
     assert measured["int8_row/int8"] == ALL_IN_TURNS
-    assert measured_paths(ISAS["amx"], profile)["int8_row/int4"] == BlockPath(AMX, 9)
-    assert measured_paths(ISAS["avxvnni"], profile) == {}
+    assert measured_paths(ISAS["amx"], profile, 1)["int8_row/int4"] == BlockPath(AMX, 9)
+    assert measured_paths(ISAS["avxvnni"], profile, 1) == {}
     many = Shape.of(256)
     for kernels, path in measured.items():
         assert path_in(many, ISAS["avx2"], measured, kernels, has_areas=False) == path
@@ -175,26 +177,43 @@ def test_the_measured_times_of_the_instruction_set_say_what_is_taken() -> None:
 
 
 def test_times_of_another_version_or_without_a_path_that_there_is_are_not_used() -> None:
-    known = times(1.0, gemm=3.0)
-    (layer,) = known
-    for bad in (replace(layer, version=VERSION + 1), replace(layer, blocks={})):
-        profile = MachineProfile(row_times={"avx2": {"int8_row/int4": (layer, bad)}})
-        assert measured_paths(ISAS["avx2"], profile) == {}
-    ternary = MachineProfile(row_times={"avx2": {"int8_row/ternary": known}})
-    assert measured_paths(ISAS["avx2"], ternary) == {}  # how long looking up takes is not known
-    unknown = MachineProfile(row_times={"avx2": {"float/int4": known, "int8_row/int3": known}})
-    assert "float/int4" not in measured_paths(ISAS["avx2"], unknown)
+    (layer,) = known = times(1.0, gemm=3.0)
+    assert measured_paths(ISAS["avx2"], profile_of(avx2={"int8_row/int4": known}), 1)
+    later: list[dict[str, object]] = stored({"": known})[""]
+    later[0]["version"] = VERSION + 1
+    for unusable in (later, stored({"": (layer, replace(layer, blocks={}))})[""]):
+        profile = MachineProfile(row_times={"avx2": {"int8_row/int4": unusable}})
+        assert measured_paths(ISAS["avx2"], profile, 1) == {}
+    ternary = profile_of(avx2={"int8_row/ternary": known})
+    assert measured_paths(ISAS["avx2"], ternary, 1) == {}  # how long looking up takes is not known
+    unknown = profile_of(avx2={"float/int4": known, "int8_row/int3": known})
+    assert "float/int4" not in measured_paths(ISAS["avx2"], unknown, 1)
+
+
+def test_the_times_with_as_many_threads_as_work_say_what_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Here two threads share the last cache, so that what reads weights more often loses."""
+    (alone,), (together,) = times(1.0, gemm=5.0), times(1.0, gemm=3.0)
+    by_family = {"int8_row/int4": (alone, replace(together, threads=2))}
+    profile = profile_of(avx2=by_family)
+    paths = [measured_paths(ISAS["avx2"], profile, threads) for threads in (1, 2, 4)]
+    assert [path["int8_row/int4"].name for path in paths] == ["", GEMM, GEMM]
+    monkeypatch.setattr(isa_module, "selected_isa", lambda: ISAS["avx2"])
+    monkeypatch.setattr(cpu_module, "machine_profile", lambda: profile)
+    for threads, taken in ((1, ""), (2, GEMM)):
+        shared = cpu_module._Shared(cpu_module.CpuOptions(threads))
+        assert shared.row_paths(Shape.of(16))["int8_row/int4"].name == taken
+        shared.team.close()
 
 
 @pytest.mark.parametrize("isa", ["neon", "portable"])
 def test_few_rows_of_trits_are_looked_up_where_they_are_without_times(isa: str) -> None:
-    measured = measured_paths(
-        ISAS[isa],
-        MachineProfile(row_times={isa: {"int8_row/trits": times(1.0, gemm=3.9, lookup=1.5)}}),
-    )
+    quick = profile_of(**{isa: {"int8_row/trits": times(1.0, gemm=3.9, lookup=1.5)}})
+    measured = measured_paths(ISAS[isa], quick, 1)
     assert measured["int8_row/trits"] == usual_path(ISAS[isa], "int8_row/trits")
-    slow = MachineProfile(row_times={isa: {"int8_row/trits": times(1.0, gemm=1.5, lookup=3.9)}})
-    assert measured_paths(ISAS[isa], slow)["int8_row/trits"] == BlockPath(GEMM, MANY_ROWS)
+    slow = profile_of(**{isa: {"int8_row/trits": times(1.0, gemm=1.5, lookup=3.9)}})
+    assert measured_paths(ISAS[isa], slow, 1)["int8_row/trits"] == BlockPath(GEMM, MANY_ROWS)
 
 
 def test_a_start_works_out_the_families_of_its_model_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +225,7 @@ def test_a_start_works_out_the_families_of_its_model_only(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(row_paths, "quickest_path", counted)
     by_family = {name: times(float(number), gemm=3.0) for number, name in enumerate(NAMES, 1)}
-    measured = measured_paths(ISAS["avxvnni"], MachineProfile(row_times={"avxvnni": by_family}))
+    measured = measured_paths(ISAS["avxvnni"], profile_of(avxvnni=by_family), 1)
     for _ in range(2):
         assert measured["int8_row/int4"] == BlockPath(GEMM, 9)
     assert calls == [by_family["int8_row/int4"]]
@@ -214,10 +233,8 @@ def test_a_start_works_out_the_families_of_its_model_only(monkeypatch: pytest.Mo
 
 def test_few_rows_of_trits_are_not_expanded_for() -> None:
     known = times(1.0, gemm=2.0, lookup=1.5)
-    profile = MachineProfile(
-        row_times={"avx2": {"int8_row/ternary": known, "int8_row/trits": known}}
-    )
-    measured = measured_paths(ISAS["avx2"], profile)
+    profile = profile_of(avx2={"int8_row/ternary": known, "int8_row/trits": known})
+    measured = measured_paths(ISAS["avx2"], profile, 1)
     assert measured["int8_row/ternary"].least < measured["int8_row/trits"].least == MANY_ROWS
     assert {path.name for path in measured.values()} == {LOOKUP}
 
@@ -269,7 +286,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[None]]:
     """Counts how often the machine's profile is asked for."""
     calls: list[None] = []
     known = times(1.0, **dict.fromkeys(possible_paths(BEST, "int8_row/ternary"), 1.0))
-    profile = MachineProfile(row_times={BEST.name: {"int8_row/ternary": known}})
+    profile = profile_of(**{BEST.name: {"int8_row/ternary": known}})
 
     def read() -> MachineProfile:
         calls.append(None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +18,15 @@ from edgerun.kernels.isa import selected_isa
 from edgerun.machine import profile, timing
 from edgerun.machine.devices import Call, DeviceProfile
 from edgerun.machine.profile import MachineProfile, read_profile, write_profile
-from edgerun.machine.row_times import BLOCKS, TURNS, BlockPath, RowTimes
+from edgerun.machine.row_times import (
+    BLOCKS,
+    TURNS,
+    BlockPath,
+    Layers,
+    RowTimes,
+    read_layers,
+    stored,
+)
 from edgerun.plan.calibration import kernels, peaks, row_times
 from edgerun.plan.calibration import processor as calibration
 from edgerun.plan.calibration.kernels import (
@@ -98,13 +106,13 @@ def test_everything_is_measured_and_kept() -> None:
     assert all(rate > 0 for by_rows in profile.other_rates.values() for rate in by_rows.values())
     assert set(profile.paths) == {"int8_row/ternary"}
     isa = selected_isa()
-    (layers,) = profile.row_times[isa.name].values()
-    assert len(layers) == 2
+    (layers,) = map(read_layers, profile.row_times[isa.name].values())
+    assert [times.threads for times in layers] == [1, 1]
     for times in layers:
         assert set(times.turns) == set(TURNS)
         assert set(times.blocks) == set(possible_paths(isa, "int8_row/ternary"))
         assert all(set(by_rows) == set(BLOCKS) for by_rows in times.blocks.values())
-    assert measured_paths(isa, profile).keys() == {"int8_row/ternary"}
+    assert measured_paths(isa, profile, 1).keys() == {"int8_row/ternary"}
     assert 0 < profile.call_s < 1
 
 
@@ -113,10 +121,18 @@ def test_speeds_are_those_of_what_the_times_of_rows_say(monkeypatch: pytest.Monk
     isa, name = selected_isa(), "int8_row/ternary"
     paths = possible_paths(isa, name)
     blocks = {path: {16: 1e-6, 128: 8e-6} for path in paths}
-    family_times = {name: (RowTimes({1: 1.0, 4: 4.0, 16: 16.0}, blocks),)}
-    other = {"another set": {name: (RowTimes({1: 1.0, 4: 2.0, 16: 3.0}, {}),)}}
+    together = RowTimes({1: 1.0, 4: 4.0, 16: 16.0}, blocks, threads=2)
+    alone = RowTimes({1: 1e-9, 4: 4e-9, 16: 16e-9}, blocks, threads=1)  # of which none are taken
+    family_times = {name: (alone, together)}
+    counts: list[Sequence[int]] = []
+    other = {"another set": stored({name: (RowTimes({1: 1.0, 4: 2.0, 16: 3.0}, {}, 1),)})}
     write_profile(MachineProfile(row_times=other))
-    monkeypatch.setattr(calibration, "time_rows", lambda threads, progress: family_times)
+
+    def time_rows(thread_counts: Sequence[int], progress: Progress) -> Mapping[str, Layers]:
+        counts.append(thread_counts)
+        return family_times
+
+    monkeypatch.setattr(calibration, "time_rows", time_rows)
     given: list[Mapping[str, BlockPath]] = []
     time = calibration.time_trials
 
@@ -127,11 +143,18 @@ def test_speeds_are_those_of_what_the_times_of_rows_say(monkeypatch: pytest.Monk
         return time(threads, progress, row_paths)
 
     monkeypatch.setattr(calibration, "time_trials", noted)
-    profile = calibration.calibrate(1)
-    assert profile.row_times == {isa.name: family_times, **other}
+    profile = calibration.calibrate(2)
+    assert counts == [[1, 2]]
+    assert profile.row_times == {isa.name: stored(family_times), **other}
     (row_paths,) = given
     assert row_paths[name].name in paths
     assert 2 <= row_paths[name].least < 16
+
+
+def test_rows_are_timed_with_every_number_of_threads() -> None:
+    ((name, layers),) = row_times.time_rows([1, 2], lambda text: None).items()
+    assert name == "int8_row/ternary"
+    assert [times.threads for times in layers] == [1, 1, 2, 2]
 
 
 def test_the_best_of_several_moments_is_what_memory_can_do(

@@ -30,7 +30,7 @@ from edgerun.backends.base import FEW_ROWS, Shape
 from edgerun.backends.cpu.row_paths import measured_paths, path_in, possible_paths
 from edgerun.kernels.isa import available_isas, selected_isa
 from edgerun.machine.profile import MachineProfile, family
-from edgerun.machine.row_times import ALL_IN_TURNS, BlockPath, RowTimes
+from edgerun.machine.row_times import ALL_IN_TURNS, BlockPath, RowTimes, stored
 from edgerun.plan.calibration import kernels
 from edgerun.plan.calibration.loads import Load
 from edgerun.plan.calibration.row_times import time_rows
@@ -87,10 +87,10 @@ def measured(names: list[str], threads: int, rounds: int) -> Iterator[dict[str, 
     isa, clock = selected_isa(), time.process_time if threads == 1 else time.perf_counter
     families = {family(*each): each for each in kernels.FAMILIES if family(*each) in names}
     kernels.FAMILIES = tuple(families.values())  # what is calibrated
-    times = time_rows(threads, lambda text: None, clock)
+    times = time_rows([threads], lambda text: None, clock)
     for name, each in families.items():
-        profile = MachineProfile(row_times={isa.name: {name: times[name]}})
-        choice = measured_paths(isa, profile)[name]
+        profile = MachineProfile(row_times={isa.name: stored({name: times[name]})})
+        choice = measured_paths(isa, profile, threads)[name]
         for shape in SHAPES:
             ways = ["", *possible_paths(isa, name)]
             figures = time_ways(*each, shape, ways, threads, rounds, clock)
