@@ -196,19 +196,27 @@ def given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def with_loading(command: Command) -> Command:
-    """Gives a command the options that say how a model is loaded.
+def with_loading_of(*names: str) -> Callable[[Command], Command]:
+    """Gives a command some of the options that say how a model is loaded, by their names.
 
     They stand in the place of its parameter ``loading``, which becomes a dictionary of those that
-    were given, for ``load``. A command may have one of them as a parameter of its own.
+    were given, for ``load`` or ``LoadOptions``. A command may have one of them as a parameter of
+    its own.
     """
-    declared = inspect.signature(command).parameters
-    parameters = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in LOADING.items()
-        if name not in declared
-    ]
-    return _spread(command, "loading", parameters, lambda values: given(**values))
+
+    def give(command: Command) -> Command:
+        declared, kind = inspect.signature(command).parameters, inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter(name, kind, default=None, annotation=LOADING[name])
+            for name in names
+            if name not in declared
+        ]
+        return _spread(command, "loading", parameters, lambda values: given(**values))
+
+    return give
+
+
+with_loading = with_loading_of(*LOADING)
 
 
 def with_sampling(command: Command) -> Command:

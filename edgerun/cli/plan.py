@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EXAMPLES = options.examples(
     "edgerun plan", "edgerun plan ./my-model --explain", "edgerun plan ./my-model --plot plan.svg"
 )
-
+OF_RUNNING = ("require", "context", "expert_trace")  # which plans do not depend on
 
 Plot = Annotated[
     Path | None,
@@ -48,21 +48,16 @@ Trace = Annotated[
 ]
 
 
+@options.with_loading_of(*(name for name in options.LOADING if name not in OF_RUNNING))
 def plan(
     model: options.Model = None,
     named: options.NamedModel = None,
+    *,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show what was turned down too, and why.")
     ] = False,
     plot: Plot = None,
-    backend: options.BackendName = None,
-    device: options.Device = None,
-    place: options.Place = None,
-    prefill: options.Prefill = None,
-    attention: options.Attention = None,
-    expert_memory: options.ExpertMemory = None,
-    gpu_memory: options.GpuMemory = None,
-    share: options.Share = None,
+    loading: dict[str, Any],
     trace: Trace = None,
     as_json: options.Json = False,
 ) -> None:
@@ -80,13 +75,7 @@ def plan(
         from edgerun.cli.plan_plot import check_plot, draw
 
         check_plot(plot)
-    chosen = LoadOptions(
-        backend=backend,
-        device=device,
-        place=place,
-        **options.given(prefill=prefill, attention=attention, share=share),
-        **options.given(expert_memory=expert_memory, gpu_memory=gpu_memory),
-    )
+    chosen = LoadOptions(**loading)
     bundle = open_bundle(resolve(options.model_of(model, named)))
     experts = experts_of(bundle, chosen)
     candidates = candidates_for(bundle, chosen, experts)

@@ -22,6 +22,7 @@ EXAMPLES = options.examples(
 )
 
 
+@options.with_loading_of("threads", "context", "kv_cache", "pack")
 @options.with_sampling
 def trace(
     model: Annotated[str | None, typer.Argument(metavar="MODEL", help=options.MODEL_HELP)] = None,
@@ -40,10 +41,7 @@ def trace(
     sampling: dict[str, Any],
     system: options.System = None,
     raw: options.Raw = False,
-    threads: options.Threads = None,
-    context: options.Context = None,
-    kv_cache: options.KVCacheType = None,
-    pack: options.Pack = None,
+    loading: dict[str, Any],
     as_json: options.Json = False,
 ) -> None:
     """The prompt and the reply are those of `edgerun run`, computed by the processor."""
@@ -56,7 +54,6 @@ def trace(
     folder, texts = model_and_text(words, named, prompt)
     whole_prompt = gather(texts)
     sampling["max_tokens"] = max(1, max_tokens)  # the prompt alone is computed for the first
-    loading = options.given(threads=threads, context=context, kv_cache=kv_cache, pack=pack)
     with options.load_by(load_traced, folder, **loading) as llm:
         completion = start(llm, whole_prompt, system, raw, sampling).result()
         routes = llm.trace(completion.prompt_tokens)

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edgerun.backends.cpu import CpuBackend
 from edgerun.backends.registry import Candidates
 from edgerun.cli import plan_plot
 from edgerun.cli.main import main
 from edgerun.cli.plan_plot import POINTS, _lengths
 from edgerun.graph.ir import Graph
+from edgerun.kernels.host import cores as host_cores
 from edgerun.llm import loading
+from edgerun.machine.profile import MachineProfile
 from edgerun.plan.plans import Plan
 from edgerun.plan.routes import plan_for
 from edgerun.plan.tasks import Budget
 from tests.support.bundles import bundle_of
 
 LAPTOPS = Path(__file__).parents[2] / "tools" / "laptops"
+ON_CPU = ("--backend", "cpu")
 FAST, SLOW = (f"virtual:{LAPTOPS / name}.json" for name in ("npu-48-tops", "npu-11-tops"))
 
 
@@ -139,6 +144,46 @@ def test_without_matplotlib_a_sentence_says_what_to_install(
     monkeypatch.setattr(plan_plot, "find_spec", lambda name: None)
     assert main(["plan", folder, "--device", FAST, "--plot", "plan.svg"]) != 0
     assert "pip install matplotlib" in " ".join(capsys.readouterr().err.split())
+
+
+def test_more_threads_are_expected_to_take_less(
+    folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgerun.backends.cpu.machine_profile", MachineProfile)
+    monkeypatch.setattr(host_cores, "cores", lambda: host_cores.Cores(8, 8, 8, None))
+    seconds = [
+        sum(row["seconds"] for row in planned(capsys, folder, *ON_CPU, "-t", count)["placements"])
+        for count in ("1", "8")
+    ]
+    assert seconds[1] < 0.9 * seconds[0]
+
+
+def test_a_plan_is_for_the_weights_as_they_will_lie_in_memory(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bundle = str(bundle_of("bitnet-offline"))
+    held = []
+    for pack in ("two_bits", "trits"):
+        assert main(["plan", bundle, *ON_CPU, "--pack", pack, "--explain"]) == 0
+        (line,) = (each for each in capsys.readouterr().out.splitlines() if "ternary ones" in each)
+        assert line.endswith(f"ternary ones as {pack}")
+        held.append(line.removesuffix(pack))
+    assert held[0] != held[1]
+
+
+def test_back_ends_know_how_keys_and_values_are_stored(
+    folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Mapping[str, Any]] = []
+    configure = CpuBackend.configure
+
+    def note(self: CpuBackend, choices: Mapping[str, Any]) -> None:
+        given.append(choices)
+        configure(self, choices)
+
+    monkeypatch.setattr(CpuBackend, "configure", note)
+    planned(capsys, folder, *ON_CPU, "--kv-cache", "int8")
+    assert given[-1]["kv_cache"] == "int8"
 
 
 def test_calls_are_as_large_as_those_of_a_model_that_is_loaded(
