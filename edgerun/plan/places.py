@@ -16,6 +16,8 @@ from edgerun.values import shown
 PARTS = ("prefill", "decode")
 ELSEWHERE = "cpu"  # runs what no place was named for
 EXAMPLE = "prefill=openvino:NPU,decode=cpu"
+# A part, and a place in quotes or up to what looks like the next part: devices may have commas.
+ENTRY = re.compile(r'\s*([^=]*?)\s*=\s*(?:"([^"]+)"|([^"\s].*?))\s*(?:,(?=[^,:=]*=)|\Z)', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +36,23 @@ class Places:
     def read(cls, text: str) -> Places:
         """Reads what a user wrote; a part that is left out goes to the CPU.
 
+        A place in double quotes may have whatever is not a quote, as the names of files do.
+
         Raises:
             InputError: it is not written like ``EXAMPLE``.
         """
         places: dict[str, str] = {}
-        for entry in re.split(r",(?=[^,:=]*=)", text):  # names of devices may have commas
-            part, sign, place = (word.strip() for word in entry.partition("="))
-            if not sign or part not in PARTS or not place or part in places:
+        end = 0
+        while not places or end < len(text):
+            entry = ENTRY.match(text, end)
+            part, *place = entry.groups("") if entry else ("", "")
+            if entry is None or part not in PARTS or part in places:
                 raise InputError(
                     f"the places {shown(text)} are not understood; expected a back-end for "
-                    f"{' or '.join(PARTS)} or both, as in {EXAMPLE}"
+                    f"{' or '.join(PARTS)} or both, as in {EXAMPLE}; one whose device has ',' and "
+                    "'=' in its name goes into double quotes"
                 )
-            places[part] = place
+            places[part], end = "".join(place), entry.end()
         return cls(**places)
 
 

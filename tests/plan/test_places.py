@@ -28,6 +28,12 @@ from tests.support.fakes import SPEC
         ("prefill=openvino:NPU,decode=cpu", Places("openvino:NPU", "cpu")),
         (" decode = fpga:cosim ", Places("cpu", "fpga:cosim")),
         ("prefill=openvino:HETERO:NPU,CPU,decode=cpu", Places("openvino:HETERO:NPU,CPU", "cpu")),
+        ('prefill="virtual:a,b=c.json",decode=cpu', Places("virtual:a,b=c.json", "cpu")),
+        (
+            'decode = "fpga:cosim" , prefill="virtual: a,decode=b "',
+            Places("virtual: a,decode=b ", "fpga:cosim"),
+        ),
+        ('prefill=virtual:5" disk.json', Places('virtual:5" disk.json')),
     ],
 )
 def test_places_are_read(text: str, places: Places) -> None:
@@ -44,10 +50,21 @@ def test_places_are_read(text: str, places: Places) -> None:
         "prefil=cpu",
         "decode=cpu,decode=cpu",
         "=cpu",
+        "prefill=virtual:a,b=c.json",
+        "prefill= ",
+        "prefill=cpu,decode=",
+        'prefill=""',
+        'prefill="cpu',
+        'prefill="cpu"x',
+        'prefill="cpu"decode=cpu',
+        'prefill="cpu", decode="cpu',
     ],
 )
 def test_other_texts_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match=r"are not understood; expected a back-end for prefill or"):
+    with pytest.raises(
+        InputError,
+        match=r"are not understood; expected a back-end for prefill or.*goes into double quotes",
+    ):
         Places.read(text)
 
 
