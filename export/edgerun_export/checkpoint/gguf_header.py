@@ -232,6 +232,7 @@ def _codec(name: str, kind: int) -> Codec:
     if codec is None:
         type_name = GGUF_UNSUPPORTED.get(kind, "unknown")
         raise UnsupportedError(
-            f"tensor '{name}' has GGUF type {kind} ({type_name}); supported: {supported(GGUF)}"
+            f"tensor '{name}' has GGUF type {kind} ({type_name}); supported: {supported(GGUF)}; "
+            "take a file of one of these, or the checkpoint that this one was made of"
         )
     return codec

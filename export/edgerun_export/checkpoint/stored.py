@@ -257,7 +257,7 @@ def _decode(stored: Stored, first: int, end: int) -> Array:
     if codec.decode is None:
         raise UnsupportedError(
             f"tensor '{name}' is stored as {codec.name}, which cannot be read; "
-            f"supported: {supported(SAFETENSORS)}"
+            f"supported: {supported(SAFETENSORS)}; take the checkpoint in one of these"
         )
     out = np.empty((end - first, stored.row_weights), codec.out)
     for start, stop in _pieces(stored, first, end):
