@@ -20,6 +20,22 @@ def test_ci_finds_one_test_command_in_the_readme(repo_root: Path) -> None:
     assert " -m pytest -q" in result.stdout
 
 
+def test_what_ci_skips_without_torch_has_a_command(repo_root: Path) -> None:
+    text = (repo_root / "docs" / "contributing.md").read_text()
+    (command,) = (
+        line for line in text.splitlines() if line.startswith(".venv/bin/python -m pytest")
+    )
+    named = [repo_root / word for word in command.split() if word.startswith("tests/")]
+    assert all(path.exists() for path in named)
+    needing = {
+        path
+        for path in (repo_root / "tests").rglob("test_*.py")
+        if 'importorskip("torch")' in path.read_text() and path != Path(__file__)
+    }
+    assert needing
+    assert {path for path in needing if not {path, *path.parents}.intersection(named)} == set()
+
+
 def test_importing_edgerun_does_not_import_the_runtime() -> None:
     code = "import sys, edgerun; print([m for m in ('numpy', 'numba', 'onnx') if m in sys.modules])"
     result = subprocess.run(
