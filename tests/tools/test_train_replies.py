@@ -12,7 +12,20 @@ from hypothesis import strategies as st
 from tools.train_default.batches import PAD, Mix, Source
 from tools.train_default.chats.extract import plural
 from tools.train_default.chats.following import SUBJECTS, TURNS, asks, score
-from tools.train_default.own.marking import COUNTED, NOUNS, Reply, marked, pack, repeats, requests
+from tools.train_default.own.marking import (
+    COUNTED,
+    EARLY,
+    NOUNS,
+    Reply,
+    marked,
+    nouns_of,
+    pack,
+    repeats,
+    requests,
+    taught,
+    towards,
+    without_repeats,
+)
 
 STORY = "There was a newt. It swam in a pond all day and was happy. The end."
 
@@ -44,8 +57,8 @@ def test_a_good_reply_is_learned_from_its_first_token_to_its_end() -> None:
 
 def test_good_replies_need_not_be_learned() -> None:
     good = reply(list(range(100, 170)), greedy=False)
-    assert pack([good], repeat=3, context=80, learn_good=True)
-    assert not pack([good], repeat=3, context=80, learn_good=False)
+    assert pack([marked(good, repeat=3)], context=80)
+    assert not pack([marked(good, repeat=3, learn_good=False)], context=80)
     _, targets = marked(reply([*range(100, 170), 100, 101], greedy=False), 2, learn_good=False)
     assert targets[targets != PAD].tolist() == [PAD - 1 - 101]
 
@@ -70,7 +83,7 @@ def test_what_is_not_good_is_not_learned(fields: dict[str, object]) -> None:
 
 def test_rows_hold_every_marked_reply_once() -> None:
     replies = [reply([n, n, n, n]) for n in range(20)] + [reply([1, 2, 3, 4])]
-    rows = pack(replies, repeat=2, context=12)
+    rows = pack((marked(each, repeat=2) for each in replies), context=12)
     assert len(rows) == 10  # two replies of five ids in each
     unwanted = np.concatenate([PAD - 1 - targets[targets < PAD] for _, targets in rows])
     assert sorted(unwanted.tolist()) == sorted([*range(20), *range(20)])
@@ -125,3 +138,57 @@ def test_replies_are_counted_by_what_they_say() -> None:
     assert (counts["early"], counts["loops"], counts["ends"]) == (1, 1, 69)
     assert counts["unlisted_of_10"] == 10
     assert counts["chats_of_20"] == 19
+
+
+@given(st.lists(st.integers(0, 2), max_size=20), st.integers(2, 4), st.integers(0, 9))
+def test_a_teacher_never_says_what_came_before(ids: list[int], size: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tokens = np.stack([rng.permutation(4)[:3] for _ in ids]) if ids else np.empty((0, 3), int)
+    log_p = np.log(rng.dirichlet(np.ones(4), len(ids))[:, :3])
+    likeliest, said = without_repeats(ids, tokens, log_p, size)
+    for at in range(len(ids)):
+        start = at + 1
+        for token, before, after in zip(tokens[at], log_p[at], said[at], strict=True):
+            again = [*ids[:start], int(token)]
+            assert np.isneginf(after) == repeats(again, size)[-1]
+            assert np.isneginf(after) or after >= before - 1e-6
+        if np.isfinite(said[at]).any():
+            assert np.exp(said[at]).sum() == pytest.approx(np.exp(log_p[at]).sum())
+            assert likeliest[at] == tokens[at][said[at].argmax()]
+
+
+def test_a_teacher_says_something_of_every_token_of_a_reply_and_of_no_request() -> None:
+    tokens = np.array([[1, 2], [3, 4], [4, 5], [5, 6], [4, 9], [4, 9]])
+    log_p = np.log(np.array([[0.6, 0.3]] * 6)).astype(np.float16)
+    ids, targets, soft_ids, said = taught(reply([3, 4, 3, 4]), tokens, log_p, repeat=2)
+    assert ids.tolist() == [7, 8, 3, 4, 3]
+    assert targets.tolist() == [PAD, 3, 4, 5, 9]  # 4 would come after 3 again
+    assert np.array_equal(soft_ids, tokens[:-1])
+    silent = [[True, True], *[[False, False]] * 3, [True, False]]
+    assert np.isneginf(said).tolist() == silent
+    good = reply(list(range(100, 170)), greedy=False)
+    said_of_all = np.tile(tokens[:1], (72, 1)), np.tile(log_p[:1], (72, 1))
+    assert taught(good, *said_of_all, repeat=2)[1].tolist() == [PAD, *good.ids]
+    assert set(taught(good, *said_of_all, 2, learn_good=False)[1].tolist()) == {PAD, 1}
+
+
+def test_a_teacher_says_the_subject_sooner() -> None:
+    tokens = np.array([[1, 2]] * 60)
+    log_p = np.log(np.array([[0.6, 0.2]] * 60))
+    ids = [3] * 10 + [2] + [3] * 49
+    said = np.exp(towards(reply(ids, names=frozenset({2})), tokens, log_p, 6.0))
+    np.testing.assert_allclose(said[:11], [[0.8 * 0.6 / 1.8, 0.8 * 1.2 / 1.8]] * 11)
+    np.testing.assert_allclose(said[11:], np.exp(log_p[11:]))
+    never = towards(reply([3] * 60, names=frozenset({2})), tokens, log_p, 6.0)
+    assert (never[:EARLY, 1] > never[:EARLY, 0]).all()
+    np.testing.assert_array_equal(never[EARLY:], log_p[EARLY:])
+    np.testing.assert_allclose(towards(reply(ids), tokens, log_p, 6.0), log_p)
+
+
+def test_nouns_of_texts_are_those_that_end_a_clause_often() -> None:
+    texts = ["He saw the newt. It was the blue newt."] * 5 + [
+        "Here is a newt! And a cat, the sky, his end."
+    ] * 5
+    extra = set(nouns_of(texts)).difference(NOUNS)
+    assert extra == {"newt", "end", "sky"} - set(NOUNS)
+    assert COUNTED.isdisjoint(nouns_of(texts))

@@ -59,6 +59,8 @@ class Recipe:
     own_rows: int = 0  # of the model's own replies in a step (own/)
     own_from: float = 0.0  # share of the run after which they are read
     own_good: bool = True  # whether good ones among them are learned like text
+    own_taught: bool = False  # whether a teacher (--teacher) says what should have been said
+    own_subject: float = 1.0  # times as likely, as the teacher says, is a subject not named yet
     own_weight: float = 1.0  # of a token of them
     unlikelihood: float = 1.0  # weight beside that of a token that is not to come
     own_replies: int = 64  # made at a time

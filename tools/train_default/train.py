@@ -33,9 +33,11 @@ from tokenizers import Tokenizer
 
 from tools.train_default.batches import Mix, load_sources
 from tools.train_default.evaluate import bits_per_byte, held_out_stories
+from tools.train_default.from_teacher.llama import load_llama
 from tools.train_default.from_teacher.soft import SoftTargets
 from tools.train_default.model import TernaryLM
 from tools.train_default.muon import Muon
+from tools.train_default.own.marking import nouns_of
 from tools.train_default.own.replies import OwnReplies
 from tools.train_default.recipe import Recipe
 from tools.train_default.save import read_hf, save_hf
@@ -228,6 +230,16 @@ def fit(
     log(trainer, bits_per_byte=checkpoint(), progress=clock.progress())
 
 
+def own_replies(trainer: Trainer, tokenizer: Tokenizer, teacher: Path | None) -> OwnReplies:
+    """Replies that requests for what the real stories speak of get, and whom they are shown to."""
+    if trainer.recipe.own_taught != (teacher is not None):
+        raise ValueError("--teacher is for recipes with own_taught, which need it")
+    real = trainer.mix.sources["real"]
+    texts = tokenizer.decode_batch(np.split(real.ids, real.starts[1:-1]))
+    read = load_llama(teacher).eval() if teacher else None
+    return OwnReplies(trainer.model, tokenizer, trainer.recipe, nouns_of(texts), read)
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
@@ -252,6 +264,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--recipe", type=Path, help="TOML file of what differs from the defaults")
     parser.add_argument("--targets", type=Path, help="folder of from_teacher/targets.py")
+    parser.add_argument(
+        "--teacher", type=Path, help="Hugging Face directory of who reads the model's own replies"
+    )
     parser.add_argument("--workers", type=int, default=2, help="single-threaded training processes")
     return parser.parse_args()
 
@@ -272,7 +287,7 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(args.tokenizer / "tokenizer.json"))
     stories = held_out_stories(args.held_out)[:24]
     if recipe.own_rows:
-        trainer.own = OwnReplies(trainer.model, tokenizer, recipe)
+        trainer.own = own_replies(trainer, tokenizer, args.teacher)
 
     def log(trainer: Trainer, **values: float) -> None:
         row = {

@@ -5,10 +5,16 @@ row) is to become unlikely: the loss is -log(1 - p) (Welleck et al. 2019, "Neura
 with unlikelihood training"). Where it is asked for, a drawn reply that names its subject early,
 ends, and says nothing twice is learned like any text (rejection sampling). No request names a
 subject that `following.py` counts with.
+
+With a teacher nothing has to become unlikely: it says what should have come after every token of
+the reply (Agarwal et al. 2024, "On-policy distillation of language models"), and of that what would
+complete words said before is left out (`without_repeats`).
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -17,13 +23,17 @@ import numpy as np
 
 from tools.train_default.batches import PAD, Array
 from tools.train_default.chats.asking import ASKS, ASKS_ANY, ONLY_ONE
-from tools.train_default.chats.extract import ANIMALS, PEOPLE, THINGS, article
+from tools.train_default.chats.extract import ANIMALS, NOT_ABOUT, PEOPLE, THINGS, article
 from tools.train_default.chats.following import SUBJECTS, follows, loops, opening
 from tools.train_default.chats.smalltalk import vary
 
 COUNTED = frozenset(noun for nouns in SUBJECTS.values() for noun in nouns)
 NOUNS = tuple(noun for noun in (*ANIMALS, *PEOPLE, *THINGS) if noun not in COUNTED)
 SHORTEST = 60  # tokens of a reply that is learned
+EARLY = 40  # tokens at the beginning of a reply, in which its subject should be named
+EMPTY = (PAD, PAD, 0, -np.inf)  # in a row: ids, targets, and a teacher's ids and log p
+# What stands between an article and a point, with nothing after it, is a noun.
+NOUN = re.compile(r"\b(?:an?|the|her|his) ([a-z]{3,12})[.,!?]")
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,7 @@ class Reply:
     noun: str | None  # that the request names
     greedy: bool
     ended: bool
+    names: frozenset[int] = frozenset()  # tokens with which the noun begins
 
     @property
     def is_good(self) -> bool:
@@ -43,13 +54,22 @@ class Reply:
         return follows(opening(self.text), self.noun) and not loops(self.text)
 
 
-def requests(rng: Random, count: int) -> Iterator[tuple[str, str | None]]:
+def nouns_of(texts: Iterable[str], least: int = 5) -> tuple[str, ...]:
+    """NOUNS, and those that at least so many texts have; none that `following.py` counts with."""
+    counts = Counter(noun for text in texts for noun in set(NOUN.findall(text)))
+    often = {noun for noun, count in counts.items() if count >= least}
+    return (*NOUNS, *sorted(often.difference(NOUNS, COUNTED, NOT_ABOUT)))
+
+
+def requests(
+    rng: Random, count: int, nouns: Sequence[str] = NOUNS
+) -> Iterator[tuple[str, str | None]]:
     """Requests for stories and the noun that they name, if they do."""
     for _ in range(count):
         if rng.random() < 0.1:
             yield vary(rng, rng.choice(ASKS_ANY)), None
             continue
-        noun = rng.choice(NOUNS)
+        noun = rng.choice(nouns)
         phrase = f"the {noun}" if noun in ONLY_ONE else article(noun)
         yield vary(rng, rng.choice(ASKS).format(phrase)), noun
 
@@ -78,21 +98,102 @@ def marked(reply: Reply, repeat: int, learn_good: bool = True) -> tuple[Array, A
     return ids[:-1], targets[1:]
 
 
-def pack(
-    replies: Iterable[Reply], repeat: int, context: int, learn_good: bool = True
-) -> list[tuple[Array, Array]]:
-    """Rows [context] of as many replies as fit, without those in which nothing is marked."""
-    rows: list[tuple[Array, Array]] = []
+def without_repeats(
+    ids: Sequence[int], tokens: Array, log_p: Array, size: int
+) -> tuple[Array, Array]:
+    """What a teacher says, less what would complete `size` tokens in a row that came before.
+
+    Args:
+        ids: of a reply, n in all.
+        tokens: what is likeliest after each of them `[n, k]`.
+        log_p: its log p `[n, k]`.
+        size: so many tokens in a row are a repetition.
+
+    Returns:
+        the likeliest token that is left after each of `ids` `[n]`, and log p `[n, k]`; what is left
+        adds up to what all did before.
+    """
+    followers: defaultdict[tuple[int, ...], set[int]] = defaultdict(set)
+    kept = log_p.copy()
+    for at in range(size - 1, len(ids) + 1):
+        run = tuple(ids[at - size + 1 : at])
+        if before := followers.get(run):
+            kept[at - 1][np.isin(tokens[at - 1], list(before))] = -np.inf
+        if at < len(ids):
+            followers[run].add(ids[at])
+    change = np.exp(log_p).sum(-1) / np.maximum(np.exp(kept).sum(-1), 1e-9)
+    likeliest = np.take_along_axis(tokens, kept.argmax(-1)[:, None], -1)[:, 0]
+    return likeliest, kept + np.log(change)[:, None]
+
+
+def towards(reply: Reply, tokens: Array, log_p: Array, times: float) -> Array:
+    """Log p of what a teacher says of a reply, in which its subject is so many times as likely.
+
+    It is up to where the subject is named, or through the first `EARLY` tokens.
+
+    Args:
+        tokens: what is likeliest for each token of the reply `[n, k]`.
+        log_p: its log p; all of a row add up to what they did before.
+    """
+    named = next((at for at, token in enumerate(reply.ids) if token in reply.names), EARLY)
+    part = slice(0, min(named + 1, EARLY))
+    is_subject = np.isin(tokens[part], list(reply.names))
+    changed = log_p.copy()
+    changed[part] += np.where(is_subject, np.log(times), 0.0)
+    total, before = (np.exp(each[part]).sum(-1) for each in (changed, log_p))
+    changed[part] -= np.log(total / before)[:, None]
+    return changed
+
+
+def taught(
+    reply: Reply,
+    tokens: Array,
+    log_p: Array,
+    repeat: int,
+    learn_good: bool = True,
+    subject: float = 1.0,
+) -> tuple[Array, Array, Array, Array]:
+    """Ids and targets of a reply, and what a teacher says; nothing is asked of the prompt.
+
+    Of a good reply every token is a target, if `learn_good`; of others the teacher's likeliest.
+
+    Args:
+        tokens: the teacher's likeliest after each token of prompt and reply `[n, k]`.
+        log_p: its log p of them.
+        subject: how many times as likely the reply's subject shall be where it is not named yet.
+    """
+    start = len(reply.prompt) - 1  # what is said after it is the first token of the reply
+    own = np.array(reply.ids, np.int64)
+    ids = np.concatenate([np.array(reply.prompt, np.int64), own[:-1]])
+    tokens, said = tokens[:-1].astype(np.int32), log_p[:-1].astype(np.float32)
+    likely = towards(reply, tokens[start:], said[start:], subject)
+    best, likely[1:] = without_repeats(reply.ids[:-1], tokens[start + 1 :], likely[1:], repeat)
+    said[:start], said[start:] = -np.inf, likely
+    first = tokens[start, likely[0].argmax()]
+    learned = own if learn_good and reply.is_good else np.array([first, *best])
+    targets = np.concatenate([np.full(start, PAD), learned])
+    return ids, targets, tokens, said
+
+
+def pack(replies: Iterable[tuple[Array, ...]], context: int) -> list[tuple[Array, ...]]:
+    """Rows [context] of as many replies as fit, without those in which there is no target."""
+    rows: list[tuple[Array, ...]] = []
     at = context
-    for ids, targets in (marked(reply, repeat, learn_good) for reply in replies):
-        if (targets == PAD).all():
+    for arrays in replies:
+        if (arrays[1] == PAD).all():
             continue
-        if at + len(ids) > context:
-            rows.append((np.full(context, PAD), np.full(context, PAD)))
+        size = len(arrays[0])
+        if at + size > context:
             at = 0
-        part = slice(at, at + len(ids))
-        rows[-1][0][part], rows[-1][1][part] = ids, targets
-        at = part.stop
+            rows.append(
+                tuple(
+                    np.full((context, *array.shape[1:]), empty, array.dtype)
+                    for array, empty in zip(arrays, EMPTY, strict=False)
+                )
+            )
+        for row, array in zip(rows[-1], arrays, strict=True):
+            row[at : at + size] = array
+        at += size
     return rows
 
 

@@ -10,14 +10,27 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from tools.train_default.batches import Array
+from tools.train_default.from_teacher.llama import Llama
+from tools.train_default.from_teacher.targets import likeliest
 from tools.train_default.model import Cache, TernaryLM
-from tools.train_default.own.marking import Reply, pack, requests, shares
+from tools.train_default.own.marking import (
+    NOUNS,
+    Reply,
+    marked,
+    pack,
+    requests,
+    shares,
+    taught,
+)
 from tools.train_default.recipe import Recipe
 from tools.train_default.tokenizer import END, TEXT, render_chat
 from tools.train_default.workers import Batch
 
 LIMIT = 300  # tokens of a reply
 TEMPERATURE, TOP_P = 0.8, 0.9  # of those that are drawn
+LIKELIEST = 24  # tokens that a teacher says of each
+READ = 16  # replies that a teacher reads at a time
 
 
 @torch.no_grad()
@@ -29,7 +42,8 @@ def continuations(
     said: list[list[int]] = [[] for _ in prompts]
     going = set(range(len(prompts)))
     for _ in range(LIMIT):
-        logits = model.head(model.hidden(step, cache)[:, -1])
+        with model.autocast():
+            logits = model.head(model.hidden(step, cache)[:, -1]).float()
         p, order = (logits / TEMPERATURE).softmax(-1).sort(descending=True)
         p = p * (p.cumsum(-1) - p < TOP_P)
         drawn = order.gather(1, torch.multinomial(p, 1))
@@ -46,10 +60,22 @@ class OwnReplies:
     """A store of rows, made anew every so many steps (`own_...` of the recipe).
 
     It is not in checkpoints: a run that goes on makes it anew.
+
+    Args:
+        nouns: that requests name.
+        teacher: who says what should have been said; without, repetitions become unlikely.
     """
 
-    def __init__(self, model: TernaryLM, tokenizer: Tokenizer, recipe: Recipe) -> None:
+    def __init__(
+        self,
+        model: TernaryLM,
+        tokenizer: Tokenizer,
+        recipe: Recipe,
+        nouns: Sequence[str] = NOUNS,
+        teacher: Llama | None = None,
+    ) -> None:
         self.model, self.tokenizer, self.recipe = model, tokenizer, recipe
+        self.nouns, self.teacher = nouns, teacher
         self.rng, self.context = Random(recipe.seed), recipe.context[1]
         self.stop = [tokenizer.token_to_id(END), tokenizer.token_to_id(TEXT)]
         self.rows: list[Batch] = []
@@ -60,7 +86,7 @@ class OwnReplies:
 
     def answer(self, count: int) -> list[Reply]:
         """Up to `count` replies to different requests of one length, half of them greedy."""
-        asked = list(dict.fromkeys(requests(self.rng, 12 * count)))
+        asked = list(dict.fromkeys(requests(self.rng, 12 * count, self.nouns)))
         texts = [
             f"{TEXT}{render_chat([{'role': 'user', 'content': text}])}<|assistant|>"
             for text, _ in asked
@@ -75,21 +101,49 @@ class OwnReplies:
         prompt_ids = torch.tensor([ids for ids, _ in pairs])
         said = continuations(self.model, prompt_ids, greedy, self.stop)
         return [
-            Reply(ids, own, self.tokenizer.decode(own), noun, bool(is_greedy), own[-1] in self.stop)
+            Reply(
+                ids,
+                own,
+                self.tokenizer.decode(own),
+                noun,
+                bool(is_greedy),
+                own[-1] in self.stop,
+                self.beginnings(noun),
+            )
             for (ids, noun), own, is_greedy in zip(pairs, said, greedy, strict=True)
         ]
+
+    def marked(self, replies: Sequence[Reply]) -> Iterator[tuple[Array, ...]]:
+        """What is to be learned from each reply."""
+        repeat, learn_good = self.recipe.repeat, self.recipe.own_good
+        if self.teacher is None:
+            yield from (marked(reply, repeat, learn_good) for reply in replies)
+            return
+        ordered = sorted(replies, key=lambda reply: len(reply.ids))
+        for at in range(0, len(ordered), READ):
+            part = ordered[at : at + READ]
+            rows = [np.array(reply.prompt + reply.ids) for reply in part]
+            said = likeliest(self.teacher, rows, LIKELIEST)
+            for reply, (tokens, log_p) in zip(part, said, strict=True):
+                subject = self.recipe.own_subject
+                yield taught(reply, tokens, log_p, repeat, learn_good, subject)
 
     def refill(self, step: int) -> dict[str, float]:
         """Answers anew, by the weights of a step; returns `marking.shares` of the replies."""
         replies = self.answer(self.recipe.own_replies)
-        self.rows = pack(replies, self.recipe.repeat, self.context, self.recipe.own_good)
+        self.rows = pack(self.marked(replies), self.context)
         self.at, self.due = 0, step + self.recipe.own_steps
         return shares(replies)
+
+    def beginnings(self, noun: str | None) -> frozenset[int]:
+        """The tokens with which a noun begins, in a sentence or as its first word."""
+        spelled = (f" {noun}", f" {noun.capitalize()}", noun.capitalize()) if noun else ()
+        ids = (self.tokenizer.encode(text, add_special_tokens=False).ids for text in spelled)
+        return frozenset(each[0] for each in ids)
 
     def batches(self, rows: int, count: int) -> Iterator[Batch]:
         """`count` microbatches of `rows` rows, in turn."""
         for _ in range(count):
             chosen = [self.rows[(self.at + i) % len(self.rows)] for i in range(rows)]
             self.at += rows
-            ids, targets = (np.stack(each) for each in zip(*chosen, strict=True))
-            yield ids, targets
+            yield tuple(np.stack(each) for each in zip(*chosen, strict=True))
