@@ -13,7 +13,7 @@ gradients as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -167,6 +167,10 @@ class Cache:
             k, v = torch.cat((old_k, k), dim=2), torch.cat((old_v, v), dim=2)
         self.stored[block] = (k, v)
         return k, v
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Forget all other rows of the batch."""
+        self.stored = {block: (k[rows], v[rows]) for block, (k, v) in self.stored.items()}
 
 
 def soft_loss(logs: Tensor, ids: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,6 +29,7 @@ from tools.train_default.workers import Batch
 
 LIMIT = 300  # tokens of a reply
 TEMPERATURE, TOP_P = 0.8, 0.9  # of those that are drawn
+CHOICES = 256  # tokens that are drawn from at most
 LIKELIEST = 24  # tokens that a teacher says of each
 READ = 16  # replies that a teacher reads at a time
 
@@ -40,19 +41,24 @@ def continuations(
     """What the model says after prompts [n, tokens]: greedily where `greedy` [n], or drawn."""
     cache, step = Cache(), prompts
     said: list[list[int]] = [[] for _ in prompts]
-    going = set(range(len(prompts)))
-    for _ in range(LIMIT):
+    going = torch.arange(len(prompts))
+    for length in range(1, LIMIT + 1):
         with model.autocast():
             logits = model.head(model.hidden(step, cache)[:, -1]).float()
-        p, order = (logits / TEMPERATURE).softmax(-1).sort(descending=True)
+        likely = logits.topk(CHOICES)
+        p = (likely.values / TEMPERATURE).softmax(-1)
         p = p * (p.cumsum(-1) - p < TOP_P)
-        drawn = order.gather(1, torch.multinomial(p, 1))
-        step = torch.where(greedy[:, None], order[:, :1], drawn)
-        for row in sorted(going):
-            said[row].append(int(step[row]))
-        going = {row for row in going if said[row][-1] not in stop}
-        if not going:
-            break
+        drawn = likely.indices.gather(1, torch.multinomial(p, 1))
+        step = torch.where(greedy[going, None], likely.indices[:, :1], drawn)
+        for row, token in zip(going.tolist(), step[:, 0].tolist(), strict=True):
+            if not said[row] or said[row][-1] not in stop:
+                said[row].append(token)
+        if length % 16 == 0:  # leave those out that have ended
+            rows = [at for at, row in enumerate(going.tolist()) if said[row][-1] not in stop]
+            if not rows:
+                break
+            going, step = going[rows], step[rows]
+            cache.keep(rows)
     return said
 
 
