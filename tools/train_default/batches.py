@@ -23,13 +23,14 @@ class Source:
 
     def __init__(self, ids: Array, starts: Array, first: int = 0) -> None:
         self.ids, self.starts, self.first = ids, starts, first
+        self.documents: Array = np.arange(len(starts) - 1)  # that are read
         self.order: Array = np.empty(0, np.int64)
         self.at = 0
 
     def next(self, rng: np.random.Generator) -> Array:
         """Ids and places [2, tokens] of the next document."""
         if self.at >= len(self.order):
-            self.order, self.at = rng.permutation(len(self.starts) - 1), 0
+            self.order, self.at = rng.permutation(self.documents), 0
         document = self.order[self.at]
         self.at += 1
         places = np.arange(self.starts[document], self.starts[document + 1])
@@ -70,11 +71,11 @@ class Mix:
         return {"rng": self.rng.bit_generator.state, "places": places}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue; a source whose size has changed since begins a new epoch."""
+        """Continue; a source whose documents have changed since begins a new epoch."""
         self.rng.bit_generator.state = state["rng"]
         for name, (order, at) in state["places"].items():
             source = self.sources.get(name)
-            if source and len(order) == len(source.starts) - 1:
+            if source and np.array_equal(np.sort(order), source.documents):
                 source.order, source.at = np.asarray(order, np.int64), at
 
     def _fill(self, weights: Mapping[str, float], length: int) -> None:

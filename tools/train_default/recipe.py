@@ -54,6 +54,7 @@ class Recipe:
     expert_lr: float = 1e-3  # of the matrices of experts, by AdamW
     balance: float = 0.01  # weight of the loss that spreads tokens over experts
     whole: bool = False  # no document is cut
+    calm: bool = False  # none is read in which a message says six words in a row twice
     products: str = "float32"  # in which a batch is multiplied: or "bfloat16"
     soft_weight: float = 0.0  # of what a teacher says (--targets) in the loss of a token
     own_rows: int = 0  # of the model's own replies in a step (own/)

@@ -31,7 +31,8 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from tools.train_default.batches import Mix, load_sources
+from tools.train_default.batches import Array, Mix, Source, load_sources
+from tools.train_default.chats.following import loops
 from tools.train_default.evaluate import bits_per_byte, held_out_stories
 from tools.train_default.from_teacher.llama import load_llama
 from tools.train_default.from_teacher.soft import SoftTargets
@@ -41,6 +42,7 @@ from tools.train_default.own.marking import nouns_of
 from tools.train_default.own.replies import OwnReplies
 from tools.train_default.recipe import Recipe
 from tools.train_default.save import read_hf, save_hf
+from tools.train_default.tokenizer import END
 from tools.train_default.workers import Batch, Workers
 
 
@@ -230,6 +232,17 @@ def fit(
     log(trainer, bits_per_byte=checkpoint(), progress=clock.progress())
 
 
+def calm_documents(source: Source, tokenizer: Tokenizer) -> Array:
+    """Which documents of a source have no message that says six words in a row twice."""
+    end = tokenizer.token_to_id(END)
+    calm = [
+        document
+        for document, ids in enumerate(np.split(source.ids, source.starts[1:-1]))
+        if not any(map(loops, tokenizer.decode_batch(np.split(ids, np.flatnonzero(ids == end)))))
+    ]
+    return np.array(calm, np.int64)
+
+
 def own_replies(trainer: Trainer, tokenizer: Tokenizer, teacher: Path | None) -> OwnReplies:
     """Replies that requests for what the real stories speak of get, and whom they are shown to."""
     if trainer.recipe.own_taught != (teacher is not None):
@@ -286,6 +299,9 @@ def main() -> None:
     clock = trainer.clock(args.until, args.until_tokens)
     tokenizer = Tokenizer.from_file(str(args.tokenizer / "tokenizer.json"))
     stories = held_out_stories(args.held_out)[:24]
+    if recipe.calm:
+        for source in trainer.mix.sources.values():
+            source.documents = calm_documents(source, tokenizer)
     if recipe.own_rows:
         trainer.own = own_replies(trainer, tokenizer, args.teacher)
 

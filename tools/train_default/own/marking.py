@@ -99,29 +99,34 @@ def marked(reply: Reply, repeat: int, learn_good: bool = True) -> tuple[Array, A
 
 
 def without_repeats(
-    ids: Sequence[int], tokens: Array, log_p: Array, size: int
+    ids: Sequence[int], tokens: Array, log_p: Array, size: int, times: float = 1.0
 ) -> tuple[Array, Array]:
     """What a teacher says, less what would complete `size` tokens in a row that came before.
 
     Args:
-        ids: of a reply, n in all.
-        tokens: what is likeliest after each of them `[n, k]`.
+        ids: of a reply, n or n + 1 in all.
+        tokens: what is likeliest after each of the first n `[n, k]`.
         log_p: its log p `[n, k]`.
         size: so many tokens in a row are a repetition.
 
+        times: what is said where the reply begins to repeat itself counts so many times.
+
     Returns:
         the likeliest token that is left after each of `ids` `[n]`, and log p `[n, k]`; what is left
-        adds up to what all did before.
+        adds up to what all did before, or to so many times that.
     """
     followers: defaultdict[tuple[int, ...], set[int]] = defaultdict(set)
     kept = log_p.copy()
     for at in range(size - 1, len(ids) + 1):
         run = tuple(ids[at - size + 1 : at])
-        if before := followers.get(run):
+        if at <= len(kept) and (before := followers.get(run)):
             kept[at - 1][np.isin(tokens[at - 1], list(before))] = -np.inf
         if at < len(ids):
             followers[run].add(ids[at])
     change = np.exp(log_p).sum(-1) / np.maximum(np.exp(kept).sum(-1), 1e-9)
+    again = repeats(ids, size)
+    begins = again[1:] & ~again[:-1]
+    change[: len(begins)][begins] *= times
     likeliest = np.take_along_axis(tokens, kept.argmax(-1)[:, None], -1)[:, 0]
     return likeliest, kept + np.log(change)[:, None]
 
@@ -152,6 +157,7 @@ def taught(
     repeat: int,
     learn_good: bool = True,
     subject: float = 1.0,
+    times: float = 1.0,
 ) -> tuple[Array, Array, Array, Array]:
     """Ids and targets of a reply, and what a teacher says; nothing is asked of the prompt.
 
@@ -161,13 +167,14 @@ def taught(
         tokens: the teacher's likeliest after each token of prompt and reply `[n, k]`.
         log_p: its log p of them.
         subject: how many times as likely the reply's subject shall be where it is not named yet.
+        times: see `without_repeats`.
     """
     start = len(reply.prompt) - 1  # what is said after it is the first token of the reply
     own = np.array(reply.ids, np.int64)
     ids = np.concatenate([np.array(reply.prompt, np.int64), own[:-1]])
     tokens, said = tokens[:-1].astype(np.int32), log_p[:-1].astype(np.float32)
     likely = towards(reply, tokens[start:], said[start:], subject)
-    best, likely[1:] = without_repeats(reply.ids[:-1], tokens[start + 1 :], likely[1:], repeat)
+    best, likely[1:] = without_repeats(own.tolist(), tokens[start + 1 :], likely[1:], repeat, times)
     said[:start], said[start:] = -np.inf, likely
     first = tokens[start, likely[0].argmax()]
     learned = own if learn_good and reply.is_good else np.array([first, *best])

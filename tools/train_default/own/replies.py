@@ -131,8 +131,8 @@ class OwnReplies:
             rows = [np.array(reply.prompt + reply.ids) for reply in part]
             said = likeliest(self.teacher, rows, LIKELIEST)
             for reply, (tokens, log_p) in zip(part, said, strict=True):
-                subject = self.recipe.own_subject
-                yield taught(reply, tokens, log_p, repeat, learn_good, subject)
+                factors = self.recipe.own_subject, self.recipe.unlikelihood
+                yield taught(reply, tokens, log_p, repeat, learn_good, *factors)
 
     def refill(self, step: int) -> dict[str, float]:
         """Answers anew, by the weights of a step; returns `marking.shares` of the replies."""
