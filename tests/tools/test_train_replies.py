@@ -107,6 +107,21 @@ def test_unlisted_subjects_are_in_no_word_list() -> None:
     assert listed.isdisjoint(SUBJECTS["unlisted"])
 
 
+def test_documents_that_are_not_read_are_left_out_in_every_epoch() -> None:
+    source = Source(np.arange(12), np.arange(0, 13, 2))
+    source.documents = np.array([1, 3, 4])
+    read = [source.next(np.random.default_rng(n))[0, 0] for n in range(9)]
+    assert sorted(read) == [2, 2, 2, 6, 6, 6, 8, 8, 8]
+    mix = Mix({"all": source}, seed=1)
+    mix.rows({"all": 1.0}, 1, 5)
+    other = Mix({"all": Source(np.arange(12), np.arange(0, 13, 2))}, seed=1)
+    other.restore(mix.state())
+    assert other.sources["all"].order.size == 0, "its documents are others: a new epoch"
+    other.sources["all"].documents = source.documents
+    other.restore(mix.state())
+    assert other.sources["all"].order.tolist() == source.order.tolist()
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_whole_documents_are_never_cut(whole: bool) -> None:
     lengths = [3, 9, 14, 30, 6, 11]
@@ -155,6 +170,14 @@ def test_a_teacher_never_says_what_came_before(ids: list[int], size: int, seed: 
         if np.isfinite(said[at]).any():
             assert np.exp(said[at]).sum() == pytest.approx(np.exp(log_p[at]).sum())
             assert likeliest[at] == tokens[at][said[at].argmax()]
+
+
+def test_what_a_teacher_says_counts_more_where_a_reply_begins_to_repeat_itself() -> None:
+    ids = [1, 2, 3, 4, 1, 2, 3, 5, 6]
+    tokens, log_p = np.array([[7, 8]] * 8), np.log(np.array([[0.5, 0.25]] * 8))
+    _, said = without_repeats(ids, tokens, log_p, size=2, times=4.0)
+    weights = np.exp(said).sum(-1) / 0.75
+    np.testing.assert_allclose(weights, [1, 1, 1, 1, 4, 1, 1, 1])  # before 2 and 3 after 1
 
 
 def test_a_teacher_says_something_of_every_token_of_a_reply_and_of_no_request() -> None:

@@ -45,7 +45,7 @@ def continuations(
     for length in range(1, LIMIT + 1):
         with model.autocast():
             logits = model.head(model.hidden(step, cache)[:, -1]).float()
-        likely = logits.topk(CHOICES)
+        likely = logits.topk(min(CHOICES, logits.shape[1]))
         p = (likely.values / TEMPERATURE).softmax(-1)
         p = p * (p.cumsum(-1) - p < TOP_P)
         drawn = likely.indices.gather(1, torch.multinomial(p, 1))
