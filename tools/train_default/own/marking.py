@@ -109,7 +109,7 @@ def without_repeats(
         log_p: its log p `[n, k]`.
         size: so many tokens in a row are a repetition.
 
-        times: what is said where the reply begins to repeat itself counts so many times.
+        times: what is said where the reply repeats itself counts so many times.
 
     Returns:
         the likeliest token that is left after each of `ids` `[n]`, and log p `[n, k]`; what is left
@@ -124,9 +124,8 @@ def without_repeats(
         if at < len(ids):
             followers[run].add(ids[at])
     change = np.exp(log_p).sum(-1) / np.maximum(np.exp(kept).sum(-1), 1e-9)
-    again = repeats(ids, size)
-    begins = again[1:] & ~again[:-1]
-    change[: len(begins)][begins] *= times
+    again = repeats(ids, size)[1:]
+    change[: len(again)][again] *= times
     likeliest = np.take_along_axis(tokens, kept.argmax(-1)[:, None], -1)[:, 0]
     return likeliest, kept + np.log(change)[:, None]
 
