@@ -135,8 +135,8 @@ class Checkpoint(Protocol):
 
         Returns:
             int8 values in {-1, 0, 1} of shape ``[N, K]`` and exact float32 scales: shape ``(1,)``,
-            or ``[N, K/256]`` for ``TQ1_0``/``TQ2_0``. The weight is value times scale. ``None``
-            where the tensor is not stored as ternary.
+            ``[N, 1]`` for ``I2_S`` or ``[N, K/256]`` for ``TQ1_0``/``TQ2_0``. The weight is value
+            times scale. ``None`` where the tensor is not stored as ternary.
 
         Raises:
             CheckpointError: as for :meth:`read`, or a value outside {-1, 0, 1}.

@@ -9,7 +9,7 @@ bundles can keep their codes as they are; the gguf package decodes the others.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,13 @@ class Codes:
         group: weights that share a scale; divides the block.
         unpack: blocks to int8 ``[blocks, block_weights]`` and exact float32 scales
             ``[blocks, block_weights / group]``.
+        uniform: whether those of all blocks are one scale.
     """
 
     high: int
     group: int
     unpack: Callable[[U8], tuple[I8, F32]]
+    uniform: bool = False
 
     def decode(self, blocks: U8) -> Array:
         """Blocks to values."""
@@ -52,6 +54,10 @@ class Codec:
         decode: blocks to values; ``None`` where only the size is known.
         out: dtype of the decoded values.
         codes: how its weights are integers times scales, where they are.
+        tail_bytes: bytes after the blocks of a tensor, of which the first four are a float32 scale
+            of all blocks.
+        with_scale: the codec of a tensor with that scale, where there is one; until it is read,
+            only the size is known.
     """
 
     name: str
@@ -60,6 +66,8 @@ class Codec:
     decode: Callable[[U8], Array] | None = None
     out: type[np.generic] = np.float32
     codes: Codes | None = None
+    tail_bytes: int = 0
+    with_scale: Callable[[np.float32], Codec] | None = None
 
 
 def _half(blocks: U8, at: int) -> F32:
@@ -153,6 +161,38 @@ def _mxfp4(blocks: U8) -> tuple[I8, F32]:
     return mxfp4_values(_nibbles(blocks[:, 1:])), mxfp4_scales(blocks[:, :1])
 
 
+def _two_bits(blocks: U8) -> U8:
+    """Codes of I2_S: 128 weights in 32 bytes, the first quarter of them in the two highest bits.
+
+    So ``quantize_i2_s`` of bitnet.cpp has packed on x86 from the start, and its converters in
+    Python on any machine. From November 2025 on it packs 64 weights into 16 bytes on ARM, and four
+    rows into one if it was built without ``ACT_PARALLEL``; nothing in a file tells which.
+    """
+    shifts = np.array([6, 4, 2, 0], np.uint8)[:, None]
+    codes: U8 = (blocks[:, None, :] >> shifts) & np.uint8(3)
+    return codes.reshape(len(blocks), -1)
+
+
+def _with_scale(scale: np.float32) -> Codec:
+    """I2_S of a tensor; -1, 0 and 1 are stored as 0, 1 and 2."""
+    # No weight is stored as 3: the readers refuse a value of 2, and what is not finite.
+    values = np.array([-scale, 0, scale, np.nan], np.float32)
+
+    def unpack(blocks: U8) -> tuple[I8, F32]:
+        scales = np.full((len(blocks), 1), scale, np.float32)
+        return _two_bits(blocks).astype(np.int8) - np.int8(1), scales
+
+    return replace(
+        _I2_S,
+        decode=lambda blocks: values[_two_bits(blocks)],
+        codes=Codes(1, _I2_S.block_weights, unpack, uniform=True),
+        with_scale=None,
+    )
+
+
+_I2_S = Codec("I2_S", 128, 32, tail_bytes=32, with_scale=_with_scale)
+
+
 def _coded(name: str, block_weights: int, block_bytes: int, codes: Codes) -> Codec:
     return Codec(name, block_weights, block_bytes, codes.decode, codes=codes)
 
@@ -225,6 +265,7 @@ GGUF: dict[int, Codec] = {
     30: _BF16,
     34: _coded("TQ1_0", 256, 54, Codes(1, 256, _tq1_0)),
     35: _coded("TQ2_0", 256, 66, Codes(1, 256, _tq2_0)),
+    36: _I2_S,  # of bitnet.cpp's fork
     39: _coded("MXFP4", MXFP4_BLOCK, 17, Codes(12, MXFP4_BLOCK, _mxfp4)),
     40: _by_gguf("NVFP4", 64, 36),
 }
@@ -240,13 +281,17 @@ PACKED_FORMATS = {
     "GPTQ8": "int8",
 }
 
-# Names for the error message about a type that has no decoder; 36 is I2_S in bitnet.cpp's fork.
+# Names for the error message about a type that has no decoder.
 GGUF_UNSUPPORTED: dict[int, str] = {
     **{9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64"},
-    **{36: "I2_S", 41: "Q1_0"},
+    **{37: "I8_S of bitnet.cpp", 38: "TL1 of bitnet.cpp", 41: "Q1_0"},
 }
+# What bitnet.cpp's fork calls TL2; its scale is a tensor of its own, which has the name of the
+# weight and this.
+TL2_NUMBER, TL2_NAME, TL2_SCALE = 39, "TL2 of bitnet.cpp", "_scale"
 
 
 def supported(table: dict[Any, Codec]) -> str:
     """List the types of a table that can be decoded, for an error message."""
-    return ", ".join(codec.name for codec in table.values() if codec.decode)
+    readable = (codec for codec in table.values() if codec.decode or codec.with_scale)
+    return ", ".join(codec.name for codec in readable)

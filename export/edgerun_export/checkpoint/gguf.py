@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32, Source, TensorInfo
@@ -79,7 +82,8 @@ def open_path(path: Path, tokenizer: Path | None = None) -> StoredCheckpoint:
 
 
 def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], dict[str, Any]]:
-    metadata, tensors = header.metadata, dict(header.tensors)
+    metadata = header.metadata
+    tensors = {name: _with_scale(tensor, file) for name, tensor in header.tensors.items()}
     split = metadata.get("split.count", 1)
     if type(split) is int and split > 1:
         raise UnsupportedError(
@@ -107,6 +111,21 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
             if len(stored) > MAX_TENSORS:
                 raise CheckpointError(f"'{file.name}' has more than {MAX_TENSORS} tensors")
     return stored, config
+
+
+def _with_scale(tensor: GgufTensor, file: ByteFile) -> GgufTensor:
+    """A tensor whose codec knows the scale that follows the tensor's blocks, if one does."""
+    codec = tensor.codec
+    if codec.with_scale is None:
+        return tensor
+    end = tensor.offset + encoded_bytes(tensor.shape, codec)
+    scale = np.float32(file.read(end - codec.tail_bytes, 4).view("<f4")[0])
+    if not 0 < scale < np.inf:
+        raise CheckpointError(
+            f"tensor '{tensor.name}' of type {codec.name} has the scale {scale}; expected a finite "
+            "one above 0, so it is damaged or laid out in a way that is not known"
+        )
+    return replace(tensor, codec=codec.with_scale(scale))
 
 
 def _stored(

@@ -83,6 +83,8 @@ ARCHITECTURES = {
     # Upstream's graph uses SiLU (the 1bitLLM reproductions), bitnet.cpp's b1.58 squared ReLU.
     "bitnet": Architecture("bitnet", "BitNetForCausalLM", False, {"hidden_act": "silu"}),
     "bitnet-b1.58": Architecture("bitnet", "BitNetForCausalLM", False, {"hidden_act": "relu2"}),
+    # As the first files of BitNet b1.58 2B4T called it.
+    "bitnet-25": Architecture("bitnet", "BitNetForCausalLM", False, {"hidden_act": "relu2"}),
     # Every fourth layer has no rope, which is the configuration's default.
     "smollm3": Architecture("smollm3", "SmolLM3ForCausalLM", True, {"hidden_act": "silu"}),
     "olmo2": Architecture(

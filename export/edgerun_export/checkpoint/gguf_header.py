@@ -8,14 +8,23 @@ looks at the file's size.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.checkpoint.codecs import GGUF, GGUF_UNSUPPORTED, Codec, supported
+from edgerun_export.checkpoint.codecs import (
+    GGUF,
+    GGUF_UNSUPPORTED,
+    TL2_NAME,
+    TL2_NUMBER,
+    TL2_SCALE,
+    Codec,
+    supported,
+)
 from edgerun_export.checkpoint.files import ByteFile
 from edgerun_export.checkpoint.stored import MAX_TENSORS, check_ranges, check_shape, encoded_bytes
 
@@ -44,6 +53,7 @@ _SCALARS: dict[int, np.dtype[Any]] = {
     12: np.dtype("<f8"),
 }
 _STRING, _ARRAY = 8, 9
+_Range = tuple[int, int, str]  # first byte, end, tensor name
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,9 @@ def read_header(file: ByteFile) -> GgufHeader:
     entries = [_tensor_entry(cursor) for _ in range(tensor_count)]
     alignment = _alignment(metadata, file.name)
     data = -(-cursor.offset // alignment) * alignment
-    return GgufHeader(metadata, _place(entries, data, file))
+    tensors, ranges = _place(entries, data, file)
+    _check_tails(ranges, tensors, alignment)
+    return GgufHeader(metadata, tensors)
 
 
 class _Cursor:
@@ -207,11 +219,12 @@ def _alignment(metadata: Mapping[str, Any], file_name: str) -> int:
 
 def _place(
     entries: list[tuple[str, tuple[int, ...], int, int]], data: int, file: ByteFile
-) -> dict[str, GgufTensor]:
+) -> tuple[dict[str, GgufTensor], list[_Range]]:
     tensors: dict[str, GgufTensor] = {}
-    ranges: list[tuple[int, int, str]] = []
+    ranges: list[_Range] = []
+    names = {name for name, *_ in entries}
     for name, shape, kind, offset in entries:
-        codec = _codec(name, kind)
+        codec = _codec(name, kind, names)
         check_shape(name, shape, codec)
         begin, size = data + offset, encoded_bytes(shape, codec)
         if name in tensors:
@@ -224,13 +237,26 @@ def _place(
         tensors[name] = GgufTensor(name, shape, codec, begin)
         ranges.append((begin, begin + size, name))
     check_ranges(ranges, file.name)
-    return tensors
+    return tensors, ranges
 
 
-def _codec(name: str, kind: int) -> Codec:
-    codec = GGUF.get(kind)
+def _check_tails(ranges: list[_Range], tensors: Mapping[str, GgufTensor], alignment: int) -> None:
+    """Checks, of tensors with a scale at their end, that the next one begins there."""
+    for (begin, end, name), (following, _, _) in pairwise(ranges):
+        if tensors[name].codec.tail_bytes and following - end >= alignment:
+            raise CheckpointError(
+                f"tensor '{name}' of type {tensors[name].codec.name} has {following - begin} bytes "
+                f"in the file; expected {end - begin}, codes and one scale, so it is laid out in a "
+                "way that is not known"
+            )
+
+
+def _codec(name: str, kind: int, names: Container[str]) -> Codec:
+    # The number means MXFP4 elsewhere.
+    is_tl2 = kind == TL2_NUMBER and name + TL2_SCALE in names
+    codec = None if is_tl2 else GGUF.get(kind)
     if codec is None:
-        type_name = GGUF_UNSUPPORTED.get(kind, "unknown")
+        type_name = TL2_NAME if is_tl2 else GGUF_UNSUPPORTED.get(kind, "unknown")
         raise UnsupportedError(
             f"tensor '{name}' has GGUF type {kind} ({type_name}); supported: {supported(GGUF)}; "
             "take a file of one of these, or the checkpoint that this one was made of"

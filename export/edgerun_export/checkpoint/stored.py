@@ -62,14 +62,15 @@ class Stored:
 
 def encoded_bytes(shape: tuple[int, ...], codec: Codec) -> int:
     """Bytes that a tensor of this shape takes."""
-    return math.prod(shape) // codec.block_weights * codec.block_bytes
+    return math.prod(shape) // codec.block_weights * codec.block_bytes + codec.tail_bytes
 
 
 def check_shape(name: str, shape: tuple[int, ...], codec: Codec) -> None:
     """Check that a shape read from a file is one that a tensor of that type can have.
 
     Raises:
-        CheckpointError: too many axes, an axis below 1, or rows that are not whole blocks.
+        CheckpointError: too many axes, an axis below 1, rows that are not whole blocks, or not
+            two axes where one scale is for a whole matrix.
     """
     if len(shape) > _MAX_AXES or any(size < 1 for size in shape):
         raise CheckpointError(
@@ -81,6 +82,11 @@ def check_shape(name: str, shape: tuple[int, ...], codec: Codec) -> None:
         raise CheckpointError(
             f"tensor '{name}' of type {codec.name} has shape {list(shape)}; expected two or "
             f"more axes, the last in multiples of {codec.block_weights}"
+        )
+    if codec.tail_bytes and len(shape) != 2:
+        raise CheckpointError(
+            f"tensor '{name}' of type {codec.name} has shape {list(shape)}; expected two axes, "
+            "since it has one scale"
         )
 
 
@@ -301,4 +307,4 @@ def _unpack(stored: Stored, codes: Codes, raw: U8) -> tuple[I8, F32]:
         raise CheckpointError(
             f"tensor '{name}' holds a {stored.codec.name} code for {values.max()}; it is damaged"
         )
-    return values, scales
+    return values, scales[:, :1] if codes.uniform else scales

@@ -41,7 +41,8 @@ def interpret(checkpoint: Checkpoint) -> tuple[SourceWeights, list[str]]:
             )
     weights = SourceWeights(checkpoint, spec, aliases)
     weights.check()
-    return weights, warnings + _assumed_ternary(checkpoint, weights)
+    assumptions = [*_assumed_ternary(checkpoint, weights), *_assumed_packing(checkpoint)]
+    return weights, warnings + assumptions
 
 
 def _same(checkpoint: Checkpoint, first: str, second: str) -> bool:
@@ -68,4 +69,17 @@ def _assumed_ternary(checkpoint: Checkpoint, weights: SourceWeights) -> list[str
         f"the configuration of this {spec.architecture} has no quantization_config, so its weights "
         "are taken for those that a b1.58 model was trained with and are rounded to -1, 0 and 1 "
         "by its rule; a model that was not trained that way will write poor text"
+    ]
+
+
+def _assumed_packing(checkpoint: Checkpoint) -> list[str]:
+    """Says so where weights are in an order that the file does not tell."""
+    count = sum(info.dtype == "I2_S" for info in checkpoint.tensors().values())
+    if not count:
+        return []
+    return [
+        f"{count} tensors are I2_S, which bitnet.cpp packs in an order of its own on some "
+        "machines. A file does not tell; this one is read as x86 and the Python converters pack, "
+        "and if it was quantised on ARM with a build since November 2025 the model will write "
+        "nonsense"
     ]

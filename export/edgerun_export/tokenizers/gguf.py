@@ -24,6 +24,7 @@ _TURN_ENDS = frozenset(
         "<|eom_id|>",
     )
 )
+_LLAMA3_BEGIN = "<|begin_of_text|>"
 _ROLES = ("bos_token_id", "eos_token_id", "unknown_token_id")
 
 
@@ -59,10 +60,22 @@ def _sentencepiece(metadata: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _gpt2(metadata: Mapping[str, Any]) -> dict[str, bytes]:
-    name = metadata.get("tokenizer.ggml.pre", "default")
+    name = metadata.get("tokenizer.ggml.pre") or _unnamed(metadata)
     cut = byte_level.find_cut(str(name))
     vocabulary = _vocabulary(metadata, add_bos=cut.add_bos)
     return byte_level.build(vocabulary, _strings(metadata, "merges"), cut)
+
+
+def _unnamed(metadata: Mapping[str, Any]) -> str:
+    """How a file cuts text that does not say it.
+
+    The published files of BitNet b1.58 2B4T do not; the model was trained with Llama 3's tokenizer.
+    """
+    is_bitnet = str(metadata.get("general.architecture")).startswith("bitnet")
+    bos = _token_id(metadata, "bos_token_id")
+    tokens = _strings(metadata, "tokens")
+    is_llama3 = bos is not None and tokens[bos : bos + 1] == [_LLAMA3_BEGIN]
+    return "llama-bpe" if is_bitnet and is_llama3 else "default"
 
 
 _MODELS: dict[str, Callable[[Mapping[str, Any]], dict[str, bytes]]] = {

@@ -110,6 +110,24 @@ def test_llama3_takes_whole_words_that_are_tokens() -> None:
     assert merged.encode("a").tokens == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("arch", "begin", "pre", "expected"),
+    [
+        ("bitnet-b1.58", "<|begin_of_text|>", None, "llama-bpe"),
+        ("bitnet-b1.58", "<|begin|>", None, "default"),
+        ("llama", "<|begin_of_text|>", None, "default"),
+        ("bitnet-b1.58", "<|begin_of_text|>", "qwen2", "qwen2"),
+    ],
+)
+def test_bitnet_with_llama3_s_vocabulary_is_cut_as_llama3(
+    arch: str, begin: str, pre: str | None, expected: str
+) -> None:
+    metadata = tiny(pre) | {"general.architecture": arch}
+    metadata["tokenizer.ggml.tokens"][-1] = begin
+    named = metadata | {"tokenizer.ggml.pre": expected}
+    assert from_gguf(metadata)["tokenizer.json"] == from_gguf(named)["tokenizer.json"]
+
+
 @pytest.mark.parametrize("pre", sorted(CUTS))
 def test_every_cut_loads_and_loses_nothing(pre: str) -> None:
     tokenizer = load(from_gguf(tiny(pre)))
