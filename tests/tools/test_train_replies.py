@@ -189,6 +189,10 @@ def test_a_teacher_says_something_of_every_token_of_a_reply_and_of_no_request() 
     assert np.array_equal(soft_ids, tokens[:-1])
     silent = [[True, True], *[[False, False]] * 3, [True, False]]
     assert np.isneginf(said).tolist() == silent
+    ids = [*range(100, 150), 100, 101, 99, 102]
+    late = taught(reply(ids), np.tile(tokens[:1], (56, 1)), np.tile(log_p[:1], (56, 1)), 2)[1]
+    asked = np.flatnonzero(late != PAD) - 1  # of the reply: its beginning, and 101 after 100 again
+    assert asked.tolist() == [*range(EARLY), 51]
     good = reply(list(range(100, 170)), greedy=False)
     said_of_all = np.tile(tokens[:1], (72, 1)), np.tile(log_p[:1], (72, 1))
     assert taught(good, *said_of_all, repeat=2)[1].tolist() == [PAD, *good.ids]

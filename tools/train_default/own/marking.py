@@ -6,9 +6,9 @@ with unlikelihood training"). Where it is asked for, a drawn reply that names it
 ends, and says nothing twice is learned like any text (rejection sampling). No request names a
 subject that `following.py` counts with.
 
-With a teacher nothing has to become unlikely: it says what should have come after every token of
-the reply (Agarwal et al. 2024, "On-policy distillation of language models"), and of that what would
-complete words said before is left out (`without_repeats`).
+With a teacher nothing has to become unlikely: it says what should have come instead (Agarwal et al.
+2024, "On-policy distillation of language models"), and of that what would complete words said
+before is left out (`without_repeats`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tools.train_default.chats.smalltalk import vary
 COUNTED = frozenset(noun for nouns in SUBJECTS.values() for noun in nouns)
 NOUNS = tuple(noun for noun in (*ANIMALS, *PEOPLE, *THINGS) if noun not in COUNTED)
 SHORTEST = 60  # tokens of a reply that is learned
-EARLY = 40  # tokens at the beginning of a reply, in which its subject should be named
+EARLY = 40  # tokens of a reply in which its subject should be named
 EMPTY = (PAD, PAD, 0, -np.inf)  # in a row: ids, targets, and a teacher's ids and log p
 # What stands between an article and a point, with nothing after it, is a noun.
 NOUN = re.compile(r"\b(?:an?|the|her|his) ([a-z]{3,12})[.,!?]")
@@ -160,7 +160,8 @@ def taught(
 ) -> tuple[Array, Array, Array, Array]:
     """Ids and targets of a reply, and what a teacher says; nothing is asked of the prompt.
 
-    Of a good reply every token is a target, if `learn_good`; of others the teacher's likeliest.
+    Of a good reply every token is a target, if `learn_good`; of others the teacher's likeliest, for the
+    first `EARLY` tokens and where the reply repeats itself.
 
     Args:
         tokens: the teacher's likeliest after each token of prompt and reply `[n, k]`.
@@ -176,7 +177,11 @@ def taught(
     best, likely[1:] = without_repeats(own.tolist(), tokens[start + 1 :], likely[1:], repeat, times)
     said[:start], said[start:] = -np.inf, likely
     first = tokens[start, likely[0].argmax()]
-    learned = own if learn_good and reply.is_good else np.array([first, *best])
+    if learn_good and reply.is_good:
+        learned = own
+    else:  # a teacher goes on with what has begun to repeat itself, so elsewhere it is not asked
+        again = repeats(reply.ids, repeat)
+        learned = np.where(again | (np.arange(len(own)) < EARLY), [first, *best], PAD)
     targets = np.concatenate([np.full(start, PAD), learned])
     return ids, targets, tokens, said
 
