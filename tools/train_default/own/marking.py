@@ -160,8 +160,8 @@ def taught(
 ) -> tuple[Array, Array, Array, Array]:
     """Ids and targets of a reply, and what a teacher says; nothing is asked of the prompt.
 
-    Of a good reply every token is a target, if `learn_good`; of others the teacher's likeliest, for the
-    first `EARLY` tokens and where the reply repeats itself.
+    Of a good reply every token is a target, if `learn_good`; of others the teacher's likeliest, for
+    the first `EARLY` tokens and where the reply repeats itself.
 
     Args:
         tokens: the teacher's likeliest after each token of prompt and reply `[n, k]`.
