@@ -22,6 +22,7 @@ from tools.train_default.own.marking import (
     pack,
     repeats,
     requests,
+    shares,
     taught,
     towards,
     without_repeats,
@@ -170,12 +171,14 @@ def test_a_teacher_never_says_what_came_before(ids: list[int], size: int, seed: 
         if np.isfinite(said[at]).any():
             assert np.exp(said[at]).sum() == pytest.approx(np.exp(log_p[at]).sum())
             assert likeliest[at] == tokens[at][said[at].argmax()]
+        else:
+            assert likeliest[at] == PAD
 
 
 def test_what_a_teacher_says_counts_more_where_a_reply_repeats_itself() -> None:
     ids = [1, 2, 3, 4, 1, 2, 3, 5, 6]
     tokens, log_p = np.array([[7, 8]] * 8), np.log(np.array([[0.5, 0.25]] * 8))
-    _, said = without_repeats(ids, tokens, log_p, size=2, times=4.0)
+    _, said = without_repeats(ids, tokens, log_p, size=2, weight=4.0)
     weights = np.exp(said).sum(-1) / 0.75
     np.testing.assert_allclose(weights, [1, 1, 1, 1, 4, 4, 1, 1])  # before 2 and 3
 
@@ -197,6 +200,45 @@ def test_a_teacher_says_something_of_every_token_of_a_reply_and_of_no_request() 
     said_of_all = np.tile(tokens[:1], (72, 1)), np.tile(log_p[:1], (72, 1))
     assert taught(good, *said_of_all, repeat=2)[1].tolist() == [PAD, *good.ids]
     assert set(taught(good, *said_of_all, 2, learn_good=False)[1].tolist()) == {PAD, 1}
+
+
+def test_where_a_teacher_has_nothing_new_to_say_nothing_is_asked() -> None:
+    tokens, log_p = np.tile([[3, 4]], (8, 1)), np.log(np.full((8, 2), 0.4))
+    _, targets, _, said = taught(reply([1, 3, 1, 4, 1, 5]), tokens, log_p, repeat=2)
+    assert targets.tolist() == [PAD, 3, 3, 3, 4, 3, PAD]  # 3 and 4 came after 1
+    assert np.isneginf(said[-1]).all() and not np.isnan(said).any()
+
+
+def test_a_reply_of_one_token_is_read() -> None:
+    tokens, log_p = np.array([[9, 1], [2, 3], [4, 5]]), np.log(np.full((3, 2), 0.4))
+    ids, targets, soft_ids, said = taught(reply([6]), tokens, log_p, repeat=4)
+    assert (ids.tolist(), targets.tolist()) == ([7, 8], [PAD, 2])
+    assert soft_ids.tolist() == [[9, 1], [2, 3]]
+    np.testing.assert_allclose(np.exp(said), [[0, 0], [0.4, 0.4]], rtol=1e-6)
+
+
+def test_rows_have_what_a_teacher_says_beside_its_tokens() -> None:
+    tokens, log_p = np.arange(12).reshape(6, 2), np.log(np.full((6, 2), 0.4))
+    read = taught(reply([3, 4, 5, 6]), tokens, log_p, repeat=4)
+    ((ids, targets, soft_ids, said),) = pack([read], context=7)
+    for array, part in zip((ids, targets, soft_ids, said), read, strict=True):
+        assert np.array_equal(array[:5], part)
+    assert (ids[5:] == PAD).all() and (targets[5:] == PAD).all()
+    assert soft_ids.shape == said.shape == (7, 2) and np.isneginf(said[5:]).all()
+
+
+def test_a_share_is_of_the_replies_that_it_is_about() -> None:
+    drawn = reply(list(range(100, 170)), greedy=False)
+    replies = [drawn, reply([1], text=f"{STORY} {STORY}", ended=False), reply([1], noun="toad")]
+    expected = {
+        "greedy_loops": 1 / 2,
+        "drawn_loops": 0,
+        "ends": 2 / 3,
+        "follows": 2 / 3,
+        "good": 1 / 3,
+    }
+    assert shares(replies) == pytest.approx(expected)
+    assert shares([reply([1], noun=None)]) == {"greedy_loops": 0, "ends": 1, "good": 0}
 
 
 def test_a_teacher_says_the_subject_sooner() -> None:

@@ -63,7 +63,8 @@ class Recipe:
     own_taught: bool = False  # whether a teacher (--teacher) says what should have been said
     own_subject: float = 1.0  # times as likely, as the teacher says, is a subject not named yet
     own_weight: float = 1.0  # of a token of them
-    unlikelihood: float = 1.0  # weight beside that of a token that is not to come
+    # Weight of a token that is not to come; with a teacher, of what it says in such a one's place.
+    unlikelihood: float = 1.0
     own_replies: int = 64  # made at a time
     own_steps: int = 50  # after which they are made anew
     repeat: int = 4  # so many tokens in a row that came before are a repetition
@@ -77,6 +78,13 @@ class Recipe:
         }
     )
     model: ModelConfig = ModelConfig()
+
+    def __post_init__(self) -> None:
+        rows = self.micro_tokens // self.context[1]
+        if self.own_rows and (rows == 0 or self.own_rows % rows):
+            raise ValueError(f"own_rows is {self.own_rows}, no multiple of a microbatch's {rows}")
+        if self.own_taught and not self.own_rows:
+            raise ValueError("own_taught needs own_rows, of which there are none")
 
     @staticmethod
     def read(path: Path) -> Recipe:

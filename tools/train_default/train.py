@@ -244,13 +244,41 @@ def calm_documents(source: Source, tokenizer: Tokenizer) -> Array:
 
 
 def own_replies(trainer: Trainer, tokenizer: Tokenizer, teacher: Path | None) -> OwnReplies:
-    """Replies that requests for what the real stories speak of get, and whom they are shown to."""
-    if trainer.recipe.own_taught != (teacher is not None):
+    """The store of replies; requests name what stories of the source `real`, if any, speak of.
+
+    Args:
+        teacher: Hugging Face directory of who reads the replies.
+    """
+    recipe, real = trainer.recipe, trainer.mix.sources.get("real")
+    texts = tokenizer.decode_batch(np.split(real.ids, real.starts[1:-1])) if real else []
+    reader = load_llama(teacher, recipe.context[1]).eval() if teacher else None
+    return OwnReplies(trainer.model, tokenizer, recipe, nouns_of(texts), reader)
+
+
+def begin(recipe: Recipe, args: argparse.Namespace, tokenizer: Tokenizer) -> Trainer:
+    """A trainer with the documents that are read, where its run was ended or at its beginning.
+
+    Raises:
+        ValueError: a teacher or targets that the recipe does not ask for, or none that it does; a
+            source of which nothing is calm.
+    """
+    if recipe.own_taught != (args.teacher is not None):
         raise ValueError("--teacher is for recipes with own_taught, which need it")
-    real = trainer.mix.sources["real"]
-    texts = tokenizer.decode_batch(np.split(real.ids, real.starts[1:-1]))
-    read = load_llama(teacher).eval() if teacher else None
-    return OwnReplies(trainer.model, tokenizer, trainer.recipe, nouns_of(texts), read)
+    trainer = Trainer(recipe, args.run, args.tokens, args.targets)
+    if recipe.calm:  # before restore, which takes no order of other documents than these
+        for name, source in trainer.mix.sources.items():
+            source.documents = calm_documents(source, tokenizer)
+            if name in recipe.mix and not source.documents.size:
+                raise ValueError(f"every document of {name} says something twice: none is calm")
+    if (args.run / "checkpoint.pt").exists():
+        trainer.restore()
+    elif args.start_from:
+        trainer.go_on_from(args.start_from)
+    elif args.initial:
+        read_hf(trainer.model, args.initial)
+    if recipe.own_rows:
+        trainer.own = own_replies(trainer, tokenizer, args.teacher)
+    return trainer
 
 
 def arguments() -> argparse.Namespace:
@@ -289,21 +317,10 @@ def main() -> None:
     torch.set_num_threads(args.workers)
     args.run.mkdir(parents=True, exist_ok=True)
     recipe = Recipe.read(args.recipe) if args.recipe else Recipe()
-    trainer = Trainer(recipe, args.run, args.tokens, args.targets)
-    if (args.run / "checkpoint.pt").exists():
-        trainer.restore()
-    elif args.start_from:
-        trainer.go_on_from(args.start_from)
-    elif args.initial:
-        read_hf(trainer.model, args.initial)
-    clock = trainer.clock(args.until, args.until_tokens)
     tokenizer = Tokenizer.from_file(str(args.tokenizer / "tokenizer.json"))
+    trainer = begin(recipe, args, tokenizer)
+    clock = trainer.clock(args.until, args.until_tokens)
     stories = held_out_stories(args.held_out)[:24]
-    if recipe.calm:
-        for source in trainer.mix.sources.values():
-            source.documents = calm_documents(source, tokenizer)
-    if recipe.own_rows:
-        trainer.own = own_replies(trainer, tokenizer, args.teacher)
 
     def log(trainer: Trainer, **values: float) -> None:
         row = {

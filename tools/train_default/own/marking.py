@@ -99,7 +99,7 @@ def marked(reply: Reply, repeat: int, learn_good: bool = True) -> tuple[Array, A
 
 
 def without_repeats(
-    ids: Sequence[int], tokens: Array, log_p: Array, size: int, times: float = 1.0
+    ids: Sequence[int], tokens: Array, log_p: Array, size: int, weight: float = 1.0
 ) -> tuple[Array, Array]:
     """What a teacher says, less what would complete `size` tokens in a row that came before.
 
@@ -108,36 +108,41 @@ def without_repeats(
         tokens: what is likeliest after each of the first n `[n, k]`.
         log_p: its log p `[n, k]`.
         size: so many tokens in a row are a repetition.
-
-        times: what is said where the reply repeats itself counts so many times.
+        weight: of what is said where the reply's own next token is a repetition.
 
     Returns:
-        the likeliest token that is left after each of `ids` `[n]`, and log p `[n, k]`; what is left
-        adds up to what all did before, or to so many times that.
+        the likeliest token that is left after each of the first n `[n]`, PAD where none is; and log
+        p `[n, k]`, -inf of what is left out. The p of what is left add up to what all did before,
+        times the weight.
     """
     followers: defaultdict[tuple[int, ...], set[int]] = defaultdict(set)
-    kept = log_p.copy()
+    remaining = log_p.copy()
     for at in range(size - 1, len(ids) + 1):
         run = tuple(ids[at - size + 1 : at])
-        if at <= len(kept) and (before := followers.get(run)):
-            kept[at - 1][np.isin(tokens[at - 1], list(before))] = -np.inf
+        if at <= len(remaining) and (before := followers.get(run)):
+            remaining[at - 1][np.isin(tokens[at - 1], list(before))] = -np.inf
         if at < len(ids):
             followers[run].add(ids[at])
-    change = np.exp(log_p).sum(-1) / np.maximum(np.exp(kept).sum(-1), 1e-9)
+    change = np.exp(log_p).sum(-1) / np.maximum(np.exp(remaining).sum(-1), 1e-9)
     again = repeats(ids, size)[1:]
-    change[: len(again)][again] *= times
-    likeliest = np.take_along_axis(tokens, kept.argmax(-1)[:, None], -1)[:, 0]
-    return likeliest, kept + np.log(change)[:, None]
+    change[: len(again)][again] *= weight
+    likeliest = np.take_along_axis(tokens, remaining.argmax(-1)[:, None], -1)[:, 0]
+    likeliest = np.where(np.isneginf(remaining).all(-1), PAD, likeliest)
+    return likeliest, remaining + np.log(change)[:, None]
 
 
 def towards(reply: Reply, tokens: Array, log_p: Array, times: float) -> Array:
-    """Log p of what a teacher says of a reply, in which its subject is so many times as likely.
+    """What a teacher says of a reply, with its subject so many times as likely at the beginning.
 
-    It is up to where the subject is named, or through the first `EARLY` tokens.
+    That is through the token that names the subject, or through the first `EARLY` tokens.
 
     Args:
-        tokens: what is likeliest for each token of the reply `[n, k]`.
-        log_p: its log p; all of a row add up to what they did before.
+        tokens: what is likeliest in the place of each token of the reply `[n, k]`.
+        log_p: its log p `[n, k]`.
+        times: beside the others, as likely as before.
+
+    Returns:
+        log p `[n, k]`; the p of a row add up to what they did before.
     """
     named = next((at for at, token in enumerate(reply.ids) if token in reply.names), EARLY)
     part = slice(0, min(named + 1, EARLY))
@@ -156,7 +161,7 @@ def taught(
     repeat: int,
     learn_good: bool = True,
     subject: float = 1.0,
-    times: float = 1.0,
+    weight: float = 1.0,
 ) -> tuple[Array, Array, Array, Array]:
     """Ids and targets of a reply, and what a teacher says; nothing is asked of the prompt.
 
@@ -165,16 +170,21 @@ def taught(
 
     Args:
         tokens: the teacher's likeliest after each token of prompt and reply `[n, k]`.
-        log_p: its log p of them.
+        log_p: its log p of them `[n, k]`.
+        repeat: so many tokens in a row are a repetition.
         subject: how many times as likely the reply's subject shall be where it is not named yet.
-        times: see `without_repeats`.
+        weight: of what is said where the reply repeats itself.
+
+    Returns:
+        ids and targets `[n - 1]`, and the teacher's ids (int32) and log p (float32) `[n - 1, k]`,
+        as `LanguageModel.head_loss` takes them.
     """
     start = len(reply.prompt) - 1  # what is said after it is the first token of the reply
     own = np.array(reply.ids, np.int64)
     ids = np.concatenate([np.array(reply.prompt, np.int64), own[:-1]])
     tokens, said = tokens[:-1].astype(np.int32), log_p[:-1].astype(np.float32)
     likely = towards(reply, tokens[start:], said[start:], subject)
-    best, likely[1:] = without_repeats(own.tolist(), tokens[start + 1 :], likely[1:], repeat, times)
+    best, likely[1:] = without_repeats(reply.ids, tokens[start + 1 :], likely[1:], repeat, weight)
     said[:start], said[start:] = -np.inf, likely
     first = tokens[start, likely[0].argmax()]
     if learn_good and reply.is_good:
@@ -209,15 +219,15 @@ def pack(replies: Iterable[tuple[Array, ...]], context: int) -> list[tuple[Array
 
 
 def shares(replies: Sequence[Reply]) -> dict[str, float]:
-    """Of replies that loop, by how they were made, that end, keep their subject, and are good."""
+    """Of replies that loop, by how they were made, that end, keep their subject, and are good.
 
-    def share(values: Iterable[bool]) -> float:
-        return float(np.mean(list(values)))
-
-    return {
-        "greedy_loops": share(loops(reply.text) for reply in replies if reply.greedy),
-        "drawn_loops": share(loops(reply.text) for reply in replies if not reply.greedy),
-        "ends": share(reply.ended for reply in replies),
-        "follows": share(follows(reply.text, reply.noun) for reply in replies if reply.noun),
-        "good": share(reply.is_good for reply in replies),
+    A share of no replies is left out: there may be none whose request names a subject.
+    """
+    counted = {
+        "greedy_loops": [loops(reply.text) for reply in replies if reply.greedy],
+        "drawn_loops": [loops(reply.text) for reply in replies if not reply.greedy],
+        "ends": [reply.ended for reply in replies],
+        "follows": [follows(reply.text, reply.noun) for reply in replies if reply.noun],
+        "good": [reply.is_good for reply in replies],
     }
+    return {name: float(np.mean(values)) for name, values in counted.items() if values}

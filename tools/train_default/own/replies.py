@@ -27,7 +27,7 @@ from tools.train_default.recipe import Recipe
 from tools.train_default.tokenizer import END, TEXT, render_chat
 from tools.train_default.workers import Batch
 
-LIMIT = 300  # tokens of a reply
+LIMIT = 300  # tokens of a reply, or as many as the context has left
 TEMPERATURE, TOP_P = 0.8, 0.9  # of those that are drawn
 CHOICES = 256  # tokens that are drawn from at most
 LIKELIEST = 24  # tokens that a teacher says of each
@@ -36,13 +36,16 @@ READ = 16  # replies that a teacher reads at a time
 
 @torch.no_grad()
 def continuations(
-    model: TernaryLM, prompts: Tensor, greedy: Tensor, stop: Sequence[int]
+    model: TernaryLM, prompts: Tensor, greedy: Tensor, stop: Sequence[int], limit: int
 ) -> list[list[int]]:
-    """What the model says after prompts [n, tokens]: greedily where `greedy` [n], or drawn."""
+    """What the model says after prompts [n, tokens]: greedily where `greedy` [n], or drawn.
+
+    A reply ends with a token of `stop`, or with the `limit`-th, which it has then.
+    """
     cache, step = Cache(), prompts
     said: list[list[int]] = [[] for _ in prompts]
     going = torch.arange(len(prompts))
-    for length in range(1, LIMIT + 1):
+    for length in range(1, limit + 1):
         with model.autocast():
             logits = model.head(model.hidden(step, cache)[:, -1]).float()
         likely = logits.topk(min(CHOICES, logits.shape[1]))
@@ -105,16 +108,17 @@ class OwnReplies:
         ][:count]
         greedy = torch.arange(len(pairs)) % 2 == 0
         prompt_ids = torch.tensor([ids for ids, _ in pairs])
-        said = continuations(self.model, prompt_ids, greedy, self.stop)
+        limit = min(LIMIT, self.context - length)
+        said = continuations(self.model, prompt_ids, greedy, self.stop, limit)
         return [
             Reply(
-                ids,
-                own,
-                self.tokenizer.decode(own),
-                noun,
-                bool(is_greedy),
-                own[-1] in self.stop,
-                self.beginnings(noun),
+                prompt=ids,
+                ids=own,
+                text=self.tokenizer.decode(own),
+                noun=noun,
+                greedy=bool(is_greedy),
+                ended=own[-1] in self.stop,
+                names=self.beginnings(noun),
             )
             for (ids, noun), own, is_greedy in zip(pairs, said, greedy, strict=True)
         ]
@@ -131,8 +135,8 @@ class OwnReplies:
             rows = [np.array(reply.prompt + reply.ids) for reply in part]
             said = likeliest(self.teacher, rows, LIKELIEST)
             for reply, (tokens, log_p) in zip(part, said, strict=True):
-                factors = self.recipe.own_subject, self.recipe.unlikelihood
-                yield taught(reply, tokens, log_p, repeat, learn_good, *factors)
+                factors = {"subject": self.recipe.own_subject, "weight": self.recipe.unlikelihood}
+                yield taught(reply, tokens, log_p, repeat, learn_good, **factors)
 
     def refill(self, step: int) -> dict[str, float]:
         """Answers anew, by the weights of a step; returns `marking.shares` of the replies."""

@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
 
 torch = pytest.importorskip("torch")
 
 from tests.support.bundles import GOLDEN  # noqa: E402
 from tests.tools.train_default.small_model import SMALL  # noqa: E402
-from tools.train_default.batches import PAD, Source, load_sources  # noqa: E402
+from tools.train_default.batches import PAD, load_sources  # noqa: E402
 from tools.train_default.describe import sources  # noqa: E402
 from tools.train_default.from_teacher.finetune import (  # noqa: E402
     Finetuning,
@@ -38,11 +34,8 @@ from tools.train_default.model import (  # noqa: E402
     soft_loss,
 )
 from tools.train_default.muon import orthogonalise  # noqa: E402
-from tools.train_default.own.marking import Reply  # noqa: E402
-from tools.train_default.own.replies import OwnReplies, continuations  # noqa: E402
 from tools.train_default.recipe import Recipe  # noqa: E402
-from tools.train_default.tokenizer import END, TEXT  # noqa: E402
-from tools.train_default.train import Clock, Trainer, calm_documents  # noqa: E402
+from tools.train_default.train import Clock, Trainer  # noqa: E402
 
 
 @pytest.fixture
@@ -260,72 +253,6 @@ def test_attention_in_training_is_that_of_torch(tokens: int) -> None:
         results.append((out, *torch.autograd.grad(out, (q, k, v), change)))
     for ours, expected in zip(*results, strict=True):
         torch.testing.assert_close(ours, expected, atol=2e-5, rtol=1e-4)
-
-
-def test_replies_of_its_own_are_made_late_and_now_and_then(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    recipe = Recipe(own_rows=1, own_from=0.8, own_steps=50, model=SMALL)
-    store = OwnReplies(TernaryLM(SMALL), Tokenizer(WordLevel()), recipe)
-    monkeypatch.setattr(OwnReplies, "answer", lambda store, count: [])
-    monkeypatch.setattr("tools.train_default.own.replies.shares", lambda replies: {})
-    assert not store.is_due(9, 0.79)
-    assert store.is_due(9, 0.8)
-    store.refill(9)
-    assert not store.is_due(58, 0.9)
-    assert store.is_due(59, 0.9)
-
-
-def test_replies_that_end_leave_those_that_go_on_as_they_were(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("tools.train_default.own.replies.LIMIT", 36)
-    torch.manual_seed(2)
-    model = TernaryLM(replace(SMALL, max_positions=64))
-    prompts = torch.randint(5, SMALL.vocab_size, (6, 4))
-    greedy = torch.ones(6, dtype=torch.bool)
-    stop = list(range(20, 40))
-    together = continuations(model, prompts, greedy, stop)
-    for prompt, said in zip(prompts, together, strict=True):
-        assert continuations(model, prompt[None], greedy[:1], stop) == [said]
-        assert not set(said[:-1]) & set(stop)
-    assert len({len(said) for said in together}) > 1
-
-
-def test_a_teacher_reads_every_reply_in_its_place(llama: Llama) -> None:
-    recipe = Recipe(repeat=3, own_taught=True, context=(64, 64), model=SMALL)
-    store = OwnReplies(TernaryLM(SMALL), Tokenizer(WordLevel()), recipe, teacher=llama.eval())
-    rng = np.random.default_rng(3)
-    replies = [
-        Reply([5, 6], rng.integers(5, 14, size).tolist(), "", None, True, True)
-        for size in (9, 4, 12, 7)
-    ]
-    by_ids = {tuple(row[0]): row for row in store.marked(replies)}
-    for reply in replies:
-        whole = [*reply.prompt, *reply.ids]
-        ids, targets, tokens, said = by_ids[tuple(whole[:-1])]
-        with torch.no_grad():
-            alone = llama(torch.tensor([whole]))[0].log_softmax(-1).topk(tokens.shape[1])
-        assert (said[: len(reply.prompt) - 1] == -np.inf).all() and (targets[:1] == PAD).all()
-        part = np.isfinite(said)
-        again = alone.values.numpy()[:-1][part] - said[part]
-        assert tokens[1, 0] == alone.indices[1, 0] == targets[1]
-        assert np.abs(again[: tokens.shape[1]]).max() < 1e-4
-
-
-def test_a_story_that_repeats_itself_is_not_read() -> None:
-    words = "one two three four five six"
-    vocabulary = {word: at for at, word in enumerate([TEXT, END, *words.split(), "seven"])}
-    tokenizer = Tokenizer(WordLevel(vocabulary))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    texts = [
-        f"{TEXT} {words} {END} {words} {END}",
-        f"{TEXT} {words} seven {words} {END}",
-        f"{TEXT} {words}",
-    ]
-    ids = [tokenizer.encode(text).ids for text in texts]
-    source = Source(np.concatenate(ids), np.cumsum([0, *map(len, ids)]))
-    assert calm_documents(source, tokenizer).tolist() == [0, 2]
 
 
 def test_a_recipe_names_the_sources_of_the_runs_it_goes_on_from(tmp_path: Path) -> None:

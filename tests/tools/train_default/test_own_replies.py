@@ -1,0 +1,254 @@
+"""A model's own replies: how they are made, read by a teacher, and learned from. Needs torch."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
+torch = pytest.importorskip("torch")
+
+from torch.nn.functional import one_hot  # noqa: E402
+
+from tests.tools.train_default.small_model import SMALL  # noqa: E402
+from tools.train_default.batches import PAD, Source  # noqa: E402
+from tools.train_default.chats.asking import ASKS, ASKS_ANY  # noqa: E402
+from tools.train_default.from_teacher.llama import Llama  # noqa: E402
+from tools.train_default.model import Cache, TernaryLM  # noqa: E402
+from tools.train_default.own.marking import NOUNS, Reply  # noqa: E402
+from tools.train_default.own.replies import OwnReplies, continuations  # noqa: E402
+from tools.train_default.recipe import Recipe  # noqa: E402
+from tools.train_default.tokenizer import END, TEXT, train_tokenizer  # noqa: E402
+from tools.train_default.train import Trainer, begin, calm_documents, own_replies  # noqa: E402
+from tools.train_default.workers import Batch  # noqa: E402
+
+WORDS = "one two three four five six"
+
+
+class Counting:
+    """Workers that count tokens and compute nothing."""
+
+    def accumulate(self, batches: Iterable[Batch], weight: float = 1.0) -> tuple[float, int, float]:
+        sizes = [(targets != PAD).sum() for _, targets, *_ in batches]
+        assert sizes, "nothing to learn from"
+        return 0.0, int(sum(sizes)), 0.0
+
+
+@pytest.fixture
+def words() -> Tokenizer:
+    vocabulary = {word: at for at, word in enumerate([TEXT, END, *WORDS.split(), "seven"])}
+    tokenizer = Tokenizer(WordLevel(vocabulary))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    return tokenizer
+
+
+def source(texts: list[str], tokenizer: Tokenizer) -> Source:
+    ids = [tokenizer.encode(text).ids for text in texts]
+    return Source(np.concatenate(ids), np.cumsum([0, *map(len, ids)]))
+
+
+def test_replies_of_its_own_are_made_late_and_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipe = Recipe(own_rows=2, own_from=0.8, own_steps=50, model=SMALL)
+    store = OwnReplies(TernaryLM(SMALL), Tokenizer(WordLevel()), recipe)
+    monkeypatch.setattr(OwnReplies, "answer", lambda store, count: [])
+    assert not store.is_due(9, 0.79)
+    assert store.is_due(9, 0.8)
+    store.refill(9)
+    assert not store.is_due(58, 0.9)
+    assert store.is_due(59, 0.9)
+
+
+def test_rows_are_read_in_turn() -> None:
+    store = OwnReplies(TernaryLM(SMALL), Tokenizer(WordLevel()), Recipe(model=SMALL))
+    store.rows = [(np.full(3, n), np.full(3, -n)) for n in range(5)]
+    read = [batch for _ in range(2) for batch in store.batches(2, 2)]
+    assert [ids[:, 0].tolist() for ids, _ in read] == [[0, 1], [2, 3], [4, 0], [1, 2]]
+    assert all(np.array_equal(targets, -ids) and ids.shape == (2, 3) for ids, targets in read)
+
+
+def test_a_step_without_rows_of_its_own_reads_text_alone(words: Tokenizer, tmp_path: Path) -> None:
+    text = source([f"{TEXT} {WORDS} {END}"] * 3, words)
+    np.savez(tmp_path / "real.npz", ids=text.ids, starts=text.starts)
+    recipe = Recipe(64, 64, 64, (16, 16), own_rows=4, mix={"real": (1.0, 1.0)}, model=SMALL)
+    trainer = Trainer(recipe, tmp_path, tmp_path, None)
+    trainer.own = own_replies(trainer, words, None)
+    for parameter in trainer.model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    trainer.train_step(Counting(), 0.0)
+    assert trainer.step == 1
+
+
+def test_replies_that_end_leave_those_that_go_on_as_they_were() -> None:
+    torch.manual_seed(2)
+    model = TernaryLM(replace(SMALL, max_positions=64))
+    prompts = torch.randint(5, SMALL.vocab_size, (6, 4))
+    greedy = torch.ones(6, dtype=torch.bool)
+    stop = list(range(20, 40))
+    together = continuations(model, prompts, greedy, stop, 36)
+    for prompt, said in zip(prompts, together, strict=True):
+        assert continuations(model, prompt[None], greedy[:1], stop, 36) == [said]
+        assert not set(said[:-1]) & set(stop)
+    assert len({len(said) for said in together}) > 1
+
+
+class Summing:
+    """After what adds up to n it says 3 n + 1, or else, nearly as likely, the next; modulo 61."""
+
+    autocast = nullcontext
+
+    def hidden(self, ids: torch.Tensor, cache: Cache) -> torch.Tensor:
+        seen, _ = cache.extend(self, *[ids[:, None, :, None]] * 2)
+        return seen.sum((1, 2, 3))[:, None]
+
+    def head(self, total: torch.Tensor) -> torch.Tensor:
+        likeliest, next_likely = (one_hot((3 * total + add) % 61, 61) for add in (1, 2))
+        return 50.0 * likeliest + 49.9 * next_likely
+
+
+def test_every_reply_goes_on_with_its_own_prompt_greedily_or_drawn() -> None:
+    torch.manual_seed(1)
+    prompts = torch.arange(48).reshape(24, 2)
+    greedy = torch.arange(24) % 2 == 1
+    replies = continuations(Summing(), prompts, greedy, [5, 6], 20)
+    drawn = 0
+    for prompt, is_greedy, said in zip(prompts.tolist(), greedy.tolist(), replies, strict=True):
+        for at, token in enumerate(said):
+            likeliest = (3 * sum([*prompt, *said[:at]]) + 1) % 61
+            assert token == likeliest or (not is_greedy and token == (likeliest + 1) % 61)
+            drawn += token != likeliest
+        assert not {5, 6} & set(said[:-1]) and (len(said) == 20 or said[-1] in (5, 6))
+    assert drawn > 20
+    ends = [len(said) for said in np.array(replies, object)[greedy.numpy()]]
+    assert min(ends) < 16 and max(ends) == 20, "some have left the batch while others go on"
+
+
+def test_requests_are_answered_within_the_context() -> None:
+    asked = [ask.format("a cat") for ask in (*ASKS, *ASKS_ANY)]
+    tokenizer = train_tokenizer(iter([*asked, *NOUNS] * 2), 600)
+    sizes = replace(SMALL, vocab_size=tokenizer.get_vocab_size(), max_positions=48)
+    recipe = Recipe(own_rows=21, context=(48, 48), model=sizes)
+    replies = OwnReplies(TernaryLM(sizes), tokenizer, recipe).answer(9)
+    assert [reply.greedy for reply in replies] == [at % 2 == 0 for at in range(len(replies))]
+    assert len({len(reply.prompt) for reply in replies}) == 1
+    assert len({tuple(reply.prompt) for reply in replies}) == len(replies) > 2
+    for reply in replies:
+        whole = len(reply.prompt) + len(reply.ids)
+        assert whole == 48 if not reply.ended else whole <= 48
+        assert reply.text == tokenizer.decode(reply.ids)
+        request = tokenizer.decode(reply.prompt, skip_special_tokens=False)
+        assert request.startswith(f"{TEXT}<|user|>") and request.endswith(f"{END}<|assistant|>")
+        assert reply.noun is None or reply.noun in request.lower()
+        starts = {tokenizer.encode(f"A{form}").ids[1] for form in forms(reply.noun)}
+        assert starts <= reply.names and bool(reply.names) is (reply.noun is not None)
+
+
+def forms(noun: str | None) -> list[str]:
+    return [f" {noun}", f" {noun.capitalize()}"] if noun else []
+
+
+def test_a_teacher_reads_every_reply_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.train_default.own.replies.READ", 3)
+    torch.manual_seed(0)
+    teacher = Llama(SMALL, torch.float32).eval()
+    recipe = Recipe(repeat=3, own_taught=True, own_rows=16, context=(64, 64), model=SMALL)
+    store = OwnReplies(TernaryLM(SMALL), Tokenizer(WordLevel()), recipe, teacher=teacher)
+    rng = np.random.default_rng(3)
+    replies = [
+        Reply([5, 6], rng.integers(5, 14, size).tolist(), "", None, True, True)
+        for size in (9, 4, 12, 7)
+    ]
+    by_ids = {tuple(row[0]): row for row in store.marked(replies)}
+    assert len(by_ids) == len(replies)
+    for reply in replies:
+        whole = [*reply.prompt, *reply.ids]
+        ids, targets, tokens, said = by_ids[tuple(whole[:-1])]
+        with torch.no_grad():
+            alone = teacher(torch.tensor([whole]))[0].log_softmax(-1).topk(tokens.shape[1])
+        assert np.isneginf(said[0]).all() and targets[0] == PAD
+        assert np.array_equal(tokens, alone.indices[:-1])
+        complete = np.isfinite(said).all(-1)  # nothing would complete what came before
+        assert complete[1:4].all()
+        np.testing.assert_allclose(said[complete], alone.values[:-1][complete], atol=1e-4)
+        assert np.array_equal(targets[complete], alone.indices[:-1, 0][complete])
+
+
+def test_what_repeats_itself_counts_more_and_subjects_are_likelier_with_a_teacher() -> None:
+    torch.manual_seed(0)
+    fields = {"own_subject": 3.0, "unlikelihood": 5.0, "repeat": 2, "own_taught": True}
+    recipe = Recipe(own_rows=16, context=(64, 64), model=SMALL, **fields)
+    teacher = Llama(SMALL, torch.float32).eval()
+    store = OwnReplies(TernaryLM(SMALL), Tokenizer(WordLevel()), recipe, teacher=teacher)
+    with torch.no_grad():
+        subject = int(teacher(torch.tensor([[5, 6]]))[0, 1].argmax())
+    ids = [7, 8, 7, 8]
+    ((_, _, tokens, said),) = store.marked(
+        [Reply([5, 6], ids, "", "newt", True, True, frozenset({subject}))]
+    )
+    with torch.no_grad():
+        alone = teacher(torch.tensor([[5, 6, *ids]]))[0].log_softmax(-1).topk(24).values
+    alone = np.exp(alone.numpy())
+    total = alone[:-1].sum(-1)
+    np.testing.assert_allclose(np.exp(said).sum(-1) / total, [0, 1, 1, 1, 5], rtol=1e-4)
+    odds = alone[1, 0] / (alone[1].sum() - alone[1, 0])
+    p = np.exp(said[1])
+    assert tokens[1, 0] == subject and p[0] / p[1:].sum() == pytest.approx(3 * odds, rel=1e-4)
+
+
+def test_a_story_that_repeats_itself_is_not_read(words: Tokenizer) -> None:
+    texts = [
+        f"{TEXT} {WORDS} {END} {WORDS} {END}",
+        f"{TEXT} {WORDS} seven {WORDS} {END}",
+        f"{TEXT} {WORDS}",
+    ]
+    assert calm_documents(source(texts, words), words).tolist() == [0, 2]
+
+
+def test_a_calm_run_goes_on_where_it_was_ended(words: Tokenizer, tmp_path: Path) -> None:
+    calm, loud = f"{TEXT} {WORDS} {END}", f"{TEXT} {WORDS} {WORDS} {END}"
+    for name, texts in {"real": [calm, loud] * 8, "books": [loud]}.items():
+        text = source(texts, words)
+        np.savez(tmp_path / f"{name}.npz", ids=text.ids, starts=text.starts)
+    recipe = Recipe(64, 64, 64, (16, 16), calm=True, mix={"real": (1.0, 1.0)}, model=SMALL)
+    usual = {"targets": None, "start_from": None, "initial": None, "teacher": None}
+    args = Namespace(run=tmp_path, tokens=tmp_path, **usual)
+    trainer = begin(recipe, args, words)
+    list(trainer.microbatches(0.0))
+    trainer.save()
+    before = trainer.mix.sources["real"]
+    after = begin(recipe, args, words).mix.sources["real"]
+    assert before.order.size and set(before.order) <= set(range(0, 16, 2))
+    assert after.order.tolist() == before.order.tolist() and after.at == before.at
+    with pytest.raises(ValueError, match="every document of books"):
+        begin(replace(recipe, mix={"books": (1.0, 1.0)}), args, words)
+    with pytest.raises(ValueError, match="--teacher is for recipes with own_taught"):
+        begin(recipe, Namespace(**{**vars(args), "teacher": tmp_path}), words)
+
+
+def test_requests_need_no_real_stories(words: Tokenizer, tmp_path: Path) -> None:
+    text = source([f"{TEXT} {WORDS} {END}"], words)
+    np.savez(tmp_path / "books.npz", ids=text.ids, starts=text.starts)
+    trainer = Trainer(Recipe(own_rows=2, model=SMALL), tmp_path, tmp_path, None)
+    assert own_replies(trainer, words, None).nouns == NOUNS
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"own_rows": 3}, "no multiple of a microbatch's 2"),
+        ({"own_rows": 2, "micro_tokens": 256}, "a microbatch's 0"),
+        ({"own_taught": True}, "needs own_rows"),
+    ],
+)
+def test_rows_of_its_own_fill_microbatches(fields: dict[str, int], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Recipe(**fields)
