@@ -144,6 +144,7 @@ def test_requests_are_answered_within_the_context() -> None:
     for reply in replies:
         whole = len(reply.prompt) + len(reply.ids)
         assert whole == 48 if not reply.ended else whole <= 48
+        assert reply.ended is (reply.ids[-1] in map(tokenizer.token_to_id, (TEXT, END)))
         assert reply.text == tokenizer.decode(reply.ids)
         request = tokenizer.decode(reply.prompt, skip_special_tokens=False)
         assert request.startswith(f"{TEXT}<|user|>") and request.endswith(f"{END}<|assistant|>")
