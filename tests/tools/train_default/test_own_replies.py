@@ -24,7 +24,7 @@ from tools.train_default.chats.asking import ASKS, ASKS_ANY  # noqa: E402
 from tools.train_default.from_teacher.llama import Llama  # noqa: E402
 from tools.train_default.model import Cache, TernaryLM  # noqa: E402
 from tools.train_default.own.marking import NOUNS, Reply  # noqa: E402
-from tools.train_default.own.replies import OwnReplies, continuations  # noqa: E402
+from tools.train_default.own.replies import OwnReplies, continuations, named_often  # noqa: E402
 from tools.train_default.recipe import Recipe  # noqa: E402
 from tools.train_default.tokenizer import END, TEXT, train_tokenizer  # noqa: E402
 from tools.train_default.train import Trainer, begin, calm_documents, own_replies  # noqa: E402
@@ -45,7 +45,7 @@ class Counting:
 @pytest.fixture
 def words() -> Tokenizer:
     vocabulary = {word: at for at, word in enumerate([TEXT, END, *WORDS.split(), "seven"])}
-    tokenizer = Tokenizer(WordLevel(vocabulary))
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="seven"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     return tokenizer
 
@@ -59,7 +59,7 @@ def test_replies_of_its_own_are_made_late_and_now_and_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recipe = Recipe(own_rows=2, own_from=0.8, own_steps=50, model=SMALL)
-    store = OwnReplies(TernaryLM(SMALL), Tokenizer(WordLevel()), recipe)
+    store = OwnReplies(TernaryLM(SMALL), Tokenizer(WordLevel({"?": 0}, unk_token="?")), recipe)
     monkeypatch.setattr(OwnReplies, "answer", lambda store, count: [])
     assert not store.is_due(9, 0.79)
     assert store.is_due(9, 0.8)
@@ -69,7 +69,9 @@ def test_replies_of_its_own_are_made_late_and_now_and_then(
 
 
 def test_rows_are_read_in_turn() -> None:
-    store = OwnReplies(TernaryLM(SMALL), Tokenizer(WordLevel()), Recipe(model=SMALL))
+    store = OwnReplies(
+        TernaryLM(SMALL), Tokenizer(WordLevel({"?": 0}, unk_token="?")), Recipe(model=SMALL)
+    )
     store.rows = [(np.full(3, n), np.full(3, -n)) for n in range(5)]
     read = [batch for _ in range(2) for batch in store.batches(2, 2)]
     assert [ids[:, 0].tolist() for ids, _ in read] == [[0, 1], [2, 3], [4, 0], [1, 2]]
@@ -162,7 +164,9 @@ def test_a_teacher_reads_every_reply_in_its_place(monkeypatch: pytest.MonkeyPatc
     torch.manual_seed(0)
     teacher = Llama(SMALL, torch.float32).eval()
     recipe = Recipe(repeat=3, own_taught=True, own_rows=16, context=(64, 64), model=SMALL)
-    store = OwnReplies(TernaryLM(SMALL), Tokenizer(WordLevel()), recipe, teacher=teacher)
+    store = OwnReplies(
+        TernaryLM(SMALL), Tokenizer(WordLevel({"?": 0}, unk_token="?")), recipe, teacher=teacher
+    )
     rng = np.random.default_rng(3)
     replies = [
         Reply([5, 6], rng.integers(5, 14, size).tolist(), "", None, True, True)
@@ -188,7 +192,9 @@ def test_what_repeats_itself_counts_more_and_subjects_are_likelier_with_a_teache
     fields = {"own_subject": 3.0, "unlikelihood": 5.0, "repeat": 2, "own_taught": True}
     recipe = Recipe(own_rows=16, context=(64, 64), model=SMALL, **fields)
     teacher = Llama(SMALL, torch.float32).eval()
-    store = OwnReplies(TernaryLM(SMALL), Tokenizer(WordLevel()), recipe, teacher=teacher)
+    store = OwnReplies(
+        TernaryLM(SMALL), Tokenizer(WordLevel({"?": 0}, unk_token="?")), recipe, teacher=teacher
+    )
     with torch.no_grad():
         subject = int(teacher(torch.tensor([[5, 6]]))[0, 1].argmax())
     ids = [7, 8, 7, 8]
@@ -233,6 +239,31 @@ def test_a_calm_run_goes_on_where_it_was_ended(words: Tokenizer, tmp_path: Path)
         begin(replace(recipe, mix={"books": (1.0, 1.0)}), args, words)
     with pytest.raises(ValueError, match="--teacher is for recipes with own_taught"):
         begin(recipe, Namespace(**{**vars(args), "teacher": tmp_path}), words)
+
+
+def test_nouns_of_several_tokens_are_named_three_times_as_often() -> None:
+    class Pieces:
+        """Spells a word with a token for every four letters."""
+
+        def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[Namespace]:
+            assert not add_special_tokens and all(text[0] == " " for text in texts)
+            return [Namespace(ids=range((len(text) + 2) // 4)) for text in texts]
+
+    nouns = named_often(["cow", "newt", "lobster"], Pieces())
+    assert sorted(nouns) == ["cow", "lobster", "lobster", "lobster", "newt"]
+
+
+def test_every_step_has_requests_of_its_own_and_the_same_when_repeated(
+    words: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[float] = []
+    monkeypatch.setattr(
+        OwnReplies, "answer", lambda store, count: drawn.append(store.rng.random()) or []
+    )
+    recipe = Recipe(own_rows=2, model=SMALL)
+    for step in (40, 80, 40):
+        OwnReplies(TernaryLM(SMALL), words, recipe).refill(step)
+    assert drawn[0] == drawn[2] != drawn[1]
 
 
 def test_requests_need_no_real_stories(words: Tokenizer, tmp_path: Path) -> None:

@@ -65,6 +65,13 @@ def continuations(
     return said
 
 
+def named_often(nouns: Sequence[str], tokenizer: Tokenizer) -> tuple[str, ...]:
+    """The nouns, and twice more those of several tokens, which are the hardest to say again."""
+    encoded = tokenizer.encode_batch([f" {noun}" for noun in nouns], add_special_tokens=False)
+    several = [noun for noun, each in zip(nouns, encoded, strict=True) if len(each.ids) > 1]
+    return (*nouns, *several, *several)
+
+
 class OwnReplies:
     """A store of rows, made anew every so many steps (`own_...` of the recipe).
 
@@ -84,7 +91,7 @@ class OwnReplies:
         teacher: Llama | None = None,
     ) -> None:
         self.model, self.tokenizer, self.recipe = model, tokenizer, recipe
-        self.nouns, self.teacher = nouns, teacher
+        self.nouns, self.teacher = named_often(nouns, tokenizer), teacher
         self.rng, self.context = Random(recipe.seed), recipe.context[1]
         self.stop = [tokenizer.token_to_id(END), tokenizer.token_to_id(TEXT)]
         self.rows: list[Batch] = []
@@ -139,7 +146,11 @@ class OwnReplies:
                 yield taught(reply, tokens, log_p, repeat, learn_good, **factors)
 
     def refill(self, step: int) -> dict[str, float]:
-        """Answers anew, by the weights of a step; returns `marking.shares` of the replies."""
+        """Answers anew, by the weights of a step; returns `marking.shares` of the replies.
+
+        Other requests are answered at every step, and the same ones by a run that is repeated.
+        """
+        self.rng = Random(f"{self.recipe.seed} {step}")
         replies = self.answer(self.recipe.own_replies)
         self.rows = pack(self.marked(replies), self.context)
         self.at, self.due = 0, step + self.recipe.own_steps
