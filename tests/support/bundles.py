@@ -24,6 +24,8 @@ from edgerun.state import Batch, SequenceStore
 from edgerun_export.pipeline import ExportOptions, export
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+# A ternary model that is small enough to be run on simulated hardware.
+SMALL_MODEL = Path(__file__).parents[2] / "models" / "small" / "bundle"
 NAMES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
 
 

@@ -4,7 +4,8 @@
         --held-out valid.txt --hf hf/ --out recipe.toml
 
 `--earlier` names the recipe of the finished run that this one went on from (`--start-from`);
-its settings, mix, data and course are kept as tables below `[earlier]`.
+its settings, mix, data and course are kept as tables below `[earlier]`, and so are those of the run
+before that one, below `[earlier.earlier]`.
 """
 
 from __future__ import annotations
@@ -61,10 +62,14 @@ def data_sizes(text: Path, tokens: Path) -> dict[str, dict[str, int]]:
     return sizes
 
 
+def runs_of(fields: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The tables of a described run and of all that it goes on from, the last one first."""
+    return [fields, *runs_of(fields["earlier"])] if "earlier" in fields else [fields]
+
+
 def sources(recipe: Recipe, earlier: Path | None) -> list[str]:
     """A table for each source of what the recipe's run reads, and the runs that it goes on from."""
-    fields = tomllib.loads(earlier.read_text()) if earlier else {}
-    runs = [fields, fields.get("earlier", {})]
+    runs = runs_of(tomllib.loads(earlier.read_text())) if earlier else []
     texts = recipe.mix.keys() | {name for run in runs for name in run.get("mix", ())}
     is_taught = recipe.soft_weight or any(
         run.get("training", {}).get("soft_weight") for run in runs
@@ -111,12 +116,15 @@ def quality(hf: Path, held_out: Path) -> dict[str, Any]:
     }
 
 
-def earlier_run(recipe: Path) -> list[str]:
-    """The tables of a finished run that say how it was made."""
-    fields = tomllib.loads(recipe.read_text())
-    tables = {name: fields[name] for name in ("training", "mix", "course")}
-    tables |= {f"data.{name}": sizes for name, sizes in fields["data"].items()}
-    return [line for name, table in tables.items() for line in toml_table(f"earlier.{name}", table)]
+def earlier_runs(recipe: Path) -> list[str]:
+    """The tables of a finished run, and of those before it, that say how they were made."""
+    lines = []
+    for depth, fields in enumerate(runs_of(tomllib.loads(recipe.read_text())), 1):
+        tables = {name: fields[name] for name in ("training", "mix", "course")}
+        tables |= {f"data.{name}": sizes for name, sizes in fields["data"].items()}
+        for name, table in tables.items():
+            lines += toml_table(f"{'earlier.' * depth}{name}", table)
+    return lines
 
 
 def main() -> None:
@@ -144,7 +152,7 @@ def main() -> None:
     lines += toml_table("sampling", SAMPLING)
     lines += toml_table("course", {**course(args.run), "finished": now, "notes": args.note})
     lines += toml_table("quality", quality(args.hf, args.held_out))
-    lines += earlier_run(args.earlier) if args.earlier else []
+    lines += earlier_runs(args.earlier) if args.earlier else []
     args.out.write_text("\n".join(lines))
 
 

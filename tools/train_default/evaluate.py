@@ -103,7 +103,7 @@ def choose(logits: torch.Tensor, seen: Sequence[int], generator: torch.Generator
     score, penalty = logits[ids], SAMPLING["repetition_penalty"]
     logits[ids] = torch.where(score < 0, score * penalty, score / penalty)
     p, order = (logits / SAMPLING["temperature"]).softmax(-1).sort(descending=True)
-    p = p * (p.cumsum(-1) - p < SAMPLING["top_p"])
+    p = p * (p.cumsum(-1) - p < SAMPLING["top_p"]) * (p >= SAMPLING["min_p"] * p[0])
     return int(order[torch.multinomial(p, 1, generator=generator)])
 
 
@@ -154,7 +154,7 @@ def write_samples(model: TernaryLM, tokenizer: Tokenizer, out: Path, seed: int) 
 
 DECODINGS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
-    "temperature 0.8": {"temperature": 0.8, "top_p": SAMPLING["top_p"]},
+    "temperature 0.8": {"temperature": 0.8, "top_p": 0.9},
 }
 
 

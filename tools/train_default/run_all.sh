@@ -1,54 +1,63 @@
 #!/bin/sh
-# Repeat the default model: sh run_all.sh DATA OUT UNTIL [THEN_UNTIL LAST_UNTIL OWN_UNTIL]
-#   DATA   folder with corpora/ and models/stories260K/ (see README.md)
-#   OUT    folder for everything that is made
-#   UNTIL  when training ends: HH:MM (UTC, today) or seconds since the epoch
-#   THEN_UNTIL  when the second run ends, which goes on from the first by go_on.toml
-#   LAST_UNTIL  when the third run ends, which goes on from the second by end.toml
-#   OWN_UNTIL  when a fourth run ends, which goes on from the third by own.toml: a trial, not shipped
+# Repeat the default model: sh run_all.sh DATA OUT MODEL
+#   DATA   folder with corpora/ (see README.md)
+#   OUT    folder for everything that is made; the same command goes on where it was ended
+#   MODEL  SmolLM2-135M-Instruct, whatever edgerun export takes
+# TEACHER_TOKENS says how much the teacher reads; TOKENS, HEALED_TOKENS,
+# MORE_TOKENS, OWN_TOKENS and END_TOKENS up to where the model's runs go.
 set -eu
-data=$1 out=$2 until=$3 then_until=${4:-} last_until=${5:-} own_until=${6:-}
+data=$1 out=$2 model=$3
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$(dirname "$here")")
-export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$root:$root/export${PYTHONPATH:+:$PYTHONPATH}"
 python=${PYTHON:-python3}
-stories=$data/corpora/tinystories
+stories=$data/corpora/tinystories recipe=$here/recipes/taught.toml
 # Keep freed memory: page faults cost a third of the speed. Let waiting threads sleep.
 export MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
 export MALLOC_TOP_PAD_=67108864 OMP_WAIT_POLICY=passive
+step() { "$python" -m "tools.train_default.$@"; }
 
 mkdir -p "$out"
-[ -e "$out/teacher.txt" ] || "$python" -m tools.train_default.teacher --model "$data/models/stories260K" \
-    --words "$stories/train.txt" --count 45000 --seed 1 --out "$out/teacher.txt"
-"$python" -m tools.train_default.corpus text --corpora "$data/corpora" --teacher "$out/teacher.txt" \
-    --out "$out/text"
-"$python" -m tools.train_default.tokenizer --text "$out/text/real.jsonl" "$out/text/chat.jsonl" \
-    "$out/text/books.jsonl" --vocab-size 4096 --out "$out/tokenizer"
-"$python" -m tools.train_default.corpus tokens --text "$out/text" --tokenizer "$out/tokenizer/tokenizer.json" \
-    --out "$out/tokens"
-"$python" -m tools.train_default.train --tokens "$out/tokens" --tokenizer "$out/tokenizer" \
-    --held-out "$stories/valid.txt" --run "$out/run" --hf "$out/hf" --until "$until"
-go_on() { # FROM TO RECIPE UNTIL
-    "$python" -m tools.train_default.train --tokens "$out/tokens" --tokenizer "$out/tokenizer" \
-        --held-out "$stories/valid.txt" --run "$2" --hf "$out/hf" \
-        --start-from "$1/checkpoint.pt" --recipe "$here/recipes/$3" --until "$4"
+if [ ! -e "$out/cut/model.safetensors" ]; then
+    step corpus text --corpora "$data/corpora" --out "$out/made"
+    step from_teacher.cut --model "$model" --documents 20000 --out "$out/cut" \
+        --text "$out/made/real.jsonl" "$out/made/brief.jsonl" "$out/made/books.jsonl"
+fi
+# The teacher reads three chats of every story, the model one.
+for part in taught read; do
+    [ -e "$out/$part/tokens/real.npz" ] && continue
+    mkdir -p "$out/$part/text"
+    cp "$out/made/real.jsonl" "$out/made/books.jsonl" "$out/made/asked.jsonl" "$out/$part/text"
+    if [ $part = read ]; then
+        step corpus text --corpora "$data/corpora" --rounds 1 --out "$out/made_once"
+        cp "$out/made_once/asked.jsonl" "$out/made/brief.jsonl" "$out/$part/text"
+    fi
+    step corpus tokens --text "$out/$part/text" --tokenizer "$out/cut/tokenizer.json" --out "$out/$part/tokens"
+done
+step from_teacher.finetune --tokens "$out/taught/tokens" --model "$out/cut" --held-out "$stories/valid.txt" \
+    --run "$out/taught/run" --hf "$out/teacher" --until-tokens "${TEACHER_TOKENS:-4.7e5}"
+step from_teacher.targets --model "$out/teacher" --tokens "$out/read/tokens" --sources real asked --out "$out/targets"
+[ -e "$out/initial" ] || step from_teacher.student --teacher "$out/teacher" --recipe "$recipe" --out "$out/initial"
+train() {
+    step train --tokens "$out/read/tokens" --tokenizer "$out/initial" --held-out "$stories/valid.txt" \
+        --targets "$out/targets" --hf "$out/hf" "$@"
 }
 describe() {
-    "$python" -m tools.train_default.describe --text "$out/text" --tokens "$out/tokens" \
-        --held-out "$stories/valid.txt" --hf "$out/hf" "$@"
+    step describe --text "$out/read/text" --tokens "$out/read/tokens" --held-out "$stories/valid.txt" --hf "$out/hf" "$@"
 }
-describe --run "$out/run" --out "$out/recipe.toml"
-if [ -n "$then_until" ]; then
-    mv "$out/recipe.toml" "$out/recipe_first.toml"
-    go_on "$out/run" "$out/run_on" go_on.toml "$then_until"
-    go_on "$out/run_on" "$out/run_end" end.toml "$last_until"
-    describe --run "$out/run_end" --recipe "$here/recipes/go_on.toml" \
-        --earlier "$out/recipe_first.toml" --out "$out/recipe.toml"
-fi
-if [ -n "$own_until" ]; then
-    mv "$out/recipe.toml" "$out/recipe_third.toml"
-    go_on "$out/run_end" "$out/run_own" own.toml "$own_until"
-    describe --run "$out/run_own" --recipe "$here/recipes/own.toml" \
-        --earlier "$out/recipe_third.toml" --out "$out/recipe.toml"
-fi
-"$python" -m tools.train_default.evaluate samples --model "$out/hf" --out "$out/samples.md"
+# RUN TOKENS [OPTIONS]: by recipes/RUN.toml, from where the run before it ended; recipe.toml has them all.
+before=
+run() {
+    folder=$out/runs/$1 recipe=$here/recipes/$1.toml tokens=$2 && shift 2
+    train --recipe "$recipe" --run "$folder" --until-tokens "$tokens" ${before:+--start-from "$before/checkpoint.pt"} "$@"
+    describe --run "$folder" --recipe "$recipe" --out "$folder/recipe.toml" ${before:+--earlier "$before/recipe.toml"}
+    before=$folder
+}
+run taught "${TOKENS:-1.05e7}" --initial "$out/initial"
+run taught_heal "${HEALED_TOKENS:-1.26e7}"
+run taught_more "${MORE_TOKENS:-1.44e7}"
+run taught_own "${OWN_TOKENS:-1.95e7}" --teacher "$out/teacher"
+run taught_last "${END_TOKENS:-2.1e7}" --teacher "$out/teacher"
+step evaluate samples --model "$out/hf" --out "$out/samples.md"
+"$python" -m edgerun export "$out/hf" -o "$out/bundle" --weights ternary --group-size 256 --force
+step evaluate following --bundle "$out/bundle"

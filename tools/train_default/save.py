@@ -25,7 +25,13 @@ from tools.train_default.recipe import ModelConfig
 from tools.train_default.tokenizer import END, TEXT
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
-SAMPLING = {"do_sample": True, "temperature": 0.7, "top_p": 0.9, "repetition_penalty": 1.05}
+SAMPLING = {
+    "do_sample": True,
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "min_p": 0.1,
+    "repetition_penalty": 1.0,
+}
 
 
 def config_json(config: ModelConfig, bos: int, eos: int) -> dict[str, Any]:

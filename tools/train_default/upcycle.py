@@ -1,8 +1,8 @@
 """Weights to begin with, from a finished dense model: as it is, or for experts (sparse upcycling).
 
-    python -m tools.train_default.upcycle --bundle models/default/bundle --recipe own.toml \\
+    python -m tools.train_default.upcycle --bundle models/small/bundle --recipe own.toml \\
         --out initial/
-    python -m tools.train_default.upcycle --bundle models/default/bundle --recipe experts.toml \\
+    python -m tools.train_default.upcycle --bundle models/small/bundle --recipe experts.toml \\
         --text real.jsonl --out initial/
 
 A dense network of width 512 is two halves of width 256 that are added up. Each half becomes half

@@ -17,6 +17,7 @@ from edgerun_hw.overlay.driver import Tlmm
 from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.simulate.fake import FakeDevice, Faults
 from tests.hw.support.overlays import replace_fake
+from tests.support.bundles import SMALL_MODEL
 
 PROMPT = "Once upon a time there was a little dog who"
 TOKENS = 8
@@ -64,7 +65,7 @@ def test_the_software_device_attends_and_gives_the_cpus_tokens(monkeypatch):
 @pytest.mark.timeout(900)
 def test_the_simulated_overlay_attends_and_gives_the_same_tokens(monkeypatch):
     counts = commands_of(monkeypatch)
-    with load(backend="fpga", device="cosim:layer-300,ddr", kv_cache="int8") as llm:
+    with load(SMALL_MODEL, backend="fpga", device="cosim:layer-300,ddr", kv_cache="int8") as llm:
         ids = llm.generate(PROMPT, max_tokens=TOKENS, temperature=0.0, ignore_eos=True).ids
         (report,) = llm.reports()
     assert ids == by_cpu()
@@ -183,7 +184,7 @@ def test_a_context_beyond_the_units_table_is_the_cpus(monkeypatch):
 @pytest.mark.fpga
 def test_a_second_prompt_and_a_prefix_share_are_read_anew():
     other = "Once upon a time there was a little cat"
-    with load(backend="fpga", device=FAKE, kv_cache="int8") as llm:
+    with load(SMALL_MODEL, backend="fpga", device=FAKE, kv_cache="int8") as llm:
         ids = [
             llm.generate(prompt, max_tokens=4, temperature=0.0, ignore_eos=True).ids
             for prompt in (PROMPT, other, PROMPT)

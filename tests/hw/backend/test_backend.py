@@ -19,7 +19,6 @@ from edgerun.cli.main import main
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
-from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
 from edgerun.plan.planner import make_plan
 from edgerun.plan.programs import compile_plan
@@ -30,7 +29,7 @@ from edgerun_hw.backend.tally import Tally, cycles_report, part_of
 from edgerun_hw.devices.registry import DEVICES, find_device
 from edgerun_hw.overlay.port import Counters
 from tests.hw.support.overlays import fake_overlay, normal, random_weight, replace_fake
-from tests.support.bundles import bundle_of
+from tests.support.bundles import SMALL_MODEL, bundle_of
 
 FAKE = ["--backend", "fpga", "--device", "fake"]
 SPEC = same_attention(1, 1, 16)
@@ -166,7 +165,7 @@ def test_layers_that_read_one_another_run_in_turn():
 
 
 def test_asked_for_by_name_it_takes_every_linear_layer_and_the_cpu_the_rest():
-    graph = open_bundle(resolve(None)).graph
+    graph = open_bundle(SMALL_MODEL).graph
     found = find_candidates("fpga", "fake")
     assert [backend.name for backend in found.backends] == ["fpga", "cpu"]
     plan = make_plan(graph, found.backends, found.preferred)
@@ -188,7 +187,7 @@ def test_a_device_in_the_environment_lets_it_take_part_by_cost(environment):
     found = find_candidates()
     assert found.preferred is None
     assert "fpga" in [backend.name for backend in found.backends]
-    plan = make_plan(open_bundle(resolve(None)).graph, found.backends)
+    plan = make_plan(open_bundle(SMALL_MODEL).graph, found.backends)
     names = {segment.backend for segment in plan.segments[Phase.DECODE]}
     assert names == {"cpu"}
     reasons = [one.reason for one in plan.refusals[Phase.DECODE] if one.backend == "fpga"]
@@ -246,7 +245,7 @@ def test_a_device_that_cannot_be_used_is_said_and_left_out(environment, monkeypa
     ],
 )
 def test_a_wrong_device_is_one_line(arguments, message, capfd):
-    assert main(["run", "-p", "Hello", "-n", "2", *arguments]) == 2
+    assert main(["run", str(SMALL_MODEL), "-p", "Hello", "-n", "2", *arguments]) == 2
     err = capfd.readouterr().err
     assert message in err
     assert err.count("\n") == 1
@@ -260,7 +259,7 @@ def test_every_device_says_what_it_is():
 
 
 def test_the_command_line_reports_cycles_by_part(capfd):
-    arguments = ["run", "-p", "Tell me a story", "-n", "4", "--temperature", "0"]
+    arguments = ["run", str(SMALL_MODEL), "-p", "Tell me a story", "-n", "4", "--temperature", "0"]
     assert main([*arguments, "--json", *FAKE]) == 0
     found = json.loads(capfd.readouterr().out)
     assert main([*arguments, "--json"]) == 0
@@ -280,11 +279,11 @@ def test_the_command_line_reports_cycles_by_part(capfd):
 
 
 def test_plan_explains_the_fabrics_segments(capfd):
-    assert main(["plan", "--explain", *FAKE]) == 0
+    assert main(["plan", str(SMALL_MODEL), "--explain", *FAKE]) == 0
     out = capfd.readouterr().out
     assert "5 times: 3 linear" in out
     assert "linear layers and attention only" in out
-    assert main(["plan", "--explain"]) == 0
+    assert main(["plan", str(SMALL_MODEL), "--explain"]) == 0
     assert "not asked for: --backend fpga" in capfd.readouterr().out
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
-from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
 from edgerun.ops import linear
 from edgerun_hw.backend import memory
@@ -28,6 +27,7 @@ from edgerun_hw.overlay.geometry import PRESETS, Geometry, capabilities_of
 from edgerun_hw.overlay.packing import LookupMode
 from edgerun_hw.simulate.fake import FakeBuffer, FakeDevice
 from tests.hw.support.overlays import fake_overlay, normal, random_weight
+from tests.support.bundles import SMALL_MODEL
 
 TINY = capabilities_of(PRESETS["tiny"])
 SHAPES = [(1, 16), (5, 32), (37, 64), (130, 96), (421, 160)]
@@ -92,7 +92,7 @@ def test_bytes_on_the_device_are_known_before_any_is_written(name, row_scales, s
 
 
 def test_contiguous_memory_of_a_model_is_that_of_its_matrices():
-    graph = open_bundle(resolve(None)).graph
+    graph = open_bundle(SMALL_MODEL).graph
     can = capabilities_of(SMALL)
     weights = [
         graph.constants[node.inputs[1]]
@@ -107,7 +107,7 @@ def test_contiguous_memory_of_a_model_is_that_of_its_matrices():
 
 
 def test_memory_of_a_screen_and_of_a_sequence_is_counted():
-    graph = open_bundle(resolve(None)).graph
+    graph = open_bundle(SMALL_MODEL).graph
     can = capabilities_of(PRESETS["attention-300"])
     (head,) = [node for node in graph.nodes if node.outputs[0] in graph.outputs]
     screen = make_screen(graph.constants[head.inputs[1]])

@@ -14,7 +14,6 @@ from edgerun.backends import CompileOptions, Phase, Shape
 from edgerun.backends.registry import find_candidates
 from edgerun.graph.ir import Graph, Node
 from edgerun.llm.llm import load
-from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
 from edgerun.plan.planner import make_plan
 from edgerun.state import Batch, SequenceStore, same_attention
@@ -38,6 +37,7 @@ from tests.hw.backend.test_faults import (
     with_device,
 )
 from tests.hw.support.overlays import normal, random_weight, replace_fake
+from tests.support.bundles import SMALL_MODEL
 
 SPEC = same_attention(1, 1, 16)
 BASE, MEMORY_BYTES = 0xA000_0000, 32 << 20
@@ -127,7 +127,7 @@ def test_matrices_of_many_commands_wait_for_room_in_the_queue(native, monkeypatc
 def test_all_of_a_model_is_one_segment(native, monkeypatch):
     replace_fake(monkeypatch, native)
     found = find_candidates("fpga", "fake")
-    plan = make_plan(open_bundle(resolve(None)).graph, found.backends, found.preferred)
+    plan = make_plan(open_bundle(SMALL_MODEL).graph, found.backends, found.preferred)
     for phase in Phase:
         assert [segment.backend for segment in plan.segments[phase]] == ["fpga"]
     for backend in found.backends:
@@ -136,7 +136,7 @@ def test_all_of_a_model_is_one_segment(native, monkeypatch):
 
 def round_trips(monkeypatch, make: Callable[[], Overlay], tokens: int) -> int:
     replace_fake(monkeypatch, make)
-    with load(backend="fpga", device="fake") as llm:
+    with load(SMALL_MODEL, backend="fpga", device="fake") as llm:
         llm.generate("Once upon a time", max_tokens=tokens, temperature=0.0)
         (report,) = llm.reports()
     (note,) = [note for note in report.notes if "round trips" in note]

@@ -36,12 +36,13 @@ from edgerun_hw.simulate.board.dev import CLOCK_HZ, EmulatedKernel
 from edgerun_hw.simulate.fake import FakeDevice, Faults
 from edgerun_hw.simulate.simulator import Simulator
 from tests.hw.support.overlays import normal, replace_fake
+from tests.support.bundles import SMALL_MODEL
 
 Bytes: TypeAlias = NDArray[np.uint8]
 BASE, MEMORY_BYTES = 0xA000_0000, 48 << 20
 PROMPT = "Once upon a time there was a little dog who"
 TOKENS = 6
-LAYERS = 5  # of the default model
+LAYERS = 5  # of the small model
 TESTS = 2  # round trips of a session before its first batch
 
 
@@ -378,9 +379,9 @@ def test_without_room_for_keys_the_cpu_attends(tmp_path, monkeypatch, by_cpu, qu
 
 @pytest.mark.fpga
 def test_other_storage_and_other_heads_are_the_cpus(board, queries):
-    with load(backend="fpga", device="fake") as llm:
+    with load(SMALL_MODEL, backend="fpga", device="fake") as llm:
         ids = llm.generate(PROMPT, max_tokens=2, temperature=0.0).ids
-    with load(backend="cpu") as llm:
+    with load(SMALL_MODEL, backend="cpu") as llm:
         assert ids == llm.generate(PROMPT, max_tokens=2, temperature=0.0).ids
     layer = Layer(2, 1, 24)
     assert layer.executable._layers is None

@@ -28,13 +28,14 @@ from tests.hw.support.queued_layers import (
     make_boards,
     run,
 )
+from tests.support.bundles import SMALL_MODEL
 
 pytestmark = pytest.mark.fpga
 PROMPT = "Once upon a time there was a little dog who"
 SHORT = "Once upon a time"
 TOKENS, FEW = 24, 5
 TESTS = 2  # round trips of a session before its first batch
-LAYERS = 5  # of the default model
+LAYERS = 5  # of the small model
 
 
 @pytest.fixture
@@ -220,9 +221,9 @@ def test_a_device_that_is_reset_goes_on(
 
 def test_without_int8_keys_the_processor_attends_between_chains(board: MakeBoard) -> None:
     emulated = board()
-    with load(backend="fpga", device="fake") as llm:
+    with load(SMALL_MODEL, backend="fpga", device="fake") as llm:
         ids = llm.generate(SHORT, max_tokens=FEW, temperature=0.0).ids
-    with load(backend="cpu") as llm:
+    with load(SMALL_MODEL, backend="cpu") as llm:
         assert ids == llm.generate(SHORT, max_tokens=FEW, temperature=0.0).ids
     assert emulated.glued == 4 * LAYERS * (FEW - 1)
 

@@ -15,7 +15,6 @@ from edgerun.env import settings
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.llm.llm import load
-from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
 from edgerun.ops.linear import quantize_block, quantize_row
 from edgerun.plan.states import states_of
@@ -30,6 +29,7 @@ from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.simulate.board.dev import CLOCK_HZ, EmulatedKernel
 from edgerun_hw.simulate.fake import FakeDevice
 from tests.hw.support.overlays import normal, random_weight, replace_fake
+from tests.support.bundles import SMALL_MODEL
 
 SPEC = same_attention(1, 1, 16)
 CONTEXT = 128
@@ -37,7 +37,7 @@ BASE = 0xA000_0000
 
 
 def default_head() -> tuple[Graph, Node, PackedWeight]:
-    graph = open_bundle(resolve(None)).graph
+    graph = open_bundle(SMALL_MODEL).graph
     node = graph.nodes[-1]
     weight = graph.constants[node.inputs[1]]
     assert isinstance(weight, PackedWeight)
@@ -156,13 +156,13 @@ def test_what_is_no_number_excludes_nothing(value):
 
 
 def recorded_states(text: str, count: int) -> NDArray[np.float32]:
-    """What the default model's head reads, behind every token of a text, ``[count, K]``."""
-    bundle = open_bundle(resolve(None))
+    """What the small model's head reads, behind every token of a text, ``[count, K]``."""
+    bundle = open_bundle(SMALL_MODEL)
     graph, config = bundle.graph, bundle.config
     name = graph.nodes[-1].inputs[0]
     body = replace(graph, outputs=[name]).with_nodes(graph.nodes[:-1])
     spec = states_of(graph, config, "fp32")
-    with load(backend="cpu") as llm:
+    with load(SMALL_MODEL, backend="cpu") as llm:
         ids = list(llm.tokenizer.encode(text[: 16 * count]))
     cpu = make_backend("cpu")
     program = cpu.compile(body, Shape.of(CONTEXT), CompileOptions(spec))
@@ -181,7 +181,7 @@ def recorded_states(text: str, count: int) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_ids_of_recorded_states_are_the_whole_heads(shared_data: Path, count: int) -> None:
-    """The default model behind every token of held-out stories."""
+    """The small model behind every token of held-out stories."""
     text = (shared_data / "corpora/tinystories/valid.txt").read_text().replace("<|endoftext|>", "")
     x = recorded_states(text, count)
     _, _, weight = default_head()
@@ -292,9 +292,9 @@ def test_greedy_tokens_are_the_cpus_with_or_without_a_screen(
     """Penalties are in the bounds; a bias is not, so the head is multiplied whole for it."""
     on_device.close()
     options = {"max_tokens": 6, "temperature": 0.0, **sampling}
-    with load(backend="cpu") as llm:
+    with load(SMALL_MODEL, backend="cpu") as llm:
         expected = llm.generate("Once upon a time", **options).ids
-    with load(backend="fpga", device="fake") as llm:
+    with load(SMALL_MODEL, backend="fpga", device="fake") as llm:
         assert llm.generate("Once upon a time", **options).ids == expected
         (report,) = llm.reports()
     assert any("excluded the others" in note for note in report.notes) == (

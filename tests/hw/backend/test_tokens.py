@@ -1,4 +1,4 @@
-"""The default model on the overlay: the CPU's tokens, and its matrices bit for bit."""
+"""The small model on the overlay: the CPU's tokens, and its matrices bit for bit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from edgerun.cli.main import main
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph
 from edgerun.llm.llm import load
-from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
 from edgerun_hw.backend.matrix import DeviceMatrix
 from edgerun_hw.devices.registry import find_device
 from edgerun_hw.overlay.definition import run_command
 from edgerun_hw.overlay.packing import pack_activations, result_words
 from edgerun_hw.overlay.port import Overlay
+from tests.support.bundles import SMALL_MODEL
 
 PROMPTS = ("Once upon a time", "Tell me a story about a dog.", "The sun was warm and")
 TOKENS = 24
@@ -28,13 +28,13 @@ TOKENS = 24
 
 @cache
 def by_cpu(prompt: str) -> list[int]:
-    with load(backend="cpu") as llm:
+    with load(SMALL_MODEL, backend="cpu") as llm:
         return llm.generate(prompt, max_tokens=TOKENS, temperature=0.0, ignore_eos=True).ids
 
 
 @pytest.mark.parametrize("device", ["fake:tiny-prefill", "fake:prefill-1500"])
 def test_the_software_device_gives_the_cpus_tokens(device):
-    with load(backend="fpga", device=device) as llm:
+    with load(SMALL_MODEL, backend="fpga", device=device) as llm:
         prompt = PROMPTS[0]
         ids = llm.generate(prompt, max_tokens=6, temperature=0.0, ignore_eos=True).ids
     assert ids == by_cpu(prompt)[:6]
@@ -44,7 +44,7 @@ def test_the_software_device_gives_the_cpus_tokens(device):
 @pytest.mark.timeout(900)  # the simulator is compiled first
 @pytest.mark.parametrize("device", ["cosim", "cosim:decode-300,ddr", "cosim:tiny-prefill"])
 def test_the_simulated_overlay_gives_the_cpus_tokens(device):
-    with load(backend="fpga", device=device) as llm:
+    with load(SMALL_MODEL, backend="fpga", device=device) as llm:
         for prompt in PROMPTS[: 1 + 2 * (device == "cosim")]:
             found = llm.generate(prompt, max_tokens=TOKENS, temperature=0.0, ignore_eos=True)
             assert found.ids == by_cpu(prompt)
@@ -61,7 +61,8 @@ def test_the_simulated_overlay_gives_the_cpus_tokens(device):
 @pytest.mark.fpga
 @pytest.mark.timeout(900)
 def test_the_command_line_gives_the_cpus_tokens_and_the_cycles(capfd):
-    arguments = ["run", "-p", "Tell me a story", "-n", "8", "--temperature", "0", "--json"]
+    options = "-n 8 --temperature 0 --json"
+    arguments = ["run", str(SMALL_MODEL), "-p", "Tell me a story", *options.split()]
     assert main(arguments) == 0
     expected = json.loads(capfd.readouterr().out)["ids"]
     assert main([*arguments, "--backend", "fpga", "--device", "cosim"]) == 0
@@ -71,7 +72,7 @@ def test_the_command_line_gives_the_cpus_tokens_and_the_cycles(capfd):
 
 
 def matrices() -> Iterator[tuple[str, PackedWeight]]:
-    graph: Graph = open_bundle(resolve(None)).graph
+    graph: Graph = open_bundle(SMALL_MODEL).graph
     for node in graph.nodes:
         weight = graph.constants.get(node.inputs[1]) if node.op == "linear" else None
         if isinstance(weight, PackedWeight):
@@ -115,7 +116,7 @@ def words_of(overlay: Overlay, matrix: DeviceMatrix, rng: np.random.Generator) -
 @pytest.mark.fpga
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("device", ["cosim:decode-300", "cosim:tiny-prefill"])
-def test_every_matrix_of_the_default_model_is_bit_exact(device):
+def test_every_matrix_of_the_small_model_is_bit_exact(device):
     rng = np.random.default_rng(0)
     overlay = find_device(device).open()
     names = []

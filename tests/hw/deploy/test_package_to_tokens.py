@@ -25,10 +25,11 @@ from edgerun_hw.simulate.board.dev import EmulatedKernel
 from edgerun_hw.simulate.fake import FakeDevice
 from edgerun_hw.simulate.simulator import Simulator
 from tests.hw.deploy.harness import KV260, Quick
+from tests.support.bundles import SMALL_MODEL
 
 NAME, MEMORY_BYTES = "edgerun-tlmm", 32 << 20
 POINT = EntryPoint("fpga", "edgerun_hw.cli:register", commands.ENTRY_POINTS)
-RUN = ["run", "-p", "Once upon a time", "-n", "3", "--temperature", "0", "--json"]
+RUN = ["run", str(SMALL_MODEL), "-p", "Once upon a time", "-n", "3", "--temperature", "0", "--json"]
 ON_BOARD = ["--backend", "fpga", "--device", f"board:{NAME},host=native"]
 GEOMETRY = PRESETS["prefill-1500"]
 

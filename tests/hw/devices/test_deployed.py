@@ -27,6 +27,7 @@ from edgerun_hw.devices import deployed, pynq
 from edgerun_hw.devices.client import WorkerClient
 from edgerun_hw.devices.registry import find_device
 from tests.hw.deploy.harness import KV260, Quick, board, deploy, resealed
+from tests.support.bundles import SMALL_MODEL
 
 NAME = "edgerun-tlmm"
 
@@ -270,9 +271,9 @@ def test_a_deployed_package_gives_the_cpus_tokens(this_board: Path, monkeypatch)
     monkeypatch.setattr(pynq, "open_here", open_here)
     changed = replace(settings(), pynq_python=Path(sys.executable))
     monkeypatch.setattr(pynq, "settings", lambda: changed)
-    with load(backend="cpu") as llm:
+    with load(SMALL_MODEL, backend="cpu") as llm:
         expected = llm.generate("Once upon a time", max_tokens=3, temperature=0.0).ids
-    with load(backend="fpga", device="board") as llm:
+    with load(SMALL_MODEL, backend="fpga", device="board") as llm:
         ids = llm.generate("Once upon a time", max_tokens=3, temperature=0.0).ids
         (report,) = llm.reports()
     assert ids == expected and len(asked) == 1

@@ -28,6 +28,7 @@ from edgerun_hw.simulate.fake import FakeDevice, Faults
 from edgerun_hw.simulate.simulator import Simulator
 from tests.hw.deploy.harness import Quick, board
 from tests.hw.support.problems import random_problem
+from tests.support.bundles import SMALL_MODEL
 
 BASE = base_of("kv260")
 MEMORY_BYTES = 64 << 20
@@ -273,9 +274,9 @@ def test_the_native_host_needs_no_pynq(monkeypatch) -> None:
 
 def test_a_deployed_package_gives_the_cpus_tokens_natively(this_board) -> None:
     kernel = this_board(fake("prefill-1500"))
-    with load(backend="cpu") as llm:
+    with load(SMALL_MODEL, backend="cpu") as llm:
         expected = llm.generate("Once upon a time", max_tokens=3, temperature=0.0).ids
-    with load(backend="fpga", device="board:host=native") as llm:
+    with load(SMALL_MODEL, backend="fpga", device="board:host=native") as llm:
         ids = llm.generate("Once upon a time", max_tokens=3, temperature=0.0).ids
         (report,) = llm.reports()
         with pytest.raises(OverlayError, match=r"logic is in use \(edgerun run"):

@@ -1,7 +1,7 @@
 """Runs Python on this processor as if it had AMX.
 
     python -m tools.emulate_isa tiles -- -m pytest -q tests/conformance/kernels -k amx
-    python -m tools.emulate_isa tiles -- -m edgerun run models/default "Once"
+    python -m tools.emulate_isa tiles -- -m edgerun run models/small/bundle "Once"
 
 Everything else runs as it is and at full speed; a tile instruction takes a few microseconds. It
 needs AVX-512 with VNNI, Linux and gcc. Kernels have a cache of their own.

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tomllib
 
 torch = pytest.importorskip("torch")
 
 from tests.support.bundles import GOLDEN  # noqa: E402
 from tests.tools.train_default.small_model import SMALL  # noqa: E402
 from tools.train_default.batches import PAD, load_sources  # noqa: E402
-from tools.train_default.describe import sources  # noqa: E402
+from tools.train_default.describe import earlier_runs, sources  # noqa: E402
 from tools.train_default.from_teacher.finetune import (  # noqa: E402
     Finetuning,
     InProcess,
@@ -256,10 +257,19 @@ def test_attention_in_training_is_that_of_torch(tokens: int) -> None:
 
 
 def test_a_recipe_names_the_sources_of_the_runs_it_goes_on_from(tmp_path: Path) -> None:
-    earlier = tmp_path / "first.toml"
-    earlier.write_text("[training]\nsoft_weight = 0.7\n[mix]\nbooks = [0.1, 0.1]\n")
+    earlier = tmp_path / "second.toml"
+    run = (
+        "{0}[{1}training]\nsoft_weight = {2}\n[{1}mix]\n{3} = [0.1, 0.1]\n"
+        "[{1}course]\nstep = {4}\n[{1}data.{3}]\ntokens = 5\n"
+    )
+    second = run.format("", "", 0.0, "brief", 9)
+    earlier.write_text(run.format(second, "earlier.", 0.7, "books", 4))
     last = Recipe(mix={"real": (1.0, 1.0)})
     assert not any("CC-BY" in line or "SmolLM2" in line for line in sources(last, None))
     lines = "\n".join(sources(last, earlier))
     assert "TinyStories" in lines and "CC-BY" in lines and "SmolLM2" in lines
     assert "stories260K" not in lines
+    tables = tomllib.loads("\n".join(earlier_runs(earlier)))
+    assert tables["earlier"]["course"] == {"step": 9}
+    assert tables["earlier"]["earlier"]["mix"] == {"books": [0.1, 0.1]}
+    assert tables["earlier"]["earlier"]["data"] == {"books": {"tokens": 5}}

@@ -1,4 +1,4 @@
-"""The model that comes with edgerun, whose activations are rounded to 8 bits, on devices.
+"""The small model, whose activations are rounded to 8 bits, on devices.
 
 A last bit may turn an activation over, so replies of 64 tokens are not all the same. But logits are
 as close as that makes them, and another token is likeliest only where two are nearly as likely.
@@ -16,7 +16,7 @@ import edgerun
 from edgerun.state import Batch
 from tests.backends.openvino.conftest import Placed, placed
 from tests.backends.openvino.test_places import PLACES
-from tests.support.bundles import error_of
+from tests.support.bundles import SMALL_MODEL, error_of
 
 pytest.importorskip("openvino")
 
@@ -37,7 +37,7 @@ Reply = tuple[list[int], list[int]]
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    return Path(__file__).parents[3] / "models" / "default" / "bundle"
+    return SMALL_MODEL
 
 
 @pytest.fixture(scope="module")
