@@ -60,8 +60,8 @@ def _sentencepiece(metadata: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _gpt2(metadata: Mapping[str, Any]) -> dict[str, bytes]:
-    name = metadata.get("tokenizer.ggml.pre") or _unnamed(metadata)
-    cut = byte_level.find_cut(str(name))
+    name = str(metadata.get("tokenizer.ggml.pre", ""))
+    cut = byte_level.find_cut(name or _unnamed(metadata))
     vocabulary = _vocabulary(metadata, add_bos=cut.add_bos)
     return byte_level.build(vocabulary, _strings(metadata, "merges"), cut)
 

@@ -28,7 +28,7 @@ def generate(
     prompt: str = PROMPT, tokens: int = TOKENS, **options: object
 ) -> tuple[list[int], list[str]]:
     """Greedy ids, and the notes of the device's report."""
-    with load(**options) as llm:  # type: ignore[arg-type]
+    with load(SMALL_MODEL, **options) as llm:  # type: ignore[arg-type]
         ids = llm.generate(prompt, max_tokens=tokens, temperature=0.0, ignore_eos=True).ids
         notes = [note for report in llm.reports() for note in report.notes]
     return ids, notes

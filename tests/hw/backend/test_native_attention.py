@@ -215,7 +215,7 @@ def test_a_token_flushes_its_own_block_of_one_port(board):
 
 def generate(**options: object) -> tuple[list[int], list[str]]:
     """Greedy ids, and the notes of the device's report."""
-    with load(kv_cache="int8", **options) as llm:  # type: ignore[arg-type]
+    with load(SMALL_MODEL, kv_cache="int8", **options) as llm:  # type: ignore[arg-type]
         ids = llm.generate(PROMPT, max_tokens=TOKENS, temperature=0.0, ignore_eos=True).ids
         notes = [note for report in llm.reports() for note in report.notes]
     return ids, notes
@@ -259,10 +259,10 @@ def test_the_simulated_unit_attends_for_native_code(monkeypatch):
         write(simulator, offset, value)
 
     monkeypatch.setattr(Simulator, "write", seeing)
-    with load(kv_cache="int8", backend="fpga", device="native-cosim:attention-300") as llm:
+    with load(SMALL_MODEL, kv_cache="int8", backend="fpga", device="native-cosim:attention-300") as llm:
         ids = llm.generate(PROMPT, max_tokens=2, temperature=0.0, ignore_eos=True).ids
         notes = [note for report in llm.reports() for note in report.notes]
-    with load(kv_cache="int8", backend="cpu") as llm:
+    with load(SMALL_MODEL, kv_cache="int8", backend="cpu") as llm:
         assert ids == llm.generate(PROMPT, max_tokens=2, temperature=0.0, ignore_eos=True).ids
     assert any(f" in {2 + TESTS} round trips" in note for note in notes)
     assert len(attended) > 2 * LAYERS  # of a prompt more than one a layer

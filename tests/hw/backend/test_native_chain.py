@@ -156,7 +156,7 @@ def generate(
     tokens: int = FEW, prompt: str = SHORT, **options: object
 ) -> tuple[list[int], list[str]]:
     """Greedy ids, and the notes of the device's report."""
-    with load(kv_cache="int8", **options) as llm:  # type: ignore[arg-type]
+    with load(SMALL_MODEL, kv_cache="int8", **options) as llm:  # type: ignore[arg-type]
         ids = llm.generate(prompt, max_tokens=tokens, temperature=0.0, ignore_eos=True).ids
         notes = [note for report in llm.reports() for note in report.notes]
     return ids, notes
@@ -189,10 +189,10 @@ def test_greedy_tokens_are_the_cpus(board: MakeBoard) -> None:
 @pytest.mark.timeout(900)
 def test_the_simulated_overlay_runs_layers_for_native_code() -> None:
     """All of a token in one program, on the RTL."""
-    with load(kv_cache="int8", backend="fpga", device="native-cosim:layer-300") as llm:
+    with load(SMALL_MODEL, kv_cache="int8", backend="fpga", device="native-cosim:layer-300") as llm:
         ids = llm.generate(SHORT, max_tokens=4, temperature=0.0, ignore_eos=True).ids
         notes = [note for report in llm.reports() for note in report.notes]
-    with load(kv_cache="int8", backend="cpu") as llm:
+    with load(SMALL_MODEL, kv_cache="int8", backend="cpu") as llm:
         assert ids == llm.generate(SHORT, max_tokens=4, temperature=0.0, ignore_eos=True).ids
     assert any(f" in {4 + TESTS} round trips" in note for note in notes)
 

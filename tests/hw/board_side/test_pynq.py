@@ -123,7 +123,7 @@ def test_tokens_of_a_deployed_package_are_the_cpus(
     monkeypatch.setattr(devices_pynq, "open_here", open_here)
     ids = []
     for options in ({"backend": "cpu"}, {"backend": "fpga", "device": f"board:{DEFAULT_NAME}"}):
-        with load(**options) as llm:
+        with load(SMALL_MODEL, **options) as llm:
             ids.append(llm.generate("Once upon a time", max_tokens=3, temperature=0.0).ids)
             notes = [note for report in llm.reports() for note in report.notes]
     assert ids[0] == ids[1]

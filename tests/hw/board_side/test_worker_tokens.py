@@ -81,6 +81,6 @@ def test_attention_of_many_commands_arrives_through_the_worker(monkeypatch):
     replace_fake(monkeypatch, lambda: WorkerClient(Path(sys.executable), "fake:attention-1500"))
     prompt, ids = "Once upon a time there was a little dog who", []
     for options in ({"backend": "cpu"}, {"backend": "fpga", "device": "fake"}):
-        with load(kv_cache="int8", **options) as llm:
+        with load(SMALL_MODEL, kv_cache="int8", **options) as llm:
             ids.append(llm.generate(prompt, max_tokens=3, temperature=0.0).ids)
     assert ids[0] == ids[1]
