@@ -259,7 +259,9 @@ def test_the_simulated_unit_attends_for_native_code(monkeypatch):
         write(simulator, offset, value)
 
     monkeypatch.setattr(Simulator, "write", seeing)
-    with load(SMALL_MODEL, kv_cache="int8", backend="fpga", device="native-cosim:attention-300") as llm:
+    with load(
+        SMALL_MODEL, kv_cache="int8", backend="fpga", device="native-cosim:attention-300"
+    ) as llm:
         ids = llm.generate(PROMPT, max_tokens=2, temperature=0.0, ignore_eos=True).ids
         notes = [note for report in llm.reports() for note in report.notes]
     with load(SMALL_MODEL, kv_cache="int8", backend="cpu") as llm:
