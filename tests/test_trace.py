@@ -35,8 +35,8 @@ def test_each_level_adds_its_own_lines(level, debug, capsys):
         model.run([5])
     shown = capsys.readouterr().err
     # Watching replaces the bundled program, so times belong to its steps from level 3 on too.
-    assert {one: sign in shown for one, sign in SIGNS.items()} == {
-        one: one <= level for one in SIGNS
+    assert {least: sign in shown for least, sign in SIGNS.items()} == {
+        least: least <= level for least in SIGNS
     }
 
 

@@ -50,6 +50,12 @@ def toml_table(name: str, values: Mapping[str, Any]) -> list[str]:
     return [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items()), ""]
 
 
+def method(recipe: Recipe, earlier: Path | None) -> str:
+    """What a run is, in a line."""
+    taught = ", taught by a larger model" if recipe.soft_weight else " from scratch"
+    return f"ternary (BitNet b1.58){taught}{', goes on from [earlier]' if earlier else ''}"
+
+
 def data_sizes(text: Path, tokens: Path) -> dict[str, dict[str, int]]:
     """Documents, UTF-8 bytes and tokens of every source."""
     sizes = {}
@@ -143,7 +149,7 @@ def main() -> None:
     mix, model = settings.pop("mix"), settings.pop("model")
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     lines = ["# How the default model was made; see README.md for the commands.", ""]
-    lines += toml_table("training", {"method": "ternary from scratch (BitNet b1.58)", **settings})
+    lines += toml_table("training", {"method": method(recipe, args.earlier), **settings})
     lines += toml_table("mix", {"shares": "before and during the decay", **mix})
     lines += toml_table("model", {**model, **model_sizes(load_hf(args.hf))})
     for name, sizes in data_sizes(args.text, args.tokens).items():

@@ -34,10 +34,10 @@ def short_conv_write(lanes: int) -> Body:
     """Stores ``gate * value`` of a row; a chunk is a row. One rounding an element."""
 
     def body(a: Arguments, chunk: int) -> None:
-        kept = vector_at(a, int_at(a.sequences, chunk), int_at(a.positions, chunk))
+        state = vector_at(a, int_at(a.sequences, chunk), int_at(a.positions, chunk))
         gate = a.gate + chunk * a.gate_stride * 4
         value = a.value + chunk * a.value_stride * 4
-        multiply(gate, value, kept, a.width, lanes)
+        multiply(gate, value, state, a.width, lanes)
 
     return body
 

@@ -187,8 +187,8 @@ def _element_rates(seconds: Seconds, start_s: float) -> dict[str, dict[int, floa
     elements = ELEMENT_ROWS * WIDTH * (NODES - 1)
     node_s = {}
     for name in ELEMENT_GRAPHS:
-        many, one = (seconds[counted(name, count), ELEMENT_ROWS] for count in (NODES, 1))
-        node_s[name] = _net(many, one + (NODES - 1) * start_s) / elements
+        many, single = (seconds[counted(name, count), ELEMENT_ROWS] for count in (NODES, 1))
+        node_s[name] = _net(many, single + (NODES - 1) * start_s) / elements
     plain = node_s[ELEMENTS]
     for activations in ROUNDED:
         both = node_s[rounding_kind(activations)]

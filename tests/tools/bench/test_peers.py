@@ -265,7 +265,8 @@ def test_a_token_reads_its_experts_and_the_head(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "preset", ["bitnet-2b-4t", "llama-3.2-1b", "olmoe-1b-7b", "qwen3-30b-a3b-8", "default"]
+    "preset",
+    ["bitnet-2b-4t", "llama-3.2-1b", "olmoe-1b-7b", "qwen3-30b-a3b-8", "default", "small"],
 )
 def test_gguf_has_what_each_shape_needs(preset: str) -> None:
     pytest.importorskip("gguf")

@@ -31,6 +31,7 @@ TINY: dict[str, Any] = {
     "max_position_embeddings": 1024,
 }
 DEFAULT_MODEL = "default"
+SMALL_MODEL = Path(__file__).parents[3] / "models" / "small" / "bundle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,15 @@ class Preset:
     """A shape of model and what is compared at it.
 
     Attributes:
-        config: as ``config.json``; None is the model that comes with edgerun.
+        config: as ``config.json``; or the folder of a bundle, None for the model that comes with
+            edgerun.
         ours: variants of our bundle that edgerun runs.
         rivals: other runtimes, ``kind:variant``.
         decode_tokens: steps of a sample, more for a faster model.
         prefill_tokens: lengths of the prompts.
     """
 
-    config: Mapping[str, Any] | None
+    config: Mapping[str, Any] | Path | None
     ours: tuple[str, ...]
     rivals: tuple[str, ...]
     decode_tokens: int = 64
@@ -85,6 +87,19 @@ _TWO_BITS = (
     *("onnxruntime:int8", "onnxruntime:int4", "openvino:int8", "openvino:int4"),
     *("genai:int8", "onnxruntime:w4g32", "openvino:w4g128"),
 )
+
+
+def _shipped(folder: Path | None) -> Preset:
+    """What is compared of a bundle that is there already."""
+    return Preset(
+        folder,
+        ("as-shipped",),
+        (*_GGUF_RIVALS, *(f"{kind}:as-shipped" for kind in ("onnxruntime", "openvino", "genai"))),
+        decode_tokens=256,
+        prefill_tokens=(128, 384),  # its context ends at 512, the prompts' of some rivals before
+    )
+
+
 PRESETS: dict[str, Preset] = {
     "bitnet-2b-4t": Preset(
         random_model.PRESETS["bitnet-2b-4t"], ("int8", "int4"), (*_GGUF_RIVALS, *_TWO_BITS)
@@ -108,13 +123,8 @@ PRESETS: dict[str, Preset] = {
         ("w4g32", "w4g32h"),
         ("llamacpp:q4_0", "onnxruntime:w4g32"),
     ),
-    DEFAULT_MODEL: Preset(
-        None,
-        ("as-shipped",),
-        (*_GGUF_RIVALS, *(f"{kind}:as-shipped" for kind in ("onnxruntime", "openvino", "genai"))),
-        decode_tokens=256,
-        prefill_tokens=(128, 384),  # its context ends at 512, the prompts' of some rivals before
-    ),
+    DEFAULT_MODEL: _shipped(None),
+    "small": _shipped(SMALL_MODEL),
     "tiny": Preset(TINY, ("int8", "int4"), ("llamacpp:tq2_0", *_TWO_BITS)),
 }
 
@@ -122,16 +132,17 @@ PRESETS: dict[str, Preset] = {
 def config(preset: str) -> dict[str, Any]:
     """Returns the ``config.json`` of a preset."""
     chosen = PRESETS[preset].config
-    if chosen is None:
-        values: dict[str, Any] = json.loads((resolve(None) / "config.json").read_text())
+    if not isinstance(chosen, Mapping):
+        values: dict[str, Any] = json.loads((resolve(chosen) / "config.json").read_text())
         return values
     return {**chosen, "bos_token_id": byte_tokenizer.BOS, "eos_token_id": byte_tokenizer.EOS}
 
 
 def bundle(preset: str, variant: str, folder: Path) -> Path:
     """Returns the bundle of a variant."""
-    if PRESETS[preset].config is None:
-        return resolve(None)
+    shape = PRESETS[preset].config
+    if not isinstance(shape, Mapping):
+        return resolve(shape)
     from edgerun_export.pipeline import ExportOptions, export
 
     chosen = BUNDLES[variant]

@@ -20,6 +20,7 @@ TITLES = {
     "olmoe-1b-7b": "Shape of OLMoE 1B-7B",
     "qwen3-30b-a3b-8": "Eight layers of Qwen3-30B-A3B's shape",
     "default": "The model that comes with edgerun",
+    "small": "The small model",
     "tiny": "A tiny model",
 }
 PLOTS: dict[str, tuple[Callable[[Sequence[Run], Path, str], None], str]] = {
