@@ -330,10 +330,11 @@ def test_doctor_says_in_one_line_that_times_of_rows_are_of_another_version(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later = {"int8_row/int4": [{"version": 99, "rows": {"4096": 1.0}}]}
+    monkeypatch.setattr("edgerun.machine.profile.absence", str)  # whatever this machine's file is
     profile = replace(CALIBRATED, row_times={selected_isa().name: later})
     for row_times, count in ((profile.row_times, 1), ({"another set": later}, 0)):
-        found = replace(profile, row_times=row_times)
-        monkeypatch.setattr("edgerun.machine.profile.machine_profile", lambda found=found: found)
+        measured = replace(profile, row_times=row_times)
+        monkeypatch.setattr("edgerun.machine.profile.machine_profile", lambda given=measured: given)
         for arguments in ((), ("--all",)):
             (shown,) = [run("doctor", *arguments).out]
             lines = [line for line in shown.splitlines() if "times of rows in" in line]
