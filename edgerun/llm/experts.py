@@ -53,8 +53,12 @@ def expert_budget(bundle: Bundle, options: LoadOptions, state_bytes: int) -> Exp
     constants = graph.constants.values()
     stacks = [each for each in constants if isinstance(each, ExpertStack) and each.has_choice]
     backend = options.backend or env.settings().backend
-    problem = "" if stacks else "this model has no experts"
-    if stacks and backend not in (None, CpuBackend.name):
+    problem = ""
+    if not stacks:
+        has_experts = any(isinstance(each, ExpertStack) for each in constants)
+        shared = "every token goes through all of this model's experts"
+        problem = shared if has_experts else "this model has no experts"
+    elif backend not in (None, CpuBackend.name):
         problem = f"the back-end '{backend}' has all weights in memory"
     if problem:
         if asked is not None:

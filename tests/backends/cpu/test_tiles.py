@@ -19,6 +19,9 @@ from edgerun.kernels.layouts.tile_order import STRIP_BYTES, area_bytes, strip_pa
 from edgerun.plan.calibration.loads import random_weight
 from edgerun.state import Batch, SequenceStore, same_attention
 from tests.backends.test_chunks import GATED_FORMS, ROWS, K, gate_graph, product
+from tests.backends.test_experts import K as EXPERT_K
+from tests.backends.test_experts import layer as layer_of_experts
+from tests.backends.test_experts import random_routes
 
 SPEC = same_attention(1, 1, 16, "fp32")
 F32 = NDArray[np.float32]
@@ -80,11 +83,7 @@ def test_without_memory_for_strips_prompts_go_on_and_it_is_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     x, expected = rows_of(), run(layer(), rows_of())[0]
-
-    def refuse(size: int) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(strips, "zeroed_memory", refuse)
+    monkeypatch.setattr(strips, "zeroed_memory", refused)
     output, paths, _ = run(layer(), x)
     np.testing.assert_array_equal(output, expected)
     assert AMX not in paths
@@ -94,6 +93,40 @@ def test_without_memory_for_strips_prompts_go_on_and_it_is_said_once(
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 2  # of two teams
     assert all("unpacked weights a thread" in message for message in messages)
+
+
+@pytest.mark.parametrize("form", [("int8_block", "int4"), ("int8_row", "ternary")], ids=str)
+def test_rows_of_an_expert_go_through_tiles_where_there_is_memory_for_strips(
+    form: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same bits: of 60 rows that go to two of five experts some fill tiles."""
+    graph, rows = layer_of_experts(*form, 5, 2), 60
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((rows, EXPERT_K)).astype(np.float32)
+    routes = random_routes(rng, rows, 5, 2)
+    tiles, used = run_experts(graph, x, routes)
+    monkeypatch.setattr(strips, "zeroed_memory", refused)
+    turns, unused = run_experts(graph, x, routes)
+    np.testing.assert_array_equal(tiles, turns)
+    assert (AMX in used, AMX in unused) == (True, False)
+    alone = [run_experts(graph, x[row : row + 1], routes[row : row + 1])[0] for row in range(9)]
+    np.testing.assert_array_equal(tiles[:9], np.concatenate(alone))
+
+
+def run_experts(graph: Graph, x: F32, routes: F32) -> tuple[F32, tuple[str, ...]]:
+    """Output of a layer of experts, and the paths that it takes."""
+    backend = make_backend("cpu", given={"threads": 2})
+    program = backend.compile(graph, Shape.of(len(x)), CompileOptions(SPEC))
+    batch = Batch.of([0] * len(x), 0, 0, logits="none")
+    values = program(batch, SequenceStore(SPEC, len(x)), {"x": x, "routes": routes})
+    output, paths = values["out"].copy(), program.launches.paths
+    program.close()
+    backend.close()
+    return output, paths
+
+
+def refused(size: int) -> None:
+    raise MemoryError
 
 
 def test_programs_of_a_team_share_memory_that_grows() -> None:
