@@ -31,19 +31,25 @@ def every_table_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staged, "LARGE_BYTES", 1)
 
 
+# Scales in half precision are float32 in memory when the file has been opened.
+STORED = [{"weights": "fp32"}, {"weights": "int4"}, {"weights": "int4", "scales": "fp16"}]
+
+
 @pytest.mark.usefixtures("every_table_is_large")
-@pytest.mark.parametrize("weights", ["fp32", "int4"])
-def test_staged_rows_are_the_rows_of_the_table(weights: str) -> None:
-    table = table_of(bundle_of("llama", weights=weights))
+@pytest.mark.parametrize("stored", STORED, ids=str)
+def test_staged_rows_are_the_rows_of_the_table(stored: dict[str, str]) -> None:
+    table = table_of(bundle_of("llama", **stored))
     assert can_stage(table)
     rows = StagedRows(table, max_rows=6)
     rows.fetch(IDS)
     np.testing.assert_array_equal(dense(rows.table)[rows.ids[: len(IDS)]], dense(table)[IDS])
 
 
-@pytest.mark.parametrize("weights", ["fp32", "int4"])
-def test_logits_do_not_depend_on_staging(weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = bundle_of("llama", weights=weights)
+@pytest.mark.parametrize("stored", STORED, ids=str)
+def test_logits_do_not_depend_on_staging(
+    stored: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = bundle_of("llama", **stored)
     found = []
     for large in (staged.LARGE_BYTES, 1):
         monkeypatch.setattr(staged, "LARGE_BYTES", large)

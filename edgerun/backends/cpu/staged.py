@@ -3,12 +3,14 @@
 A mapped table of embeddings is read a row here and a row there, and each time the system may map
 the two megabytes around the row (a large folio of the page cache): a prompt of ordinary length
 makes most of the table resident; and should the file be cut off, the system ends the process.
-Reading the rows instead costs some microseconds each.
+Reading the rows instead costs some microseconds each. Scales that lie in memory, as those do that
+are half precision in the file, are copied from there.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +35,7 @@ class StagedRows:
         """Makes room for ``max_rows`` rows of a table that ``can_stage``."""
         arrays = (table.codes, table.scales) if isinstance(table, PackedWeight) else (table,)
         copies = [np.zeros((max_rows, *array.shape[1:]), array.dtype) for array in arrays]
-        self._sources = [find_file(array) for array in arrays]
+        self._sources = [find_file(array) or _rows_of_bytes(array) for array in arrays]
         self._copies = [copy.reshape(max_rows, -1).view(np.uint8) for copy in copies]
         self._size = table.shape[0]
         self.ids = np.arange(max_rows, dtype=np.int32)
@@ -50,12 +52,18 @@ class StagedRows:
         """
         check_ids(ids, self._size)
         for source, copies in zip(self._sources, self._copies, strict=True):
-            assert source is not None  # can_stage
+            if isinstance(source, np.ndarray):
+                copies[: len(ids)] = source[ids]
+                continue
             file, start = source
             file.check()
             width = copies.shape[1]
             for row, index in zip(copies, ids.tolist(), strict=False):
                 file.read_into(start + index * width, row.data)
+
+
+def _rows_of_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return array.reshape(len(array), -1).view(np.uint8)
 
 
 def copied(table: Matrix) -> Matrix:
@@ -81,12 +89,13 @@ def check_ids(ids: NDArray[np.int32], rows: int) -> None:
 
 
 def can_stage(table: Matrix) -> bool:
-    """Whether a table is large, lies in a mapped file, row after row, and may be staged."""
+    """Whether a table is large, lies in a mapped file, row after row, and may be staged.
+
+    Scales may lie in memory.
+    """
     if table.nbytes < LARGE_BYTES:
         return False
     if not isinstance(table, PackedWeight):
         return table.flags.c_contiguous and find_file(table) is not None
-    return all(
-        array.flags.c_contiguous and find_file(array) is not None
-        for array in (table.codes, table.scales)
-    )
+    is_in_rows = table.codes.flags.c_contiguous and table.scales.flags.c_contiguous
+    return is_in_rows and find_file(table.codes) is not None
