@@ -11,6 +11,7 @@ from edgerun.errors import BundleError
 from edgerun.graph.attributes import read_attributes
 from edgerun.graph.check import check
 from edgerun.graph.ir import Graph
+from edgerun.graph.mapped_file import ArrayReader
 from edgerun.graph.passes.registry import ATTRIBUTES, PASSES
 from edgerun.graph.shapes import ALTERED
 from edgerun.ops.registry import OPS
@@ -45,13 +46,17 @@ def _widened(graph: Graph) -> Graph:
     sums = {node.outputs[0] for node in graph.nodes if node.op == "ReduceSum"}
     multiplied = (node.inputs for node in graph.nodes if node.op == "MatMul")
     offsets = {right for left, right in multiplied if left in sums}
-    live = []
+    live, reader = [], ArrayReader()
     for node in graph.nodes:
         half = graph.constants.get(node.inputs[0]) if node.op == "Cast" else None
-        is_half = isinstance(half, np.ndarray) and half.dtype == np.float16
-        is_widened = is_half and node.attrs["to"] == FLOAT and node.outputs[0] not in offsets
-        if is_widened:
-            graph.add_constant(node.outputs[0], graph.array(node.inputs[0]).astype(np.float32))
+        if (
+            isinstance(half, np.ndarray)
+            and half.dtype == np.float16
+            and node.attrs["to"] == FLOAT
+            and node.outputs[0] not in offsets
+        ):
+            # Read: what is looked at in the mapping counts as memory of this process.
+            graph.add_constant(node.outputs[0], reader.read(half).astype(np.float32))
         else:
             live.append(node)
     return graph if len(live) == len(graph.nodes) else graph.with_nodes(live)

@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 
 from edgerun.errors import BackendError
+from edgerun.formats.base import PackedWeight
 from edgerun.graph.mapped_file import ArrayReader, MappedFile, find_file, read_array
+from edgerun.model.bundle import open_bundle
+from tests.support.bundles import bundle_of
 
 PAGES = 4 << 20
 
@@ -92,3 +95,18 @@ def test_the_descriptor_is_closed_with_the_mapping(mapped: MappedFile) -> None:
     with pytest.raises(OSError, match="descriptor"):
         os.fstat(descriptor)
     os.fstat(mapped.descriptor)
+
+
+def test_scales_in_half_precision_are_read_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is looked at in a mapping counts as memory of the process."""
+    sizes, read_into = [], MappedFile.read_into
+
+    def noted(file: MappedFile, offset: int, out: memoryview) -> None:
+        sizes.append(len(out))
+        read_into(file, offset, out)
+
+    monkeypatch.setattr(MappedFile, "read_into", noted)
+    graph = open_bundle(bundle_of("llama", weights="int4", scales="fp16")).graph
+    packed = [each for each in graph.constants.values() if isinstance(each, PackedWeight)]
+    assert {each.scales.dtype for each in packed} == {np.dtype(np.float32)}
+    assert all(each.scales.size * 2 in sizes for each in packed)
