@@ -27,6 +27,7 @@ PLAIN: dict[str, Any] = {
     "min_p": 0.0,
     "typical_p": 1.0,
     "repetition_penalty": 1.0,
+    "dry_multiplier": 0.0,
 }
 Rows = Annotated[
     str | None,

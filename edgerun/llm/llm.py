@@ -295,10 +295,9 @@ class LLM:
 
     def params(self, **sampling: Unpack[SamplingKeywords]) -> SamplingParams:
         """Checks sampling parameters and adds what the model recommends."""
-        if "processors" in sampling:
-            return SamplingParams(**sampling)
-        merged: dict[str, Any] = {**self.model.sampling_defaults, **sampling}
-        return SamplingParams(**merged)
+        recommended = {} if "processors" in sampling else self.model.sampling_defaults
+        merged: dict[str, Any] = {**recommended, **sampling}
+        return SamplingParams(**merged).with_vocabulary(self.tokenizer)
 
     def chat_params(self, **sampling: Unpack[SamplingKeywords]) -> SamplingParams:
         """Like ``params``; without a chat template the next speaker's name ends a reply."""

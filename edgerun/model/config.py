@@ -30,7 +30,7 @@ def read_json_object(name: str, text: str | None) -> dict[str, Any]:
 
 
 def sampling_defaults(generation_config: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Picks the numbers that a model recommends for sampling.
+    """Picks what a model recommends for sampling: numbers, and lists of texts.
 
     ``do_sample: false`` without a temperature means greedy, as in transformers.
 
@@ -39,13 +39,17 @@ def sampling_defaults(generation_config: Mapping[str, Any], names: Iterable[str]
         names: sampling parameters, named there as here.
     """
     recommended = {
-        name: generation_config[name]
-        for name in names
-        if isinstance(generation_config.get(name), int | float)
+        name: generation_config[name] for name in names if _is_value(generation_config.get(name))
     }
     if generation_config.get("do_sample") is False:
         return {"temperature": 0.0}
     return recommended or dict(FALLBACK)
+
+
+def _is_value(value: object) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(item, str) for item in value)
+    return isinstance(value, int | float)
 
 
 def eos_ids(generation_config: Mapping[str, Any]) -> tuple[int, ...]:

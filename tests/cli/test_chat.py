@@ -102,7 +102,7 @@ def test_commands_answer_on_stderr(run: Run, tmp_path: Path) -> None:
     for words in (
         "/quit, /bye, /exit, /q Ends the chat.",
         "system message: be kind",
-        "temperature        0.5",
+        "temperature           0.5",
         "temperature is 'hot'; expected a number",
         "did you mean 'temperature'?",
         "top_p is 7.0",
@@ -133,11 +133,24 @@ def test_a_chat_replaces_saved_chats_and_no_other_files(
 
 
 def test_settings_are_shown_as_they_are_typed(run: Run) -> None:
-    script = ["/set stop the end", "/set logit_bias 3=-5,7=2.5", "/set stop_ids=5,7", "/set"]
+    script = [
+        "/set stop the end",
+        "/set logit_bias 3=-5,7=2.5",
+        "/set stop_ids=5,7",
+        """/set dry_sequence_breakers ["\\n", "é"]""",
+        "/set dry_sequence_breakers []",
+        "/set dry_sequence_breakers the end",
+        "/set dry_sequence_breakers default",
+        "/set",
+    ]
     lines = talk(script, run).err.splitlines()
     settings = [" ".join(line.split()) for line in lines]
     assert settings[:3] == ["stop the end", "logit_bias 3=-5.0,7=2.5", "stop_ids 5,7"]
-    assert {"max_tokens 4", "seed none", "stop_ids 5,7", "ignore_eos False"} <= set(settings[3:])
+    assert settings[3:7] == [
+        f"dry_sequence_breakers {value}"
+        for value in ('["\\n", "é"]', "[]", '["the end"]', r'["\n", ":", "\"", "*"]')
+    ]
+    assert {"max_tokens 4", "seed none", "stop_ids 5,7", "ignore_eos False"} <= set(settings[7:])
 
 
 def talk(lines: list[str], run: Run, *options: str, **model: Any) -> Result:

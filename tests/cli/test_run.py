@@ -164,6 +164,10 @@ def test_everything_that_chooses_is_an_option(run: Run) -> None:
     arguments = ["run", "-p", "hi", "-n", "3", "--temperature", "0"]
     assert run(*arguments, "--logit-bias", "120=100,121=50", model=saying("hello")).out == "xxx\n"
     assert run(*arguments, "--stop-ids", "120,108", model=saying("hello")).out == "he\n"
+    dry = ["--dry-multiplier", "50", "--dry-allowed-length", "1", "--dry-sequence-breakers"]
+    for breakers, text in (("[]", False), ('["l"]', True)):
+        reply = run(*arguments, *dry, breakers, model=saying("lll")).out
+        assert (reply == "lll\n") == text
     for more, count in (([], 1), (["--ignore-eos"], 3)):
         found = json.loads(run(*arguments, "--json", *more, model=saying("h")).out)
         assert len(found["ids"]) == count

@@ -35,12 +35,16 @@ EVERYTHING: dict[str, Any] = {
     "presence_penalty": 0.2,
     "frequency_penalty": -0.1,
     "logit_bias": {3: 1.5, 7: -2.0},
+    "dry_multiplier": 0.7,
+    "dry_allowed_length": 1,
+    "dry_sequence_breakers": (),
 }
 IDS = st.integers(0, VOCAB - 1)
 OPTIONS: list[dict[str, Any]] = [
     {"temperature": 0},
     {"temperature": 0, "repetition_penalty": 1.5, "frequency_penalty": 0.5},
     {"temperature": 0, "top_k": 3, "typical_p": 0.5},
+    {"temperature": 0, "dry_multiplier": 2, "dry_allowed_length": 1, "dry_sequence_breakers": ()},
     {},
     {"temperature": 1.5, "frequency_penalty": 1.0},
     EVERYTHING,

@@ -48,11 +48,15 @@ def test_defaults_pass_their_own_checks_and_do_nothing() -> None:
         ("ignore_eos", "on", True),
         ("ignore_eos", "False", False),
         ("logit_bias", "13=-5,7=2.5", {13: -5.0, 7: 2.5}),
+        ("dry_sequence_breakers", r'["\n", "a,b"]', ("\n", "a,b")),
+        ("dry_sequence_breakers", "[]", ()),
     ],
 )
 def test_values_may_be_typed(name: str, text: str, value: Any) -> None:
     entry = next(entry for entry in all_options() if entry.name == name)
-    assert entry.read(text) == value
+    read = entry.kind.check(name, entry.read(text))
+    assert read == value
+    assert entry.kind.check(name, entry.read(entry.kind.write(read))) == value
     assert SamplingParams(**{name: value}).values()[name] == value  # type: ignore[arg-type]
 
 
@@ -63,6 +67,8 @@ def test_values_may_be_typed(name: str, text: str, value: Any) -> None:
         ("top_k", "1.5", "top_k is '1.5'; expected a whole number from 0"),
         ("stop_ids", "5,x", "stop_ids is '5,x'; expected token ids, as in 5,7"),
         ("ignore_eos", "maybe", "ignore_eos is 'maybe'; expected True or False"),
+        ("dry_sequence_breakers", "[x", "'[x'; expected a list of texts, as in ["),
+        ("dry_sequence_breakers", "[" * 100_000, "expected a list of texts"),
         ("logit_bias", "13", "expected numbers from -100 to 100 by token id, as in 13=-5"),
     ],
 )

@@ -17,6 +17,9 @@ from edgerun.engine.chooser.candidates import Candidates
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.chooser.selection import last_of_fewest, place
+from edgerun.engine.sampling.logit_bias import LogitBias
+from edgerun.engine.sampling.penalties import Penalties
+from edgerun.engine.sampling.top_k import TopK
 from edgerun.errors import ChooserError, SamplingError
 
 LOGITS = hnp.arrays(
@@ -206,6 +209,22 @@ def test_no_token_is_chosen_from_broken_logits(
 ) -> None:
     with pytest.raises(ChooserError, match="maximum"):
         choose(np.array(values, np.float32), temperature=temperature, **options)
+
+
+def test_penalties_and_biases_may_stand_behind_a_filter() -> None:
+    """Which leaves 1, 3 and 4 of what they name, in a caller's own order."""
+    logits = np.array([0, 5, 1, 4, 6], np.float32)
+    processors = [
+        TopK(top_k=3),
+        LogitBias(logit_bias={0: 9.0, 4: 2.0}),
+        Penalties(repetition_penalty=2.0, presence_penalty=0.5),
+    ]
+    chooser = Chooser(SamplingParams(processors=processors), [0, 1, 2], 5)
+    chooser.accept(2)
+    chooser.accept(3)
+    left = chooser._filtered(logits)
+    assert left.ids is not None
+    assert (left.ids.tolist(), left.logits.tolist()) == ([1, 3, 4], [2.5, 1.5, 8.0])
 
 
 def test_a_bias_outside_the_vocabulary_is_an_error() -> None:

@@ -29,6 +29,7 @@ PARAMS: dict[str, dict[str, Any]] = {
     "min-p 0.05": {"min_p": 0.05},
     "typical 0.9": {"typical_p": 0.9},
     "penalties": {"repetition_penalty": 1.1},
+    "DRY": {"dry_multiplier": 0.8, "dry_sequence_breakers": []},
     "a model's": {"temperature": 0.7, "top_p": 0.9, "repetition_penalty": 1.05},
 }
 LEADERS = 40

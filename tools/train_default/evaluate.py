@@ -3,6 +3,7 @@
     python -m tools.train_default.evaluate bits --model hf/ --held-out valid.txt
     python -m tools.train_default.evaluate samples --model hf/ --out samples.md
     python -m tools.train_default.evaluate following --bundle bundle/    # needs edgerun
+    python -m tools.train_default.evaluate following --bundle bundle/ --set dry_multiplier=0.8
 
 Bits per byte: every held-out story is scored by itself, `<|endoftext|>` before it as context and
 another one after it as the last predicted token. The sum of -log2 p over the story's tokens and
@@ -155,20 +156,36 @@ def write_samples(model: TernaryLM, tokenizer: Tokenizer, out: Path, seed: int) 
 DECODINGS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
     "temperature 0.8": {"temperature": 0.8, "top_p": 0.9},
+    "as shipped": {},
 }
 
 
-def following(bundle: Path) -> None:
-    """Print the counts of `following.score` by decoding; replies come from the exported bundle."""
+def following(bundle: Path, changed: Sequence[str] = ()) -> None:
+    """Print the counts of `following.score` by decoding; replies come from the exported bundle.
+
+    `changed` are options of sampling, NAME=VALUE as `/set` of a chat takes them, in all decodings.
+    """
     import edgerun
+    from edgerun.engine.chooser.params import all_options
+
+    options = {option.name: option for option in all_options()}
+    changes = {
+        name: options[name].read(value) if name in options else value
+        for name, _, value in (entry.partition("=") for entry in changed)
+    }
 
     with edgerun.load(bundle) as llm:
 
         def answer(settings: dict[str, Any], said: list[str], seed: int) -> tuple[str, bool]:
             roles = ("user", "assistant")
             messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(said)]
-            fixed = {"seed": seed, "max_tokens": 300, "repetition_penalty": 1.0}
-            reply = llm.chat(messages, **settings, **fixed)
+            fixed = {
+                "seed": seed,
+                "max_tokens": 300,
+                "repetition_penalty": 1.0,
+                "dry_multiplier": 0,
+            }
+            reply = llm.chat(messages, **(fixed | settings | changes))
             return reply.text, reply.finish_reason == "stop"
 
         for name, settings in DECODINGS.items():
@@ -188,9 +205,10 @@ def main() -> None:
         command.add_argument("--model", type=Path, required=True, help="Hugging Face directory")
     subjects = commands.add_parser("following")
     subjects.add_argument("--bundle", type=Path, required=True)
+    subjects.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", dest="changed")
     args = parser.parse_args()
     if args.command == "following":
-        following(args.bundle)
+        following(args.bundle, args.changed)
         return
     model = load_hf(args.model)
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))

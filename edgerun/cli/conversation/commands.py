@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -151,8 +151,9 @@ def set_(conversation: Conversation, argument: str) -> None:
         conversation.llm.chat_params(**changed)
         conversation.settings = changed
     values = conversation.llm.chat_params(**conversation.settings).values()
-    for setting in [name] if name else values:
-        tell(f"  {setting:<18} {typed(values[setting])}", indent=" " * 21)
+    for entry in all_options():
+        if name in ("", entry.name):
+            tell(f"  {entry.name:<21} {entry.kind.write(values[entry.name])}", indent=" " * 24)
 
 
 @command
@@ -228,20 +229,6 @@ def file_named(argument: str) -> Path:
     if not argument:
         raise InputError("name a file, for example /save story.chat")
     return Path(os.path.expanduser(argument))
-
-
-def typed(value: Any) -> str:
-    """A value of a setting as /set takes it; several texts, which it does not take, in quotes."""
-    if value is None or value in ((), {}):
-        return "none"
-    if isinstance(value, Mapping):
-        return ",".join(f"{key}={item}" for key, item in value.items())
-    if isinstance(value, tuple):
-        texts = [item for item in value if isinstance(item, str)]
-        if not texts:
-            return ",".join(map(str, value))
-        return texts[0] if len(texts) == 1 else " ".join(map(repr, texts))
-    return str(value)
 
 
 def parsed(name: str, text: str) -> Any:

@@ -32,6 +32,21 @@ class Candidates:
         """Returns the candidates at ``chosen``, increasing positions."""
         return Candidates(self.logits[chosen], chosen if self.ids is None else self.ids[chosen])
 
+    def places(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64] | slice]:
+        """Returns where tokens are among the candidates.
+
+        Args:
+            ids: int64 ``[m]``, each once.
+
+        Returns:
+            Positions of those that are candidates, and which of ``ids`` these are.
+        """
+        if self.ids is None:
+            return ids, slice(None)
+        places = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        inside = np.flatnonzero(self.ids[places] == ids)
+        return places[inside], inside
+
     def keep_largest(self, count: int) -> Candidates:
         """Returns the ``count`` likeliest candidates, and all that are as likely as the last."""
         if count >= len(self.logits):

@@ -23,6 +23,11 @@ class SamplingKeywords(TypedDict, total=False):
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: str | Sequence[str]
     temperature: float
     top_k: int
     top_p: float

@@ -49,6 +49,9 @@ class Kind(Protocol):
             ValueError: it is none.
         """
 
+    def write(self, value: Any) -> str:
+        """Writes a value as ``parse`` takes it; ``none`` stands for the lack of one."""
+
 
 @dataclass(frozen=True)
 class Number:
@@ -74,6 +77,9 @@ class Number:
 
     def parse(self, text: str) -> float:
         return float(text)
+
+    def write(self, value: float) -> str:
+        return str(value)
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,9 @@ class Whole:
     def parse(self, text: str) -> int:
         return int(text)
 
+    def write(self, value: int | None) -> str:
+        return "none" if value is None else str(value)
+
 
 @dataclass(frozen=True)
 class Switch:
@@ -121,6 +130,9 @@ class Switch:
         if text.lower() not in spellings:
             raise ValueError(text)
         return spellings[text.lower()]
+
+    def write(self, value: bool) -> str:
+        return str(value)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from edgerun.engine.chooser.keywords import SamplingKeywords
+    from edgerun.engine.chooser.vocabulary import Vocabulary
 
 MAX_TOKENS = 2**31 - 1
 MAX_SEED = 2**64 - 1
@@ -44,6 +45,11 @@ class Texts:
     def parse(self, text: str) -> tuple[str, ...]:
         return (text,)
 
+    def write(self, value: Sequence[str]) -> str:
+        """Several texts, of which ``parse`` takes none, in quotes."""
+        texts = value if len(value) == 1 else map(repr, value)
+        return " ".join(texts) or "none"
+
 
 @dataclass(frozen=True)
 class Ids:
@@ -66,6 +72,9 @@ class Ids:
 
     def parse(self, text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
+
+    def write(self, value: Sequence[int]) -> str:
+        return ",".join(map(str, value)) or "none"
 
 
 STOP = Texts()
@@ -129,6 +138,12 @@ class SamplingParams(Options):
     def is_greedy(self) -> bool:
         """Whether the likeliest token is taken every time."""
         return any(processor.is_greedy for processor in self.processors)
+
+    def with_vocabulary(self, vocabulary: Vocabulary) -> SamplingParams:
+        """Returns the same with processors that know the texts of tokens; ``LLM`` does this."""
+        own: dict[str, Any] = {entry.name: getattr(self, entry.name) for entry in self.options()}
+        chosen = [processor.with_vocabulary(vocabulary) for processor in self.processors]
+        return SamplingParams(**own, processors=chosen)
 
     def values(self) -> dict[str, Any]:
         """Returns the value of every option, in the order of ``all_options``."""

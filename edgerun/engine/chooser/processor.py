@@ -7,8 +7,8 @@ docs/contributing.md has an example. Its fields become arguments of ``LLM.genera
 not wait for NumPy: a file that needs it imports it where it is used.
 
 The places in the order are those of Hugging Face's ``generate``: logit bias 10, penalties 20,
-temperature 30, top-k 40, top-p 50, min-p 60, typical-p 70. Each filter sees the probabilities that
-the ones before it left, renormalised.
+temperature 30, top-k 40, top-p 50, min-p 60, typical-p 70; DRY, which it lacks, is at 25, where
+llama.cpp has it. Each filter sees the probabilities that the ones before it left, renormalised.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from edgerun.engine.chooser.option import Options
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
+    from edgerun.engine.chooser.vocabulary import Vocabulary
     from edgerun.state import Adjustment
 
 ROOM = "edgerun.engine.sampling"
@@ -75,6 +76,10 @@ class Processor(Options, ABC):
     def is_greedy(self) -> bool:
         """Whether the likeliest token is to be taken."""
         return False
+
+    def with_vocabulary(self, vocabulary: Vocabulary) -> Processor:
+        """Returns this one with the texts of tokens, if it has options that are texts."""
+        return self
 
     @abstractmethod
     def begin(self, prompt: Sequence[int], vocab_size: int) -> Filter:

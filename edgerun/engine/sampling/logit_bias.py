@@ -43,10 +43,13 @@ class Biases:
         pairs = (part.split("=", 1) for part in text.split(","))
         return {int(id_): float(bias) for id_, bias in pairs}
 
+    def write(self, value: Mapping[int, float]) -> str:
+        return ",".join(f"{id_}={bias}" for id_, bias in value.items()) or "none"
+
 
 @dataclass(frozen=True)
 class LogitBias(StatelessProcessor):
-    """Adds to logits; runs before any filter, so candidates cover the vocabulary."""
+    """Adds to logits; runs before any filter unless a caller says otherwise."""
 
     order: ClassVar[int] = 10
     logit_bias: Mapping[int, float] = option({}, Biases(), "Added to the logits of single tokens.")
@@ -62,7 +65,8 @@ class LogitBias(StatelessProcessor):
 
     def apply(self, candidates: Candidates) -> Candidates:
         ids, values = self._arrays
-        candidates.logits[ids] += values
+        places, inside = candidates.places(ids)
+        candidates.logits[places] += values[inside]
         return candidates
 
     @cached_property

@@ -70,11 +70,12 @@ class PenaltyFilter:
 
         logits, repetition = candidates.logits, self._repetition
         if self._repeats:
-            ids = self._seen.ids
-            values = logits[ids]
-            logits[ids] = np.where(values > 0, values / repetition, values * repetition)
+            places, _ = candidates.places(self._seen.ids)
+            values = logits[places]
+            logits[places] = np.where(values > 0, values / repetition, values * repetition)
         if self._subtracts:
-            logits[self._reply.ids] -= self._amounts()
+            places, inside = candidates.places(self._reply.ids)
+            logits[places] -= self._amounts()[inside]
         return candidates
 
     def adjustment(self) -> Adjustment:

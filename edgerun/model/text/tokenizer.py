@@ -98,6 +98,11 @@ class Tokenizer:
             library = Library(text)
         return cls(text, config or {}, library)
 
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """Ids of the control tokens that no text gives."""
+        return self.controls.ids
+
     def special_token(self, role: str) -> str:
         """Returns the text of ``"bos"``, ``"eos"``, ``"unk"`` or ``"pad"``, ``""`` if absent."""
         entry = self._config.get(f"{role}_token")

@@ -1,0 +1,16 @@
+"""What processors may know of the texts of tokens."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Vocabulary(Protocol):
+    """Texts of tokens, below the packages that have a tokenizer."""
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """Ids of tokens that structure a prompt and are no text."""
+
+    def token_bytes(self, id_: int) -> bytes:
+        """The UTF-8 bytes that an id stands for; none where it stands for nothing."""
