@@ -133,23 +133,16 @@ def test_a_chat_replaces_saved_chats_and_no_other_files(
 
 
 def test_settings_are_shown_as_they_are_typed(run: Run) -> None:
-    script = [
-        "/set stop the end",
-        "/set logit_bias 3=-5,7=2.5",
-        "/set stop_ids=5,7",
-        """/set dry_sequence_breakers ["\\n", "é"]""",
-        "/set dry_sequence_breakers []",
-        "/set dry_sequence_breakers the end",
-        "/set dry_sequence_breakers default",
-        "/set",
+    script = ["/set stop the end", "/set logit_bias 3=-5,7=2.5", "/set stop_ids=5,7"]
+    script += [
+        f"/set dry_sequence_breakers {text}" for text in (r'["\n", "é"]', "[]", "x y", "none")
     ]
+    script += ["/set"]
     lines = talk(script, run).err.splitlines()
     settings = [" ".join(line.split()) for line in lines]
     assert settings[:3] == ["stop the end", "logit_bias 3=-5.0,7=2.5", "stop_ids 5,7"]
-    assert settings[3:7] == [
-        f"dry_sequence_breakers {value}"
-        for value in ('["\\n", "é"]', "[]", '["the end"]', r'["\n", ":", "\"", "*"]')
-    ]
+    breakers = [line.removeprefix("dry_sequence_breakers ") for line in settings[3:7]]
+    assert breakers == [r'["\n", "é"]', "[]", '["x y"]', r'["\n", ":", "\"", "*"]']
     assert {"max_tokens 4", "seed none", "stop_ids 5,7", "ignore_eos False"} <= set(settings[7:])
 
 

@@ -11,12 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import edgerun
-from edgerun.engine.chooser.chooser import Chooser
-from edgerun.engine.sampling.dry import Dry
 from edgerun.engine.sampling.top_p import TopP
 from edgerun.errors import (
     BackendError,
@@ -30,7 +27,6 @@ from edgerun.llm.completion import TextStream, Writer
 from edgerun.llm.llm import LLM
 from edgerun.llm.loading import resolve
 from edgerun.llm.options import LoadOptions
-from edgerun.model.config import sampling_defaults
 from tests.support import fakes
 
 
@@ -110,29 +106,6 @@ def test_the_models_recommendation_holds_unless_overridden() -> None:
     assert llm.params().values()["top_k"] == 5
     assert llm.params(top_k=7).values()["top_k"] == 7
     assert llm.params(processors=[TopP(top_p=0.5)]).processors == (TopP(top_p=0.5),)
-
-
-def test_a_model_recommends_numbers_and_lists_of_texts() -> None:
-    file = {"top_k": 5, "min_p": None, "dry_sequence_breakers": ["."], "stop": [1], "top_p": "x"}
-    assert sampling_defaults(file, file) == {"top_k": 5, "dry_sequence_breakers": ["."]}
-
-
-def test_what_is_not_to_be_said_again_is_broken_by_texts() -> None:
-    """The fake model's tokens are bytes, so that a text of two goes over two of them."""
-    dry = {"dry_multiplier": 1.0, "dry_allowed_length": 1}
-    llm = model(sampling_defaults={**dry, "dry_sequence_breakers": ["by"], "temperature": 0})
-    logits = np.zeros(llm.model.vocab_size, np.float32)
-
-    def penalised(text: str, **sampling: Any) -> str:
-        params = llm.params(**sampling)
-        chooser = Chooser(params, llm.tokenizer.encode(text), len(logits))
-        return llm.tokenizer.decode(np.flatnonzero(chooser._filtered(logits).logits).tolist())
-
-    assert penalised("abxaby") == ""
-    assert penalised("abyxab") == ""
-    assert penalised("abyxab", dry_sequence_breakers=[]) == "y"
-    assert penalised("abyxa") == "b"
-    assert penalised("abyxa", processors=[Dry(**dry, dry_sequence_breakers=["ab"])]) == ""
 
 
 @pytest.mark.parametrize(

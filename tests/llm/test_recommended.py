@@ -1,0 +1,37 @@
+"""What a model recommends for sampling, texts among it, which are matched with tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from edgerun.engine.chooser.chooser import Chooser
+from edgerun.engine.sampling.dry import Dry
+from edgerun.llm.llm import LLM
+from edgerun.model.config import sampling_defaults
+from tests.support import fakes
+
+
+def test_a_model_recommends_numbers_and_lists_of_texts() -> None:
+    file = {"top_k": 5, "min_p": None, "dry_sequence_breakers": ["."], "stop": [1], "top_p": "x"}
+    assert sampling_defaults(file, file) == {"top_k": 5, "dry_sequence_breakers": ["."]}
+
+
+def test_what_is_not_to_be_said_again_is_broken_by_texts() -> None:
+    """The fake model's tokens are bytes, so that a text of two goes over two of them."""
+    dry = {"dry_multiplier": 1.0, "dry_allowed_length": 1}
+    recommended = {**dry, "dry_sequence_breakers": ["by"], "temperature": 0}
+    llm = LLM(fakes.fake_model(sampling_defaults=recommended))
+    logits = np.zeros(llm.model.vocab_size, np.float32)
+
+    def penalised(text: str, **sampling: Any) -> str:
+        params = llm.params(**sampling)
+        chooser = Chooser(params, llm.tokenizer.encode(text), len(logits))
+        return llm.tokenizer.decode(np.flatnonzero(chooser._filtered(logits).logits).tolist())
+
+    assert penalised("abxaby") == ""
+    assert penalised("abyxab") == ""
+    assert penalised("abyxab", dry_sequence_breakers=[]) == "y"
+    assert penalised("abyxa") == "b"
+    assert penalised("abyxa", processors=[Dry(**dry, dry_sequence_breakers=["ab"])]) == ""
