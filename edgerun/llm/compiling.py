@@ -178,7 +178,7 @@ def candidates_for(
 
     Raises:
         InputError: there is no back-end or device of a name, or memory of a GPU was asked for and
-            no GPU.
+            no GPU, or layers are to be shared always whose experts are read from the disk.
         UnsupportedError: one that is named does not run here.
     """
     given = {
@@ -200,6 +200,11 @@ def candidates_for(
     else:
         candidates = find_candidates(options.backend, options.device, given)
     _check_holders(options, candidates)
+    if experts is not None and options.share == ALWAYS:
+        raise InputError(
+            f"share is '{ALWAYS}', and experts are read from the disk, while a device gets them "
+            "from memory: allow more memory for experts, or leave share out"
+        )
     return candidates
 
 

@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from edgerun.offload.sharing.trials import Trials
 
 REMEDY = "--share always shares all the same"
+FROM_MEMORY = Support(
+    False,
+    "a device gets experts from memory, which has not room for all of them",
+    "allow more memory for experts, or leave the limit out",
+)
 ASSUMED_MACS_S = 20e9  # of a core; replaced by what is seen
 ASSUMED_READ_BYTES_S = 10e9
 
@@ -61,7 +66,7 @@ class SharingBackend(Backend):
         self._layers: dict[str, Layer] = {}  # that are shared, in order
         self._history: History | None = None
         self._is_required = False
-        self._shares_always, self._keeps_costs = False, False
+        self._shares_always, self._keeps_costs, self._reads_experts = False, False, False
         self._trials: Trials | None = None
         self._kind = (0, 0), 0  # of the first layer: its shape, and bytes of an expert
         self._choices: dict[tuple[int, Shape], tuple[Graph, Choice]] = {}
@@ -143,6 +148,7 @@ class SharingBackend(Backend):
         self._cpu.configure(given)
         self._history = given.get("expert_history")
         self._shares_always = bool(given.get("share_always"))
+        self._reads_experts = given.get("experts") is not None
         self._keeps_costs = bool(given.get("keeps_costs"))
 
     def use_companions(self, companions: Sequence[Backend]) -> None:
@@ -163,13 +169,15 @@ class SharingBackend(Backend):
         return support if choice.is_shared else Support(False, str(choice), REMEDY)
 
     def can_share(self, graph: Graph, node: Node, shape: Shape) -> Support:
-        """Layers of experts, whatever that takes."""
+        """Layers of experts that are all in memory, whatever that takes."""
         from edgerun.backends.cpu.experts.weights import stacks_of
 
         if node.op != "experts":
             return Support(False, f"{self.title} shares layers of experts only")
         if not stacks_of(graph, node)[0].has_choice:
             return Support(False, "an expert that all tokens go through is the processor's")
+        if self._reads_experts:
+            return FROM_MEMORY
         if problem := self.obstacle(graph, node):
             return Support(False, problem)
         return self._cpu.supports(graph, node, shape)

@@ -9,7 +9,6 @@ from functools import partial
 from edgerun.backends.base import CompileOptions, Executable, Shape
 from edgerun.backends.cpu import CpuBackend
 from edgerun.backends.cpu.experts.layout import SlotLayout
-from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import input_shapes
 from edgerun.offload.places import F32, I64, one_hot
@@ -48,18 +47,10 @@ class Layer:
         cpu: CpuBackend,
         options: CompileOptions,
     ) -> Layer:
-        """Compiles the processor's share and finds the weights that it prepared.
-
-        Raises:
-            UnsupportedError: they are not all in memory.
-        """
+        """Compiles the processor's share and finds the weights that it prepared."""
         cpu.experts.admit(segment)
         top_k, weights = node.attrs["top_k"], cpu.experts.prepare(segment, node)
-        if weights.words is not None:
-            raise UnsupportedError(
-                "a device gets experts from memory, which has not room for all of them: "
-                "allow more memory for experts, or leave the limit out"
-            )
+        assert weights.words is None, "the back-end shares no experts that are read from the disk"
         each = node.replace(attrs={**node.attrs, "top_k": 1})
         # It gets rows of its own, whichever of the batch's the layer sees.
         shapes = {

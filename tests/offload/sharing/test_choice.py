@@ -228,3 +228,23 @@ def test_what_is_to_be_shared_without_a_device_is_refused(
     in_environment(DEVICE)
     with pytest.raises(InputError, match="share is 'always', and no device was named that"):
         edgerun.load(bundle_of(*FORM[:1], weights=FORM[1]), share="always", **named)  # type: ignore[arg-type]
+
+
+def test_experts_that_are_read_from_the_disk_are_the_processors(
+    caplog: pytest.LogCaptureFixture, slow_processor: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Even where to share them would be expected to pay: a device gets them from memory."""
+    model = bundle_of(FORM[0], weights=FORM[1])
+    named = {"device": f"standin:{DEVICE}", "expert_memory": "50%", "threads": 1}
+    with caplog.at_level(logging.WARNING), edgerun.load(model, **named) as llm:  # type: ignore[arg-type]
+        assert llm.model.experts is not None
+        assert {backend.name for backend in llm.model.backends} == {"cpu"}
+    assert "computes no part" in caplog.text
+    assert "gets experts from memory, which has not room for all of them (" in caplog.text
+    with pytest.raises(InputError, match="share is 'always', and experts are read from the disk"):
+        edgerun.load(model, share="always", **named)  # type: ignore[arg-type]
+    command = ["plan", str(model), "--device", named["device"], "--expert-memory", "50%"]
+    assert main([*map(str, command), "--explain"]) == 0
+    shown = capsys.readouterr().out
+    assert "gets experts from memory" in shown
+    assert "memory has all of them" not in shown
