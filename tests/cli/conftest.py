@@ -35,7 +35,8 @@ def limits(threads: int) -> Limits:
             bandwidth={threads: 1e10},
             peaks={"multiply": {threads: 1e11}},
             fork_join_s={threads: 1e-6},
-        )
+        ),
+        memory_bytes_s=4e9,
     )
 
 

@@ -31,7 +31,10 @@ def test_bench_prints_one_object(run: Run) -> None:
     assert (found["prompt_tokens"], found["new_tokens"], found["runs"]) == (20, 5, 2)
     for name in ("prefill_tokens_per_s", "decode_tokens_per_s", "resident_bytes", "load_s"):
         assert found[name] > 0
-    assert "decode" in run("bench", "-p", "2", "-n", "2", "--repeat", "1").out
+    shown = run("bench", "-p", "2", "-n", "2", "--repeat", "1").out
+    assert "decode" in shown
+    assert found["memory_now_gb_per_s"] == 4.0
+    assert " GB/s, 4.0 right after the runs; int8 products made at" in shown
 
 
 def test_bench_holds_each_phase_against_the_limits(run: Run) -> None:

@@ -80,6 +80,7 @@ def summary(llm: LLM, runs: list[Run], load_s: float) -> dict[str, Any]:
         "prefill_tokens_per_s": round(median(run.prefill.prefill_tokens_per_s for run in runs), 3),
         "decode_tokens_per_s": round(decode, 3),
         **streaming(llm, decode),
+        "memory_now_gb_per_s": round(measured.memory_bytes_s / 1e9, 3),
         "limits_disturbed_by": measured.disturbance or None,
         "int8_peak_tops": None if multiply is None else round(2e-12 * multiply, 4),
         "resident_bytes": resident,
@@ -220,8 +221,9 @@ def as_text(figures: dict[str, Any]) -> str:
         "",
         *aligned([_row(figures, phase) for phase in figures["phases"]]),
         "",
-        f"limits: memory is read at {figures['memory_limit_gb_per_s']:.1f} GB/s, int8 products "
-        f"made at {_peaks(figures)}",
+        f"limits: memory is read at {figures['memory_limit_gb_per_s']:.1f} GB/s, "
+        f"{figures['memory_now_gb_per_s']:.1f} right after the runs; int8 products made at "
+        f"{_peaks(figures)}",
         _disturbance_line(figures),
         f"memory: {size(used['peak_bytes'])} at most, {size(used['weight_bytes'])} of it weights "
         f"and {size(used['kv_bytes'])} keys and values",

@@ -56,10 +56,12 @@ class Limits:
     Attributes:
         profile: of this machine, with what was measured now.
         disturbance: what other programs did meanwhile, so that nothing was stored; or empty.
+        memory_bytes_s: read from memory now; the profile has the best that was ever seen.
     """
 
     profile: MachineProfile
     disturbance: str = ""
+    memory_bytes_s: float = 0.0
 
 
 def calibrate(
@@ -141,14 +143,15 @@ def limits(threads: int) -> Limits:
     machine only make it look slower than it is.
     """
     with BusyMeter() as meter:
-        profile = _limits(threads, read_profile())
+        memory_bytes_s = measure_bandwidth(threads)
+        profile = _limits(threads, memory_bytes_s, read_profile())
     if meter.busy:
-        return Limits(profile, meter.describe())
-    return Limits(write_profile(profile))
+        return Limits(profile, meter.describe(), memory_bytes_s)
+    return Limits(write_profile(profile), memory_bytes_s=memory_bytes_s)
 
 
-def _limits(threads: int, profile: MachineProfile) -> MachineProfile:
-    speed = max(measure_bandwidth(threads), profile.bandwidth.get(threads, 0.0))
+def _limits(threads: int, memory_bytes_s: float, profile: MachineProfile) -> MachineProfile:
+    speed = max(memory_bytes_s, profile.bandwidth.get(threads, 0.0))
     peaks = {path: dict(by_threads) for path, by_threads in profile.peaks.items()}
     for path, by_threads in measure_peaks([threads]).items():
         best = peaks.setdefault(path, {})
