@@ -335,12 +335,19 @@ def _threads(count: str) -> str:
 
 
 def _instructions() -> dict[str, Any]:
-    from edgerun.kernels.isa import available_isas, host_features, obstacle, selected_isa
+    from edgerun.kernels.isa import (
+        available_isas,
+        bfloat16_unit,
+        host_features,
+        obstacle,
+        selected_isa,
+    )
 
     return {
         "isa": selected_isa().name,
         "isas": available_isas(),
         "amx": obstacle("amx") or "permitted",
+        "bfloat16": bfloat16_unit(selected_isa()) or "none",
         "features": sorted(host_features()),
     }
 

@@ -114,7 +114,7 @@ Attention = Annotated[
         "--attention",
         metavar="TYPE",
         help="Prompts attend: exact, with the bits of replies (if left out), or fast, in bfloat16 "
-        "on processors with AMX.",
+        "on processors with AMX or AVX512_BF16.",
     ),
 ]
 ExpertMemory = Annotated[

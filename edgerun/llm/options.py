@@ -82,8 +82,8 @@ class LoadOptions:
             a fifth smaller and slower; None for what the bundle asks for. Results are the same.
         prefill: how calls of over 16 rows multiply, ``"exact"``, or ``"fast"``, by weights of their
             own, int8 with a scale for 128: a byte of memory a weight more, nearly the same results.
-        attention: how calls of over 16 rows attend, ``"exact"``, or ``"fast"``, in bfloat16 by the
-            matrix unit of processors with AMX, with nearly the same results.
+        attention: how calls of over 16 rows attend, ``"exact"``, or ``"fast"``, in bfloat16 on
+            processors with AMX or AVX512_BF16, with nearly the same results.
         expert_memory: how much of it experts may take, in bytes or as a text: ``"4G"``, ``"512M"``,
             ``"25%"`` of all; others are read from the disk as they are needed. None for as much as
             is free, where they do not all have room.

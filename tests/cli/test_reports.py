@@ -183,6 +183,10 @@ def test_doctor_prints_one_object(run: Run) -> None:
     assert set(found["folders"]) == {"cache", "state", "default_model"}
     assert found["machine"]["isa"] in found["machine"]["isas"]
     assert ("amx" in found["machine"]["isas"]) == (found["machine"]["amx"] == "permitted")
+    units = {"amx": "amx"}
+    if "avx512bf16" in found["machine"]["features"]:
+        units["avx512vnni"] = "avx512bf16"
+    assert found["machine"]["bfloat16"] == units.get(found["machine"]["isa"], "none")
     assert found["memory"]["total_bytes"] > 0
     cores = found["machine"]
     assert 1 <= cores["performance_cores"] <= cores["physical_cores"] <= cores["logical_cores"]

@@ -1,4 +1,4 @@
-"""bfloat16 and the product of its tiles in NumPy, as Intel's manual defines ``tdpbf16ps``."""
+"""bfloat16 and its products in NumPy, as Intel's manual defines ``tdpbf16ps`` and ``vdpbf16ps``."""
 
 from __future__ import annotations
 
@@ -50,3 +50,17 @@ def tdpbf16ps(sums: F32, x: NDArray[np.uint16], codes: NDArray[np.uint16]) -> F3
                 )  # of 16 bits, and so is the sum below but for its last rounding
                 halves[part] = flushed((halves[part] + exact).astype(np.float32))
         return flushed(flushed(sums) + flushed(halves[0] + halves[1]))
+
+
+def vdpbf16ps(sums: F32, left: NDArray[np.uint16], right: NDArray[np.uint16]) -> F32:
+    """``sums`` plus products of pairs, ``[N, 2]`` bits; the upper ones first.
+
+    Each is added with one rounding: products have 16 bits, so that float64 holds the sum before
+    it but for what is too small to change the rounding, ties aside.
+    """
+    total = flushed(sums)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        for part in (1, 0):
+            x, y = (flushed(from_bfloat16(bits[..., part])) for bits in (left, right))
+            total = flushed((total + x.astype(np.float64) * y).astype(np.float32))
+    return total

@@ -1,4 +1,4 @@
-"""Tiles of bfloat16: the instructions here, or emulated, and their model, against NumPy."""
+"""Products of bfloat16: instructions here, or emulated, and their models, against NumPy."""
 
 from __future__ import annotations
 
@@ -7,21 +7,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgerun.kernels.attention.tile_products import DEPTH, score_tiles, weigh_tiles
-from edgerun.kernels.isa import available_isas
+from edgerun.kernels.attention.pair_products import products_of
 from edgerun.kernels.jit.compiler import compile_object
 from edgerun.kernels.jit.loader import load_object
 from edgerun.kernels.lang.bfloat16 import from_bfloat16 as widened
 from edgerun.kernels.lang.bfloat16 import to_bfloat16 as rounded
 from edgerun.kernels.lang.simd import load, store
-from edgerun.kernels.lang.tile_registers import configure_tiles, release_tiles
+from edgerun.kernels.lang.tile_registers import TILES
 from edgerun.kernels.lang.vectormath import exp2_roughly
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.run.instructions import Instruction, Loaded
 from edgerun.kernels.run.program import Program, ThreadTeam
-from tests.kernels.bfloat16 import F32, flushed, from_bfloat16, tdpbf16ps, to_bfloat16
+from tests.conformance.kernels.harness import BFLOAT16_MODELS, BFLOAT16_UNITS
+from tests.kernels.bfloat16 import (
+    F32,
+    flushed,
+    from_bfloat16,
+    tdpbf16ps,
+    to_bfloat16,
+    vdpbf16ps,
+)
 
-UNITS = ["amx_model", *({"amx"} & set(available_isas()))]
+UNITS = sorted({*BFLOAT16_UNITS, *BFLOAT16_MODELS})
 HEAD_DIM, TOKENS = 64, 64
 
 
@@ -40,6 +47,16 @@ def call(body: Any, *arrays: Any) -> None:
         team.close()
 
 
+def products(unit: str, sums: F32, x: Any, codes: Any) -> F32:
+    """``sums`` plus products of two tiles, in the order in which a unit adds them up."""
+    if unit in TILES:
+        return tdpbf16ps(sums, x, codes)
+    for step, line in enumerate(codes):
+        left = np.broadcast_to(x[:, None, 2 * step : 2 * step + 2], (*sums.shape, 2))
+        sums = vdpbf16ps(sums, left, np.broadcast_to(line, (*sums.shape, 2)))
+    return sums
+
+
 def numbers(shape: tuple[int, ...], spread: int, seed: int) -> F32:
     """Of very different size; some subnormal, some zero."""
     rng = np.random.default_rng(seed)
@@ -50,17 +67,18 @@ def numbers(shape: tuple[int, ...], spread: int, seed: int) -> F32:
     return values.astype(np.float32)
 
 
-@pytest.mark.parametrize("isa", UNITS)
+@pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("spread", [3, 40, 62])
-def test_products_have_the_bits_of_the_instruction(isa: str, spread: int) -> None:
+def test_products_have_the_bits_of_the_instruction(unit: str, spread: int) -> None:
     keys = to_bfloat16(numbers((TOKENS, HEAD_DIM), spread, 1))
     queries = to_bfloat16(numbers((2, HEAD_DIM // 32, 16, 16, 2), spread, 2))
     scores = np.full((TOKENS, 32), np.nan, np.float32)
+    begin, score, _, end = products_of(unit, HEAD_DIM)
 
     def body(a: int, chunk: int) -> None:
-        configure_tiles(DEPTH, isa)
-        score_tiles(word(a, 0), word(a, 1), word(a, 2), TOKENS, HEAD_DIM, isa)
-        release_tiles(DEPTH, isa)
+        begin()
+        score(word(a, 0), word(a, 1), word(a, 2), TOKENS)
+        end()
 
     call(body, keys, queries, scores)
     for group in range(2):
@@ -68,36 +86,37 @@ def test_products_have_the_bits_of_the_instruction(isa: str, spread: int) -> Non
             sums = np.zeros((16, 16), np.float32)
             for step in range(HEAD_DIM // 32):
                 x = keys[first : first + 16, 32 * step : 32 * step + 32]
-                sums = tdpbf16ps(sums, x, queries[group, step])
+                sums = products(unit, sums, x, queries[group, step])
             computed = scores[first : first + 16, 16 * group : 16 * group + 16]
             np.testing.assert_array_equal(computed, sums)
 
 
-@pytest.mark.parametrize("isa", UNITS)
+@pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("tokens", [64, 32])
-def test_values_are_added_to_what_was_there(isa: str, tokens: int) -> None:
+def test_values_are_added_to_what_was_there(unit: str, tokens: int) -> None:
     values = to_bfloat16(numbers((HEAD_DIM // 16, 2, 16, 32), 20, 1))
     weights = to_bfloat16(numbers((2, 2, 16, 16, 2), 20, 2))
     out = numbers((2, HEAD_DIM, 16), 20, 3)
     expected = out.copy()
+    begin, _, weigh, end = products_of(unit, HEAD_DIM)
     for group in range(2):
         for part in range(HEAD_DIM // 16):
             for step in range(tokens // 32):
                 rows = slice(16 * part, 16 * part + 16)
-                sums = tdpbf16ps(expected[group, rows], values[part, step], weights[group, step])
-                expected[group, rows] = sums
+                tiles = values[part, step], weights[group, step]
+                expected[group, rows] = products(unit, expected[group, rows], *tiles)
 
     def body(a: int, chunk: int) -> None:
-        configure_tiles(DEPTH, isa)
-        weigh_tiles(word(a, 0), word(a, 1), word(a, 2), tokens, HEAD_DIM, isa)
-        release_tiles(DEPTH, isa)
+        begin()
+        weigh(word(a, 0), word(a, 1), word(a, 2), tokens)
+        end()
 
     call(body, values, weights, out)
     np.testing.assert_array_equal(out, expected)
 
 
-@pytest.mark.parametrize("isa", UNITS)
-def test_rounding_is_to_nearest_even_and_no_number_stays_none(isa: str) -> None:
+@pytest.mark.parametrize("unit", UNITS)
+def test_rounding_is_to_nearest_even_and_no_number_stays_none(unit: str) -> None:
     bits = np.random.default_rng(0).integers(0, 1 << 32, 4096, np.uint64).astype(np.uint32)
     bits[:64] = (bits[:64] & 0xFFFF0000) | 0x8000  # half-way
     bits[64:96] = 0x7F800001 + np.arange(32)
@@ -108,7 +127,7 @@ def test_rounding_is_to_nearest_even_and_no_number_stays_none(isa: str) -> None:
 
     def body(a: int, chunk: int) -> None:
         for index in range(0, 4096 * 4, 64):
-            store(word(a, 1) + index, widened(rounded(load(word(a, 0) + index, "f32", 16), isa)))
+            store(word(a, 1) + index, widened(rounded(load(word(a, 0) + index, "f32", 16), unit)))
 
     call(body, x, out)
     np.testing.assert_array_equal(flushed(out), flushed(from_bfloat16(to_bfloat16(x))))

@@ -1,9 +1,10 @@
-"""Causal attention of many rows by tiles of bfloat16, faster than float32 and less exact.
+"""Causal attention of many rows in bfloat16, faster than float32 and less exact.
 
-Queries, keys, weights and values are rounded to 8 significant bits and multiplied by the matrix
-unit; scores, softmax and sums are float32. A page is brought into the order of tiles once for all
-units of a prompt, or for all queries of a unit if only that reads it or there is no room for more,
-and meets 32 of them at a time (``tile_products.py``).
+Queries, keys, weights and values are rounded to 8 significant bits and multiplied by a matrix unit
+(``tile_products.py``) or by dot products of pairs (``pair_products.py``); scores, softmax and sums
+are float32. A page is brought into the order of tiles, which both take, once for all units of a
+prompt, or for all queries of a unit if only that reads it or there is no room for more, and meets
+32 of them at a time.
 
 Bound: with a query q the score of a key k is wrong by at most ``2**-8 * scale * sum(|q| * |k|)``,
 and by a quarter of that as a rule, since roundings are independent. Where d is the largest of
@@ -19,6 +20,7 @@ from typing import Any
 
 from numba import float32, int32, njit
 
+from edgerun.kernels.attention.pair_products import products_of
 from edgerun.kernels.attention.parts import (
     ARGUMENTS,
     LOWEST,
@@ -33,9 +35,7 @@ from edgerun.kernels.attention.tile_products import (
     QUERIES,
     SCORES_BYTES,
     WEIGHTS_BYTES,
-    score_tiles,
     turn_words,
-    weigh_tiles,
 )
 from edgerun.kernels.attention.units import (
     CACHED,
@@ -54,13 +54,7 @@ from edgerun.kernels.attention.units import (
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.bfloat16 import from_bfloat16, pair_up, to_bfloat16
 from edgerun.kernels.lang.simd import cast, load, load_splat, maximum, reduce_max, splat, store
-from edgerun.kernels.lang.tile_registers import (
-    LINE,
-    SIDE,
-    TILE_BYTES,
-    configure_tiles,
-    release_tiles,
-)
+from edgerun.kernels.lang.tile_registers import LINE, SIDE, TILE_BYTES
 from edgerun.kernels.lang.tiles import ELEMENT_BYTES, STORED, scratch
 from edgerun.kernels.lang.vectormath import between, exp2_roughly
 from edgerun.kernels.lang.word import float_at, int_at, set_float, set_int
@@ -75,17 +69,17 @@ TILES_OF_PAGES = f"room turned?:u8[room, kv_heads, {PAGE_TOKENS * 4} * head_dim]
 
 
 @kernel(
-    "amx_turn_pages",
+    "turn_pages",
     f"positions:i32[rows] sequences:i32[rows] turned_pages:i32[room, {TURNED_INTS}] kv_heads"
     f" {TILES_OF_PAGES} {CACHED}",
 )
-def amx_turn_pages(dtype: str, head_dim: int, isa: str) -> Body:
+def turn_pages(dtype: str, head_dim: int, unit: str) -> Body:
     """Brings pages that several units read into the order of tiles; chunk = page * kv_heads + head.
 
     Tokens behind the last one of the prompt have zeros for values.
     """
     size, page_bytes = ELEMENT_BYTES[dtype], PAGE_TOKENS * head_dim * 2
-    turn_page = _turning_page(dtype, head_dim, isa)
+    turn_page = _turning_page(dtype, head_dim, unit)
 
     def body(a: Arguments, chunk: int) -> None:
         entry = a.turned_pages + chunk // a.kv_heads * TURNED_INTS * 4
@@ -99,16 +93,19 @@ def amx_turn_pages(dtype: str, head_dim: int, isa: str) -> Body:
     return body
 
 
-@kernel("amx_attention", f"{ARGUMENTS} {TILES_OF_PAGES}")
-def amx_attention(dtype: str, head_dim: int, group: int, lanes: int, stack: int, isa: str) -> Body:
+@kernel("attention_bfloat16", f"{ARGUMENTS} {TILES_OF_PAGES}")
+def attention_bfloat16(
+    dtype: str, head_dim: int, group: int, lanes: int, stack: int, unit: str
+) -> Body:
     """``attention_many`` with products in bfloat16; ``head_dim`` is a multiple of 32."""
     size = ELEMENT_BYTES[dtype]
     queries = -(-group * stack // QUERIES) * QUERIES
     wide, narrow, pair = queries * head_dim * 4, queries * head_dim * 2, queries * 8
     page_bytes, pairs_bytes = PAGE_TOKENS * head_dim * 2, PAGE_TOKENS * head_dim * 2
-    turn_queries = _turning_queries(head_dim, group, isa)
-    tiles_of = _tiles_of_page(dtype, head_dim, isa)
-    soften, finish = _softening(size, head_dim, isa), _finishing(head_dim)
+    turn_queries, multiply = _turning_queries(head_dim, group, unit), products_of(unit, head_dim)
+    begin_products, score, weigh, end_products = multiply
+    tiles_of = _tiles_of_page(dtype, head_dim, unit)
+    soften, finish = _softening(size, head_dim, unit), _finishing(head_dim)
 
     @njit
     def attend(a, unit, head):  # type: ignore[no-untyped-def]
@@ -122,7 +119,7 @@ def amx_attention(dtype: str, head_dim: int, group: int, lanes: int, stack: int,
         scores, weights = scratch(SCORES_BYTES), scratch(WEIGHTS_BYTES)
         turn_queries(a, row, head, count, used, out, q)
         _begin(a, row, group, count, used, sums, running, sight, used * head_dim)
-        configure_tiles(DEPTH, isa)
+        begin_products()
         begin, end = _seen(sight, 0, count)
         first = max(int_at(unit, UNIT_PAGE), begin // PAGE_TOKENS)
         last = min(int_at(unit, UNIT_END), (end - 1) // PAGE_TOKENS + 1)
@@ -133,7 +130,7 @@ def amx_attention(dtype: str, head_dim: int, group: int, lanes: int, stack: int,
             for m in range(0, used, QUERIES):
                 what = _what_is_seen(sight, m, min(m + QUERIES, count), base)
                 if what != NOTHING:
-                    score_tiles(k, q + m * head_dim * 2, scores, present, head_dim, isa)
+                    score(k, q + m * head_dim * 2, scores, present)
                     for half in range(2):
                         lane, at = m + half * SIDE, half * LINE
                         soften(
@@ -148,8 +145,8 @@ def amx_attention(dtype: str, head_dim: int, group: int, lanes: int, stack: int,
                             running,
                             sight,
                         )
-                    weigh_tiles(v, weights, sums + m * head_dim * 4, present, head_dim, isa)
-        release_tiles(DEPTH, isa)
+                    weigh(v, weights, sums + m * head_dim * 4, present)
+        end_products()
         finish(used, sums, running, out, state)
         scatter(a, unit, head, group, out, state, head_dim, lanes)
         is_whole = True
@@ -160,7 +157,7 @@ def amx_attention(dtype: str, head_dim: int, group: int, lanes: int, stack: int,
     return each_row_alone(attend)
 
 
-def _turning_queries(head_dim: int, group: int, isa: str) -> Callable[..., None]:
+def _turning_queries(head_dim: int, group: int, unit: str) -> Callable[..., None]:
     """The function that scales queries, and brings them into the order of tiles by way of rows."""
     row_bytes, steps = head_dim * 2, head_dim // DEEP
 
@@ -172,7 +169,7 @@ def _turning_queries(head_dim: int, group: int, isa: str) -> Callable[..., None]
             query = (row + m // group) * a.q_stride + (head * group + m % group) * head_dim
             for index in range(0, head_dim, SIDE):
                 value = load(a.q + (query + index) * 4, "f32", SIDE) * factor
-                store(rows + m * row_bytes + index * 2, cast(to_bfloat16(value, isa), "i16"))
+                store(rows + m * row_bytes + index * 2, cast(to_bfloat16(value, unit), "i16"))
         for index in range(count * head_dim, used * head_dim, SIDE):
             store(rows + index * 2, zero)
         for m in range(0, used, SIDE):
@@ -228,10 +225,10 @@ def _what_is_seen(sight, first, last, base):  # type: ignore[no-untyped-def]
     return EVERYTHING if sees_all and last - first == QUERIES else SOMETHING
 
 
-def _tiles_of_page(dtype: str, head_dim: int, isa: str) -> Callable[..., Any]:
+def _tiles_of_page(dtype: str, head_dim: int, unit: str) -> Callable[..., Any]:
     """The function that says where keys and values of a page are in the order of tiles."""
     size, page_bytes = ELEMENT_BYTES[dtype], PAGE_TOKENS * head_dim * 2
-    turn_page = _turning_page(dtype, head_dim, isa)
+    turn_page = _turning_page(dtype, head_dim, unit)
 
     @njit(inline="always")
     def tiles_of(a, unit, head, page, slot, since, present, keys, values, pairs):  # type: ignore[no-untyped-def]
@@ -247,7 +244,7 @@ def _tiles_of_page(dtype: str, head_dim: int, isa: str) -> Callable[..., Any]:
     return tiles_of_page
 
 
-def _turning_page(dtype: str, head_dim: int, isa: str) -> Callable[..., None]:
+def _turning_page(dtype: str, head_dim: int, unit: str) -> Callable[..., None]:
     """The function that rounds a page's keys, and its values in the order of tiles.
 
     Values of tokens that no query sees become zero, since zero times them may not be.
@@ -258,8 +255,8 @@ def _turning_page(dtype: str, head_dim: int, isa: str) -> Callable[..., None]:
     def rounded(place):  # type: ignore[no-untyped-def]
         value = load(place, stored, SIDE)
         if size == 1:
-            return to_bfloat16(cast(value, "f32"), isa)
-        return to_bfloat16(value, isa)
+            return to_bfloat16(cast(value, "f32"), unit)
+        return to_bfloat16(value, unit)
 
     @njit
     def turn_page(k, v, keys, values, pairs, since, present):  # type: ignore[no-untyped-def]
@@ -283,14 +280,14 @@ def _turning_page(dtype: str, head_dim: int, isa: str) -> Callable[..., None]:
     return turning
 
 
-def _softening(size: int, head_dim: int, isa: str) -> Callable[..., None]:
+def _softening(size: int, head_dim: int, unit: str) -> Callable[..., None]:
     """The function that turns scores of 16 queries into weights, and updates their sums.
 
     The highest score is raised only if it grows much: until then weights may be up to ``2**RISE``,
     and sums of values stay as they are.
     """
     top_of_all, top_of_seen = (_highest(size, is_masked) for is_masked in (False, True))
-    weigh_all, weigh_seen = (_weighing(size, is_masked, isa) for is_masked in (False, True))
+    weigh_all, weigh_seen = (_weighing(size, is_masked, unit) for is_masked in (False, True))
 
     @njit
     def soften(a, slot, base, what, lane, scores, weights, sums, running, sight):  # type: ignore[no-untyped-def]
@@ -344,7 +341,7 @@ def _highest(size: int, is_masked: bool) -> Callable[..., Any]:
     return highest
 
 
-def _weighing(size: int, is_masked: bool, isa: str) -> Callable[..., Any]:
+def _weighing(size: int, is_masked: bool, unit: str) -> Callable[..., Any]:
     """The function that makes weights of scores, which are logarithms to base 2.
 
     What is summed are weights as they are rounded, so that a mean of values is one; of int8, before
@@ -359,12 +356,12 @@ def _weighing(size: int, is_masked: bool, isa: str) -> Callable[..., Any]:
         if is_masked:
             weight = between(weight, zero, first, end, token)
         if size != 1:
-            bits = to_bfloat16(weight, isa)
+            bits = to_bfloat16(weight, unit)
             return bits, from_bfloat16(bits)
         scaled = weight * load_splat(a.value_scales + (slot + token) * 4, SIDE)
         if is_masked:
             scaled = between(scaled, zero, first, end, token)
-        return to_bfloat16(scaled, isa), weight
+        return to_bfloat16(scaled, unit), weight
 
     @njit(inline="always")
     def weigh(a, slot, scores, weights, top, total, first, end):  # type: ignore[no-untyped-def]

@@ -32,6 +32,8 @@ class Isa:
             multiplying is slower; 0 for never.
         regroups: whether many rows are faster multiplied by int8 with a scale for 128 weights than
             by weights with scales of small blocks; measured, or known of prototypes.
+        bfloat16: what multiplies bfloat16, a key of ``BFLOAT16`` (``lang/bfloat16.py``); only on
+            machines that have ``bfloat16_features`` as well, which the set does not ask for.
         chunk_rows: rows of a prompt that are multiplied in one call at best.
         unpacks: whether many rows are faster multiplied by weights that are unpacked once than in
             turns, as a few rows are (docs/benchmarks.md has both).
@@ -49,6 +51,8 @@ class Isa:
     looks_up: int = 0
     unpacks: bool = True
     regroups: bool = False
+    bfloat16: str = ""
+    bfloat16_features: tuple[str, ...] = ()
     chunk_rows: int = 256
 
     @property
@@ -72,6 +76,7 @@ ISAS: Mapping[str, Isa] = {
             shuffles="x86",
             prompts="amx",
             regroups=True,
+            bfloat16="amx",
             chunk_rows=512,
         ),
         Isa(
@@ -84,6 +89,8 @@ ISAS: Mapping[str, Isa] = {
             streams=2,
             unpacks=False,
             regroups=True,
+            bfloat16="avx512bf16",
+            bfloat16_features=("avx512bf16",),
         ),
         Isa("avxvnni", ("avxvnni", *AVX2), 32, 16, dots="vnni", shuffles="x86"),
         Isa("avx2", AVX2, 32, 16, dots="pairs", shuffles="x86", streams=2, looks_up=17),
@@ -97,8 +104,8 @@ ISAS: Mapping[str, Isa] = {
 MODELS: Mapping[str, Isa] = {
     isa.name: isa
     for isa in (
-        Isa("vnni_model", (), 64, 32, dots="generic"),
-        Isa("amx_model", (), 64, 32, dots="generic", prompts="amx"),
+        Isa("vnni_model", (), 64, 32, dots="generic", bfloat16="avx512bf16_model"),
+        Isa("amx_model", (), 64, 32, dots="generic", prompts="amx", bfloat16="amx_model"),
     )
 }
 

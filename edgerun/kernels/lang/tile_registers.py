@@ -18,6 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from edgerun.kernels.lang.bfloat16 import PlainBfloat16
 from edgerun.kernels.lang.ir import (
     I8,
     I32,
@@ -33,14 +34,12 @@ from edgerun.kernels.lang.ir import (
     store_to,
     variable,
 )
-from edgerun.kernels.lang.simd import Vec, broadcast, constant
+from edgerun.kernels.lang.simd import Vec, broadcast
 
 SIDE = 16  # rows of a register, and dwords of a row
 LINE = 64  # bytes of a row
 TILE_BYTES = SIDE * LINE
 SUMS, X, CODES = range(4), range(4, 6), range(6, 8)  # what registers are for
-SMALLEST_NORMAL = 2.0**-126  # of float32
-QUIET_NAN = 0x7FC0  # of bfloat16
 _PALETTE = 1  # eight registers of 1 KB
 # Places in the 64 bytes of a configuration: bytes a row (16 bits each), then rows of a register.
 _ROW_BYTES, _ROWS = 16, 48
@@ -90,16 +89,6 @@ class TileRegisters(ABC):
         Subnormal numbers count as zero.
         """
 
-    def to_bfloat16(self, value: Any) -> Any:
-        """Bits of float32 rounded to nearest even, as int16; NaN stays NaN."""
-        builder, kind = self.builder, Vec("i32", SIDE)
-        bits, half = builder.bitcast(value, kind.llvm), constant(kind, 16)
-        is_odd = builder.and_(builder.lshr(bits, half), constant(kind, 1))
-        raised = builder.add(builder.add(bits, constant(kind, 0x7FFF)), is_odd)
-        is_number = builder.fcmp_ordered("==", value, value)
-        words = builder.select(is_number, builder.lshr(raised, half), constant(kind, QUIET_NAN))
-        return builder.trunc(words, Vec("i16", SIDE).llvm)
-
 
 class Amx(TileRegisters):
     """The instructions of the processor."""
@@ -135,10 +124,6 @@ class Amx(TileRegisters):
 
     def multiply_bfloat16(self, sums: int, x: int, codes: int) -> None:
         self._call("tdpbf16ps", *(_register(number) for number in (sums, x, codes)))
-
-    def to_bfloat16(self, value: Any) -> Any:
-        kind = ir.FunctionType(Vec("i16", SIDE).llvm, [value.type])
-        return self.builder.asm(kind, "vcvtneps2bf16 $1, $0", "=v,v", [value], False)
 
     def _pointer(self, address: Any) -> Any:
         return self.builder.inttoptr(address, I8.as_pointer())
@@ -204,7 +189,7 @@ class Model(TileRegisters):
             store_to(builder, builder.load(total), place)
 
     def multiply_bfloat16(self, sums: int, x: int, codes: int) -> None:
-        builder, floats = self.builder, Vec("f32", SIDE)
+        builder, floats, plain = self.builder, Vec("f32", SIDE), PlainBfloat16(self.builder)
         zero = ir.Constant(floats.llvm, None)
         with cgutils.for_range(builder, integer(SIDE), intp=I64) as line:
             place = builder.add(self._places[sums], builder.mul(line.index, integer(LINE)))
@@ -216,29 +201,12 @@ class Model(TileRegisters):
                 pair = builder.add(row, builder.mul(step.index, integer(4)))
                 both = broadcast(builder, load_from(builder, pair, I32), Vec("i32", SIDE))
                 for part, half in enumerate(halves):
-                    value, factor = (self._half(each, part) for each in (some, both))
+                    value, factor = (plain.half(each, part) for each in (some, both))
                     total = fused(builder, value, factor, builder.load(half))
-                    builder.store(self._flushed(total), half)
-            total = self._flushed(builder.fadd(*(builder.load(half) for half in halves)))
-            before = self._flushed(load_from(builder, place, floats.llvm))
-            store_to(builder, self._flushed(builder.fadd(before, total)), place)
-
-    def _half(self, pairs: Any, part: int) -> Any:
-        """The even or the odd ones of pairs of bfloat16, as float32."""
-        builder, kind = self.builder, Vec("i32", SIDE)
-        if part == 0:
-            bits = builder.shl(pairs, constant(kind, 16))
-        else:
-            bits = builder.and_(pairs, constant(kind, -1 << 16))
-        return self._flushed(builder.bitcast(bits, Vec("f32", SIDE).llvm))
-
-    def _flushed(self, value: Any) -> Any:
-        """Zeros in place of subnormal numbers."""
-        builder, floats = self.builder, Vec("f32", SIDE)
-        function = declare(builder, f"llvm.fabs.v{SIDE}f32", floats.llvm, floats.llvm)
-        size = builder.call(function, [value])
-        is_tiny = builder.fcmp_ordered("<", size, constant(floats, SMALLEST_NORMAL))
-        return builder.select(is_tiny, ir.Constant(floats.llvm, None), value)
+                    builder.store(plain.flushed(total), half)
+            total = plain.flushed(builder.fadd(*(builder.load(half) for half in halves)))
+            before = plain.flushed(load_from(builder, place, floats.llvm))
+            store_to(builder, plain.flushed(builder.fadd(before, total)), place)
 
     def _row(self, number: int, row: int) -> Any:
         return offset(self.builder, self._places[number], row * LINE)

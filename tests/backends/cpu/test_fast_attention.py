@@ -1,4 +1,4 @@
-"""Attention of prompts in bfloat16, by modelled tiles: its error, where it is taken, refusals."""
+"""Attention of prompts in bfloat16, by modelled tiles and by pairs: its error, uses, refusals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.kernels import isa as isa_module
 from edgerun.kernels.attention.planner import AttentionUnits
 from edgerun.kernels.attention.units import TURNED
-from edgerun.kernels.lang.isa import ISAS, MODELS
+from edgerun.kernels.isa import bfloat16_unit, obstacle
+from edgerun.kernels.lang.isa import AVX512VNNI, ISAS, MODELS
 from edgerun.kernels.run.instructions import Instruction, fences
 from edgerun.kernels.run.program import Program
 from edgerun.ops.registry import OPS
@@ -36,6 +37,16 @@ RMS = 0.008  # of the root mean square of outputs
 @pytest.fixture
 def modelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isa_module, "selected_isa", lambda: MODELS["amx_model"])
+
+
+@pytest.fixture(params=["tiles", "pairs"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles, modelled, or pairs: modelled too where this machine has none."""
+    pairs = ISAS["avx512vnni"]
+    if obstacle(pairs.name) or not bfloat16_unit(pairs):
+        pairs = MODELS["vnni_model"]
+    isa = MODELS["amx_model"] if request.param == "tiles" else pairs
+    monkeypatch.setattr(isa_module, "selected_isa", lambda: isa)
 
 
 def run(
@@ -90,12 +101,12 @@ PARTS = [(999, 1), (64, 1), (1000, 4), (300, 70), (0, 9), (63, 33), (0, 130)]
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8"])
-def test_errors_stay_within_the_bound(dtype: str, modelled: None) -> None:
+def test_errors_stay_within_the_bound(dtype: str, either: None) -> None:
     assert_within(*run(PARTS, dtype=dtype))
     assert_within(*run([(0, 70), (200, 20)], dtype=dtype, window=50))
 
 
-def test_high_scores_far_into_a_context(modelled: None) -> None:
+def test_high_scores_far_into_a_context(either: None) -> None:
     """They raise what the sums so far are relative to, again and again."""
     output, expected, limits = run([(600, 40)], scale=6.0)
     assert_within(output, expected, limits, rms=0.04)
@@ -209,7 +220,7 @@ def test_what_is_no_number_shows(
     dtype: str,
     window: int,
     end: int,
-    modelled: None,
+    either: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A query spoils its own row, a key or a value the rows that see it, none of them another.
@@ -242,7 +253,7 @@ LONG, SHORT = [3 + index * 7 % 50 for index in range(60)], [1, 5, 9, 2]
 
 @pytest.mark.parametrize("name", ["qwen3", "ministral3"])
 def test_golden_models_choose_the_same_but_where_two_are_equally_likely(
-    name: str, modelled: None
+    name: str, either: None
 ) -> None:
     """Their weights are random, so what is little in attention is ten times as much in logits."""
     exact, fast = logits(name, LONG, "exact"), logits(name, LONG, "fast")
@@ -275,7 +286,13 @@ def test_it_is_said_what_is_not_faster(modelled: None, monkeypatch: pytest.Monke
             "qwen3",
             "portable",
             "cpu",
-            "no tiles of bfloat16 among the instructions in use, portable",
+            "no products of bfloat16 among the instructions in use, portable",
+        ),
+        (
+            "qwen3",
+            "avx512vnni",
+            "cpu",
+            "no products of bfloat16 among the instructions in use, avx512vnni",
         ),
         ("llama", "amx_model", "cpu", "head_dim 16 is no multiple of 32"),
         ("qwen3", "amx_model", "reference", "the processor computes no attention of prompts"),
@@ -284,7 +301,9 @@ def test_it_is_said_what_is_not_faster(modelled: None, monkeypatch: pytest.Monke
 def test_it_is_refused_where_nothing_would_be_faster(
     name: str, isa: str, backend: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As on AVX-512 without the instructions for bfloat16, too."""
     chosen = {**ISAS, **MODELS}[isa]
+    monkeypatch.setattr(isa_module, "host_features", lambda: frozenset(AVX512VNNI))
     monkeypatch.setattr(isa_module, "selected_isa", lambda: chosen)
     with pytest.raises(InputError, match=f"makes nothing of this model faster: .*{why}"):
         edgerun.load(bundle_of(name), backend=backend, attention="fast")

@@ -13,7 +13,7 @@ from edgerun.kernels.jit.catalogue import kernels
 from edgerun.kernels.lang.isa import MODELS, isa_of
 from edgerun.kernels.lang.tile_registers import TILES
 from edgerun.kernels.run.program import ThreadTeam
-from tests.conformance.kernels.harness import CASES, ISAS, Case, float_lanes, run
+from tests.conformance.kernels.harness import BFLOAT16_UNITS, CASES, ISAS, Case, float_lanes, run
 
 for path in sorted(Path(__file__).parent.glob("cases/*.py")):
     importlib.import_module(f"tests.conformance.kernels.cases.{path.stem}")  # which registers them
@@ -28,10 +28,12 @@ def teams() -> Iterator[list[ThreadTeam]]:
 
 
 def isas_of(kernel: str) -> list[str]:
-    """Instruction sets that are here and make a difference to a kernel's code."""
+    """Instruction sets, or what multiplies bfloat16, that make a difference to a kernel's code."""
     if kernel.startswith("amx"):  # matrix units are there or modelled
         return [isa for isa in TILES if isa in ISAS or isa in MODELS]
     constants = inspect.signature(kernels()[kernel].make).parameters
+    if "unit" in constants:
+        return BFLOAT16_UNITS
     return ISAS if {"isa", "lanes"} & constants.keys() else [""]
 
 
@@ -39,8 +41,10 @@ def is_of(case: Case, isa: str) -> bool:
     """Whether a case says an instruction set, or no more than the length of its vectors."""
     values = [*case.arguments.values()]
     values += [item for value in values if isinstance(value, tuple) for item in value]
+    if not isa or isa in values:
+        return True
     lanes = case.arguments.get("lanes")
-    return not isa or isa in values or lanes in (isa_of(isa).vector_bytes, float_lanes(isa))
+    return lanes is not None and lanes in (isa_of(isa).vector_bytes, float_lanes(isa))
 
 
 PAIRS = [(kernel, isa) for kernel in kernels() for isa in isas_of(kernel)]

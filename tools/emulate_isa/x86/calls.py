@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.kernels.jit.catalogue import kernels as registered
+from edgerun.kernels.lang.isa import ISAS
 from edgerun.kernels.run.instructions import Instruction, Loaded
 from edgerun.kernels.run.program import Program
 
@@ -135,7 +136,11 @@ class Recorder:
 
 def find_cases(processor: Processor, only: Sequence[str]) -> list[Any]:
     """The tests' cases for that processor whose names contain one of the texts."""
-    with mock.patch("edgerun.kernels.isa.available_isas", lambda: list(processor.isas)):
+    features = frozenset(feature for name in processor.isas for feature in ISAS[name].features)
+    with (
+        mock.patch("edgerun.kernels.isa.available_isas", lambda: list(processor.isas)),
+        mock.patch("edgerun.kernels.isa.host_features", lambda: features),
+    ):
         from tests.conformance.kernels import harness
 
         exact = harness.assert_near

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from edgerun.backends.base import Shape, Support
 from edgerun.backends.cpu.binder import ATTENTION, ROWS, Binder, Patch
 from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
-from edgerun.backends.cpu.families import AMX
 from edgerun.backends.cpu.operands import WITH_CACHE, Argument
 from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
@@ -27,6 +26,7 @@ from edgerun.kernels.attention.units import (
     STACKED,
     TURNED,
 )
+from edgerun.kernels.isa import bfloat16_unit
 from edgerun.kernels.lang.isa import Isa
 from edgerun.kernels.run.program import FRAME_WORDS
 from edgerun.machine.devices import ELEMENTS as WRITE
@@ -79,7 +79,7 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
     if binder.shape.rows > 1:
         many, params = "attention_many", shape | {"stack": stack}
         if _is_tiled(binder, node):
-            many, params = "amx_attention", params | {"isa": binder.isa.name}
+            many, params = "attention_bfloat16", params | {"unit": bfloat16_unit(binder.isa)}
             turned = {"room": room, "turned": tiles}
         kinds.append((many, params, units.stacked, STACKED))
     if tiles is not None:
@@ -89,9 +89,9 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
             binder,
             node,
             (name, params),
-            results | {"units": table} | (turned if name == "amx_attention" else {}),
+            results | {"units": table} | (turned if name == "attention_bfloat16" else {}),
             counts + kind,
-            reads={cached} | ({PAGE_TILES} if name == "amx_attention" else set()),
+            reads={cached} | ({PAGE_TILES} if name == "attention_bfloat16" else set()),
             # Units write different rows, so the two kinds need not wait for each other.
             writes=f"{out.key}/{name}",
         )
@@ -109,10 +109,10 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
 
 
 def why_exact(node: Node, isa: Isa) -> str:
-    """Why a node's products for prompts stay in float32; nothing if tiles of bfloat16 do them."""
+    """Why a node's products for prompts stay in float32; nothing if bfloat16 does."""
     head_dim = node.attrs["head_dim"]
-    if isa.prompts != AMX:
-        return f"there are no tiles of bfloat16 among the instructions in use, {isa.name}"
+    if not bfloat16_unit(isa):
+        return f"there are no products of bfloat16 among the instructions in use, {isa.name}"
     if head_dim % DEEP or head_dim > MAX_TILED_DIM:
         return f"head_dim {head_dim} is no multiple of {DEEP} up to {MAX_TILED_DIM}"
     return ""
@@ -131,8 +131,8 @@ def emit_turning(
     """Emits what turns pages once for the units of a prompt."""
     attrs, state = node.attrs, state_of(binder, node)
     step = binder.emit(
-        "amx_turn_pages",
-        {"dtype": state.codec, "head_dim": attrs["head_dim"], "isa": binder.isa.name},
+        "turn_pages",
+        {"dtype": state.codec, "head_dim": attrs["head_dim"], "unit": bfloat16_unit(binder.isa)},
         _cache_arguments(binder, node, node.inputs[0]) | turned,
         chunks=(counted_by, attrs["num_kv_heads"], 1),
         reads={cached},

@@ -1,4 +1,4 @@
-"""Cases of attention by tiles of bfloat16, and of bringing pages into their order."""
+"""Cases of attention in bfloat16, and of bringing pages into the order of tiles."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.kernels.attention.units import SINGLE, STACKED, TURNED, turned_bytes
+from edgerun.kernels.lang.bfloat16 import LANES
 from edgerun.state import Batch, SequenceStore, same_attention
 from tests.conformance.kernels.cases.attention import (
     PAGE_TOKENS,
@@ -17,15 +18,12 @@ from tests.conformance.kernels.cases.attention import (
     cache_fields,
     filled_cache,
 )
-from tests.conformance.kernels.harness import ISAS, UNTOUCHED, Call, cases_of, float_lanes
+from tests.conformance.kernels.harness import BFLOAT16_UNITS, UNTOUCHED, Call, cases_of
 
 BOUND_BFLOAT16 = 2e-2
-# Of tiles: heads of other widths go to ``attention_many``.
+# Heads of other widths go to ``attention_many``.
 TILED = [(64, 4, 2, "fp16"), (128, 2, 1, "int8"), (32, 7, 2, "fp32"), (96, 1, 2, "fp16")]
 TILED_STACK, TURNED_STACK = 32, 5  # rows of a unit, where one and where several share pages
-
-
-TILE_ISAS = ["amx_model", *({"amx"} & set(ISAS))]
 
 
 def page_tiles(counted: Counted, cache: SequenceStore, batch: Batch) -> NDArray[np.uint8]:
@@ -49,9 +47,9 @@ def bfloat16_bits(x: NDArray[Any]) -> NDArray[np.uint16]:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-@cases_of("amx_turn_pages", isa=TILE_ISAS, shape=TILED, parts=PREFILL[1:], window=[0, 50])
-def amx_turn_pages(
-    isa: str,
+@cases_of("turn_pages", unit=BFLOAT16_UNITS, shape=TILED, parts=PREFILL[1:], window=[0, 50])
+def turn_pages(
+    unit: str,
     shape: tuple[int, int, int, str],
     parts: tuple[tuple[int, int], ...],
     window: int,
@@ -79,24 +77,29 @@ def amx_turn_pages(
 
     fields = cache_fields(cache, batch) | {"turned": turned, "room": 3}
     fields["turned_pages"] = counted.units.turned
-    params = {"dtype": dtype, "head_dim": head_dim, "isa": isa}
+    params = {"dtype": dtype, "head_dim": head_dim, "unit": unit}
     return Call(params, fields, 0, check, count * kv_heads)
 
 
 @cases_of(
-    "amx_attention", isa=TILE_ISAS, shape=TILED, parts=PREFILL, window=[0, 50], room=[0, 2, 9]
+    "attention_bfloat16",
+    unit=BFLOAT16_UNITS,
+    shape=TILED,
+    parts=PREFILL,
+    window=[0, 50],
+    room=[0, 2, 9],
 )
-def amx_attention(
-    isa: str,
+def attention_bfloat16(
+    unit: str,
     shape: tuple[int, int, int, str],
     parts: tuple[tuple[int, int], ...],
     window: int,
     room: int,
 ) -> Call:
     head_dim, group, kv_heads, dtype = shape
-    params = {"dtype": dtype, "head_dim": head_dim, "group": group, "lanes": float_lanes(isa)}
+    params = {"dtype": dtype, "head_dim": head_dim, "group": group, "lanes": LANES}
     stack = TURNED_STACK if room else TILED_STACK
-    params |= {"stack": stack, "isa": isa}
+    params |= {"stack": stack, "unit": unit}
     fields, counted, check = attention_call(
         params, parts, window, kv_heads, stack, bound=BOUND_BFLOAT16, room=room
     )
