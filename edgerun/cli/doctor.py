@@ -335,20 +335,14 @@ def _threads(count: str) -> str:
 
 
 def _instructions() -> dict[str, Any]:
-    from edgerun.kernels.isa import (
-        available_isas,
-        bfloat16_unit,
-        host_features,
-        obstacle,
-        selected_isa,
-    )
+    from edgerun.kernels import isa
 
     return {
-        "isa": selected_isa().name,
-        "isas": available_isas(),
-        "amx": obstacle("amx") or "permitted",
-        "bfloat16": bfloat16_unit(selected_isa()) or "none",
-        "features": sorted(host_features()),
+        "isa": isa.selected_isa().name,
+        "isas": isa.available_isas(),
+        "amx": isa.obstacle("amx") or "permitted",
+        "bfloat16": isa.bfloat16_multiplier(isa.selected_isa()) or "none",
+        "features": sorted(isa.host_features()),
     }
 
 

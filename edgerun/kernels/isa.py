@@ -58,7 +58,7 @@ def obstacle(name: str) -> str:
     return "".join(PERMISSIONS[feature]() for feature in isa.features if feature in PERMISSIONS)
 
 
-def bfloat16_unit(isa: Isa) -> str:
+def bfloat16_multiplier(isa: Isa) -> str:
     """What multiplies bfloat16 where an instruction set is used; empty if nothing here does."""
     return isa.bfloat16 if host_features().issuperset(isa.bfloat16_features) else ""
 

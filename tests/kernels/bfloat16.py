@@ -55,8 +55,8 @@ def tdpbf16ps(sums: F32, x: NDArray[np.uint16], codes: NDArray[np.uint16]) -> F3
 def vdpbf16ps(sums: F32, left: NDArray[np.uint16], right: NDArray[np.uint16]) -> F32:
     """``sums`` plus products of pairs, ``[N, 2]`` bits; the upper ones first.
 
-    Each is added with one rounding: products have 16 bits, so that float64 holds the sum before
-    it but for what is too small to change the rounding, ties aside.
+    Each is added with one rounding: products have 16 bits, so that float64 holds the sum before it,
+    but where one is so small beside the other that it could only decide a tie.
     """
     total = flushed(sums)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):

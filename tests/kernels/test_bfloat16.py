@@ -18,7 +18,7 @@ from edgerun.kernels.lang.vectormath import exp2_roughly
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.run.instructions import Instruction, Loaded
 from edgerun.kernels.run.program import Program, ThreadTeam
-from tests.conformance.kernels.harness import BFLOAT16_MODELS, BFLOAT16_UNITS
+from tests.conformance.kernels.harness import BFLOAT16_MODELS, BFLOAT16_MULTIPLIERS
 from tests.kernels.bfloat16 import (
     F32,
     flushed,
@@ -28,7 +28,7 @@ from tests.kernels.bfloat16 import (
     vdpbf16ps,
 )
 
-UNITS = sorted({*BFLOAT16_UNITS, *BFLOAT16_MODELS})
+MULTIPLIERS = sorted({*BFLOAT16_MULTIPLIERS, *BFLOAT16_MODELS})
 HEAD_DIM, TOKENS = 64, 64
 
 
@@ -47,9 +47,9 @@ def call(body: Any, *arrays: Any) -> None:
         team.close()
 
 
-def products(unit: str, sums: F32, x: Any, codes: Any) -> F32:
-    """``sums`` plus products of two tiles, in the order in which a unit adds them up."""
-    if unit in TILES:
+def products(multiplier: str, sums: F32, x: Any, codes: Any) -> F32:
+    """``sums`` plus products of two tiles, in the order in which a multiplier adds them up."""
+    if multiplier in TILES:
         return tdpbf16ps(sums, x, codes)
     for step, line in enumerate(codes):
         left = np.broadcast_to(x[:, None, 2 * step : 2 * step + 2], (*sums.shape, 2))
@@ -67,13 +67,13 @@ def numbers(shape: tuple[int, ...], spread: int, seed: int) -> F32:
     return values.astype(np.float32)
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("multiplier", MULTIPLIERS)
 @pytest.mark.parametrize("spread", [3, 40, 62])
-def test_products_have_the_bits_of_the_instruction(unit: str, spread: int) -> None:
+def test_products_have_the_bits_of_the_instruction(multiplier: str, spread: int) -> None:
     keys = to_bfloat16(numbers((TOKENS, HEAD_DIM), spread, 1))
     queries = to_bfloat16(numbers((2, HEAD_DIM // 32, 16, 16, 2), spread, 2))
     scores = np.full((TOKENS, 32), np.nan, np.float32)
-    begin, score, _, end = products_of(unit, HEAD_DIM)
+    begin, score, _, end = products_of(multiplier, HEAD_DIM)
 
     def body(a: int, chunk: int) -> None:
         begin()
@@ -86,25 +86,25 @@ def test_products_have_the_bits_of_the_instruction(unit: str, spread: int) -> No
             sums = np.zeros((16, 16), np.float32)
             for step in range(HEAD_DIM // 32):
                 x = keys[first : first + 16, 32 * step : 32 * step + 32]
-                sums = products(unit, sums, x, queries[group, step])
+                sums = products(multiplier, sums, x, queries[group, step])
             computed = scores[first : first + 16, 16 * group : 16 * group + 16]
             np.testing.assert_array_equal(computed, sums)
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("multiplier", MULTIPLIERS)
 @pytest.mark.parametrize("tokens", [64, 32])
-def test_values_are_added_to_what_was_there(unit: str, tokens: int) -> None:
+def test_values_are_added_to_what_was_there(multiplier: str, tokens: int) -> None:
     values = to_bfloat16(numbers((HEAD_DIM // 16, 2, 16, 32), 20, 1))
     weights = to_bfloat16(numbers((2, 2, 16, 16, 2), 20, 2))
     out = numbers((2, HEAD_DIM, 16), 20, 3)
     expected = out.copy()
-    begin, _, weigh, end = products_of(unit, HEAD_DIM)
+    begin, _, weigh, end = products_of(multiplier, HEAD_DIM)
     for group in range(2):
         for part in range(HEAD_DIM // 16):
             for step in range(tokens // 32):
                 rows = slice(16 * part, 16 * part + 16)
                 tiles = values[part, step], weights[group, step]
-                expected[group, rows] = products(unit, expected[group, rows], *tiles)
+                expected[group, rows] = products(multiplier, expected[group, rows], *tiles)
 
     def body(a: int, chunk: int) -> None:
         begin()
@@ -115,8 +115,8 @@ def test_values_are_added_to_what_was_there(unit: str, tokens: int) -> None:
     np.testing.assert_array_equal(out, expected)
 
 
-@pytest.mark.parametrize("unit", UNITS)
-def test_rounding_is_to_nearest_even_and_no_number_stays_none(unit: str) -> None:
+@pytest.mark.parametrize("multiplier", MULTIPLIERS)
+def test_rounding_is_to_nearest_even_and_no_number_stays_none(multiplier: str) -> None:
     bits = np.random.default_rng(0).integers(0, 1 << 32, 4096, np.uint64).astype(np.uint32)
     bits[:64] = (bits[:64] & 0xFFFF0000) | 0x8000  # half-way
     bits[64:96] = 0x7F800001 + np.arange(32)
@@ -127,7 +127,10 @@ def test_rounding_is_to_nearest_even_and_no_number_stays_none(unit: str) -> None
 
     def body(a: int, chunk: int) -> None:
         for index in range(0, 4096 * 4, 64):
-            store(word(a, 1) + index, widened(rounded(load(word(a, 0) + index, "f32", 16), unit)))
+            store(
+                word(a, 1) + index,
+                widened(rounded(load(word(a, 0) + index, "f32", 16), multiplier)),
+            )
 
     call(body, x, out)
     np.testing.assert_array_equal(flushed(out), flushed(from_bfloat16(to_bfloat16(x))))

@@ -43,9 +43,9 @@ HALVES = QUERIES // SIDE
 
 
 @intrinsic(prefer_literal=True)
-def score_pairs(typingctx, keys, queries, scores, end, head_dim, unit):  # type: ignore[no-untyped-def]
+def score_pairs(typingctx, keys, queries, scores, end, head_dim, multiplier):  # type: ignore[no-untyped-def]
     """``score_tiles`` by dot products; ``end`` is rounded up to a multiple of 8."""
-    values = literals(head_dim, unit)
+    values = literals(head_dim, multiplier)
     if values is None:
         return None
     size, name = values
@@ -68,13 +68,13 @@ def score_pairs(typingctx, keys, queries, scores, end, head_dim, unit):  # type:
                 store_to(builder, builder.load(total), place)
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 4, head_dim, unit), codegen
+    return types.void(*[types.intp] * 4, head_dim, multiplier), codegen
 
 
 @intrinsic(prefer_literal=True)
-def weigh_pairs(typingctx, values, weights, out, end, head_dim, unit):  # type: ignore[no-untyped-def]
+def weigh_pairs(typingctx, values, weights, out, end, head_dim, multiplier):  # type: ignore[no-untyped-def]
     """``weigh_tiles`` by dot products; ``end`` is rounded up to a multiple of 8."""
-    constants = literals(head_dim, unit)
+    constants = literals(head_dim, multiplier)
     if constants is None:
         return None
     size, name = constants
@@ -116,7 +116,7 @@ def weigh_pairs(typingctx, values, weights, out, end, head_dim, unit):  # type: 
                 store_to(builder, builder.load(total), cell)
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 4, head_dim, unit), codegen
+    return types.void(*[types.intp] * 4, head_dim, multiplier), codegen
 
 
 def _multiply(
@@ -152,41 +152,41 @@ class Products(NamedTuple):
     end: Callable[..., None]
 
 
-def products_of(unit: str, head_dim: int) -> Products:
+def products_of(multiplier: str, head_dim: int) -> Products:
     """Those by tiles, or by pairs where there are none."""
-    if unit not in TILES:
-        return _by_pairs(unit, head_dim)
+    if multiplier not in TILES:
+        return _by_pairs(multiplier, head_dim)
 
     @njit(inline="always")
     def begin():  # type: ignore[no-untyped-def]
-        configure_tiles(DEPTH, unit)
+        configure_tiles(DEPTH, multiplier)
 
     @njit(inline="always")
     def score(keys, queries, scores, end):  # type: ignore[no-untyped-def]
-        score_tiles(keys, queries, scores, end, head_dim, unit)
+        score_tiles(keys, queries, scores, end, head_dim, multiplier)
 
     @njit(inline="always")
     def weigh(values, weights, out, end):  # type: ignore[no-untyped-def]
-        weigh_tiles(values, weights, out, end, head_dim, unit)
+        weigh_tiles(values, weights, out, end, head_dim, multiplier)
 
     @njit(inline="always")
     def end():  # type: ignore[no-untyped-def]
-        release_tiles(DEPTH, unit)
+        release_tiles(DEPTH, multiplier)
 
     return Products(begin, score, weigh, end)
 
 
-def _by_pairs(unit: str, head_dim: int) -> Products:
+def _by_pairs(multiplier: str, head_dim: int) -> Products:
     @njit(inline="always")
     def nothing():  # type: ignore[no-untyped-def]
         pass
 
     @njit(inline="always")
     def score(keys, queries, scores, end):  # type: ignore[no-untyped-def]
-        score_pairs(keys, queries, scores, end, head_dim, unit)
+        score_pairs(keys, queries, scores, end, head_dim, multiplier)
 
     @njit(inline="always")
     def weigh(values, weights, out, end):  # type: ignore[no-untyped-def]
-        weigh_pairs(values, weights, out, end, head_dim, unit)
+        weigh_pairs(values, weights, out, end, head_dim, multiplier)
 
     return Products(nothing, score, weigh, nothing)

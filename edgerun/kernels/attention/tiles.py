@@ -73,13 +73,13 @@ TILES_OF_PAGES = f"room turned?:u8[room, kv_heads, {PAGE_TOKENS * 4} * head_dim]
     f"positions:i32[rows] sequences:i32[rows] turned_pages:i32[room, {TURNED_INTS}] kv_heads"
     f" {TILES_OF_PAGES} {CACHED}",
 )
-def turn_pages(dtype: str, head_dim: int, unit: str) -> Body:
+def turn_pages(dtype: str, head_dim: int, multiplier: str) -> Body:
     """Brings pages that several units read into the order of tiles; chunk = page * kv_heads + head.
 
     Tokens behind the last one of the prompt have zeros for values.
     """
     size, page_bytes = ELEMENT_BYTES[dtype], PAGE_TOKENS * head_dim * 2
-    turn_page = _turning_page(dtype, head_dim, unit)
+    turn_page = _turning_page(dtype, head_dim, multiplier)
 
     def body(a: Arguments, chunk: int) -> None:
         entry = a.turned_pages + chunk // a.kv_heads * TURNED_INTS * 4
@@ -95,17 +95,17 @@ def turn_pages(dtype: str, head_dim: int, unit: str) -> Body:
 
 @kernel("attention_bfloat16", f"{ARGUMENTS} {TILES_OF_PAGES}")
 def attention_bfloat16(
-    dtype: str, head_dim: int, group: int, lanes: int, stack: int, unit: str
+    dtype: str, head_dim: int, group: int, lanes: int, stack: int, multiplier: str
 ) -> Body:
     """``attention_many`` with products in bfloat16; ``head_dim`` is a multiple of 32."""
     size = ELEMENT_BYTES[dtype]
     queries = -(-group * stack // QUERIES) * QUERIES
     wide, narrow, pair = queries * head_dim * 4, queries * head_dim * 2, queries * 8
-    page_bytes, pairs_bytes = PAGE_TOKENS * head_dim * 2, PAGE_TOKENS * head_dim * 2
-    turn_queries, multiply = _turning_queries(head_dim, group, unit), products_of(unit, head_dim)
-    begin_products, score, weigh, end_products = multiply
-    tiles_of = _tiles_of_page(dtype, head_dim, unit)
-    soften, finish = _softening(size, head_dim, unit), _finishing(head_dim)
+    page_bytes = PAGE_TOKENS * head_dim * 2
+    begin_products, score, weigh, end_products = products_of(multiplier, head_dim)
+    turn_queries = _turning_queries(head_dim, group, multiplier)
+    tiles_of = _tiles_of_page(dtype, head_dim, multiplier)
+    soften, finish = _softening(size, head_dim, multiplier), _finishing(head_dim)
 
     @njit
     def attend(a, unit, head):  # type: ignore[no-untyped-def]
@@ -115,7 +115,7 @@ def attention_bfloat16(
         q, out, state = scratch(narrow), scratch(wide), scratch(pair)
         # By columns: sums of values; highest scores, sums of weights; first and end of all seen.
         sums, running, sight = scratch(wide), scratch(pair), scratch(pair)
-        keys, values, pairs = scratch(page_bytes), scratch(page_bytes), scratch(pairs_bytes)
+        keys, values, pairs = scratch(page_bytes), scratch(page_bytes), scratch(page_bytes)
         scores, weights = scratch(SCORES_BYTES), scratch(WEIGHTS_BYTES)
         turn_queries(a, row, head, count, used, out, q)
         _begin(a, row, group, count, used, sums, running, sight, used * head_dim)
@@ -132,19 +132,9 @@ def attention_bfloat16(
                 if what != NOTHING:
                     score(k, q + m * head_dim * 2, scores, present)
                     for half in range(2):
-                        lane, at = m + half * SIDE, half * LINE
-                        soften(
-                            a,
-                            slot,
-                            base,
-                            what,
-                            lane,
-                            scores + at,
-                            weights + half * GROUP_BYTES,
-                            sums,
-                            running,
-                            sight,
-                        )
+                        lane, source = m + half * SIDE, scores + half * LINE
+                        target = weights + half * GROUP_BYTES
+                        soften(a, slot, base, what, lane, source, target, sums, running, sight)
                     weigh(v, weights, sums + m * head_dim * 4, present)
         end_products()
         finish(used, sums, running, out, state)
@@ -157,7 +147,7 @@ def attention_bfloat16(
     return each_row_alone(attend)
 
 
-def _turning_queries(head_dim: int, group: int, unit: str) -> Callable[..., None]:
+def _turning_queries(head_dim: int, group: int, multiplier: str) -> Callable[..., None]:
     """The function that scales queries, and brings them into the order of tiles by way of rows."""
     row_bytes, steps = head_dim * 2, head_dim // DEEP
 
@@ -169,7 +159,7 @@ def _turning_queries(head_dim: int, group: int, unit: str) -> Callable[..., None
             query = (row + m // group) * a.q_stride + (head * group + m % group) * head_dim
             for index in range(0, head_dim, SIDE):
                 value = load(a.q + (query + index) * 4, "f32", SIDE) * factor
-                store(rows + m * row_bytes + index * 2, cast(to_bfloat16(value, unit), "i16"))
+                store(rows + m * row_bytes + index * 2, cast(to_bfloat16(value, multiplier), "i16"))
         for index in range(count * head_dim, used * head_dim, SIDE):
             store(rows + index * 2, zero)
         for m in range(0, used, SIDE):
@@ -225,10 +215,10 @@ def _what_is_seen(sight, first, last, base):  # type: ignore[no-untyped-def]
     return EVERYTHING if sees_all and last - first == QUERIES else SOMETHING
 
 
-def _tiles_of_page(dtype: str, head_dim: int, unit: str) -> Callable[..., Any]:
+def _tiles_of_page(dtype: str, head_dim: int, multiplier: str) -> Callable[..., Any]:
     """The function that says where keys and values of a page are in the order of tiles."""
     size, page_bytes = ELEMENT_BYTES[dtype], PAGE_TOKENS * head_dim * 2
-    turn_page = _turning_page(dtype, head_dim, unit)
+    turn_page = _turning_page(dtype, head_dim, multiplier)
 
     @njit(inline="always")
     def tiles_of(a, unit, head, page, slot, since, present, keys, values, pairs):  # type: ignore[no-untyped-def]
@@ -244,7 +234,7 @@ def _tiles_of_page(dtype: str, head_dim: int, unit: str) -> Callable[..., Any]:
     return tiles_of_page
 
 
-def _turning_page(dtype: str, head_dim: int, unit: str) -> Callable[..., None]:
+def _turning_page(dtype: str, head_dim: int, multiplier: str) -> Callable[..., None]:
     """The function that rounds a page's keys, and its values in the order of tiles.
 
     Values of tokens that no query sees become zero, since zero times them may not be.
@@ -255,8 +245,8 @@ def _turning_page(dtype: str, head_dim: int, unit: str) -> Callable[..., None]:
     def rounded(place):  # type: ignore[no-untyped-def]
         value = load(place, stored, SIDE)
         if size == 1:
-            return to_bfloat16(cast(value, "f32"), unit)
-        return to_bfloat16(value, unit)
+            return to_bfloat16(cast(value, "f32"), multiplier)
+        return to_bfloat16(value, multiplier)
 
     @njit
     def turn_page(k, v, keys, values, pairs, since, present):  # type: ignore[no-untyped-def]
@@ -280,14 +270,14 @@ def _turning_page(dtype: str, head_dim: int, unit: str) -> Callable[..., None]:
     return turning
 
 
-def _softening(size: int, head_dim: int, unit: str) -> Callable[..., None]:
+def _softening(size: int, head_dim: int, multiplier: str) -> Callable[..., None]:
     """The function that turns scores of 16 queries into weights, and updates their sums.
 
     The highest score is raised only if it grows much: until then weights may be up to ``2**RISE``,
     and sums of values stay as they are.
     """
     top_of_all, top_of_seen = (_highest(size, is_masked) for is_masked in (False, True))
-    weigh_all, weigh_seen = (_weighing(size, is_masked, unit) for is_masked in (False, True))
+    weigh_all, weigh_seen = (_weighing(size, is_masked, multiplier) for is_masked in (False, True))
 
     @njit
     def soften(a, slot, base, what, lane, scores, weights, sums, running, sight):  # type: ignore[no-untyped-def]
@@ -341,7 +331,7 @@ def _highest(size: int, is_masked: bool) -> Callable[..., Any]:
     return highest
 
 
-def _weighing(size: int, is_masked: bool, unit: str) -> Callable[..., Any]:
+def _weighing(size: int, is_masked: bool, multiplier: str) -> Callable[..., Any]:
     """The function that makes weights of scores, which are logarithms to base 2.
 
     What is summed are weights as they are rounded, so that a mean of values is one; of int8, before
@@ -356,12 +346,12 @@ def _weighing(size: int, is_masked: bool, unit: str) -> Callable[..., Any]:
         if is_masked:
             weight = between(weight, zero, first, end, token)
         if size != 1:
-            bits = to_bfloat16(weight, unit)
+            bits = to_bfloat16(weight, multiplier)
             return bits, from_bfloat16(bits)
         scaled = weight * load_splat(a.value_scales + (slot + token) * 4, SIDE)
         if is_masked:
             scaled = between(scaled, zero, first, end, token)
-        return to_bfloat16(scaled, unit), weight
+        return to_bfloat16(scaled, multiplier), weight
 
     @njit(inline="always")
     def weigh(a, slot, scores, weights, top, total, first, end):  # type: ignore[no-untyped-def]

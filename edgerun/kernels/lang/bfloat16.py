@@ -87,12 +87,12 @@ BFLOAT16: Mapping[str, type[PlainBfloat16]] = {
 
 
 @intrinsic(prefer_literal=True)
-def to_bfloat16(typingctx, value, unit):  # type: ignore[no-untyped-def]
+def to_bfloat16(typingctx, value, multiplier):  # type: ignore[no-untyped-def]
     """The bits of 16 float32 rounded to nearest even, in the lower halves of int32.
 
     NaN stays NaN; subnormal numbers may become zero, as they count in products.
     """
-    values = literals(unit)
+    values = literals(multiplier)
     if values is None or value != FLOATS:
         return None
 
@@ -100,7 +100,7 @@ def to_bfloat16(typingctx, value, unit):  # type: ignore[no-untyped-def]
         words = BFLOAT16[values[0]](builder).rounded(args[0])
         return builder.zext(words, WORDS.llvm)
 
-    return WORDS(value, unit), codegen
+    return WORDS(value, multiplier), codegen
 
 
 @intrinsic

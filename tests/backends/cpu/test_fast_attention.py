@@ -19,7 +19,7 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.kernels import isa as isa_module
 from edgerun.kernels.attention.planner import AttentionUnits
 from edgerun.kernels.attention.units import TURNED
-from edgerun.kernels.isa import bfloat16_unit, obstacle
+from edgerun.kernels.isa import bfloat16_multiplier, obstacle
 from edgerun.kernels.lang.isa import AVX512VNNI, ISAS, MODELS
 from edgerun.kernels.run.instructions import Instruction, fences
 from edgerun.kernels.run.program import Program
@@ -43,7 +43,7 @@ def modelled(monkeypatch: pytest.MonkeyPatch) -> None:
 def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles, modelled, or pairs: modelled too where this machine has none."""
     pairs = ISAS["avx512vnni"]
-    if obstacle(pairs.name) or not bfloat16_unit(pairs):
+    if obstacle(pairs.name) or not bfloat16_multiplier(pairs):
         pairs = MODELS["vnni_model"]
     isa = MODELS["amx_model"] if request.param == "tiles" else pairs
     monkeypatch.setattr(isa_module, "selected_isa", lambda: isa)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.kernels.isa import available_isas, bfloat16_unit
+from edgerun.kernels.isa import available_isas, bfloat16_multiplier
 from edgerun.kernels.lang.isa import MODELS, isa_of
 from edgerun.kernels.run.instructions import instruction
 from edgerun.kernels.run.program import Program, ThreadTeam
@@ -18,10 +18,10 @@ from edgerun.kernels.run.program import Program, ThreadTeam
 ROWS = 1  # word of the frame that holds the number of rows
 UNTOUCHED = 77  # fills outputs, so that what a kernel should not write shows
 ISAS = available_isas()
-BFLOAT16_MODELS = {bfloat16_unit(isa) for isa in MODELS.values()}
+BFLOAT16_MODELS = {bfloat16_multiplier(isa) for isa in MODELS.values()}
 # What multiplies bfloat16 here, and models of what does not.
-_HERE = {*map(bfloat16_unit, map(isa_of, ISAS))} - {""}
-BFLOAT16_UNITS = sorted(_HERE | (BFLOAT16_MODELS - {f"{unit}_model" for unit in _HERE}))
+_HERE = {*map(bfloat16_multiplier, map(isa_of, ISAS))} - {""}
+BFLOAT16_MULTIPLIERS = sorted(_HERE | (BFLOAT16_MODELS - {f"{name}_model" for name in _HERE}))
 F32 = NDArray[np.float32]
 
 

@@ -13,7 +13,14 @@ from edgerun.kernels.jit.catalogue import kernels
 from edgerun.kernels.lang.isa import MODELS, isa_of
 from edgerun.kernels.lang.tile_registers import TILES
 from edgerun.kernels.run.program import ThreadTeam
-from tests.conformance.kernels.harness import BFLOAT16_UNITS, CASES, ISAS, Case, float_lanes, run
+from tests.conformance.kernels.harness import (
+    BFLOAT16_MULTIPLIERS,
+    CASES,
+    ISAS,
+    Case,
+    float_lanes,
+    run,
+)
 
 for path in sorted(Path(__file__).parent.glob("cases/*.py")):
     importlib.import_module(f"tests.conformance.kernels.cases.{path.stem}")  # which registers them
@@ -32,8 +39,8 @@ def isas_of(kernel: str) -> list[str]:
     if kernel.startswith("amx"):  # matrix units are there or modelled
         return [isa for isa in TILES if isa in ISAS or isa in MODELS]
     constants = inspect.signature(kernels()[kernel].make).parameters
-    if "unit" in constants:
-        return BFLOAT16_UNITS
+    if "multiplier" in constants:
+        return BFLOAT16_MULTIPLIERS
     return ISAS if {"isa", "lanes"} & constants.keys() else [""]
 
 

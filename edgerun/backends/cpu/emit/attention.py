@@ -26,7 +26,7 @@ from edgerun.kernels.attention.units import (
     STACKED,
     TURNED,
 )
-from edgerun.kernels.isa import bfloat16_unit
+from edgerun.kernels.isa import bfloat16_multiplier
 from edgerun.kernels.lang.isa import Isa
 from edgerun.kernels.run.program import FRAME_WORDS
 from edgerun.machine.devices import ELEMENTS as WRITE
@@ -79,7 +79,10 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
     if binder.shape.rows > 1:
         many, params = "attention_many", shape | {"stack": stack}
         if _is_tiled(binder, node):
-            many, params = "attention_bfloat16", params | {"unit": bfloat16_unit(binder.isa)}
+            many, params = (
+                "attention_bfloat16",
+                params | {"multiplier": bfloat16_multiplier(binder.isa)},
+            )
             turned = {"room": room, "turned": tiles}
         kinds.append((many, params, units.stacked, STACKED))
     if tiles is not None:
@@ -111,7 +114,7 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
 def why_exact(node: Node, isa: Isa) -> str:
     """Why a node's products for prompts stay in float32; nothing if bfloat16 does."""
     head_dim = node.attrs["head_dim"]
-    if not bfloat16_unit(isa):
+    if not bfloat16_multiplier(isa):
         return f"there are no products of bfloat16 among the instructions in use, {isa.name}"
     if head_dim % DEEP or head_dim > MAX_TILED_DIM:
         return f"head_dim {head_dim} is no multiple of {DEEP} up to {MAX_TILED_DIM}"
@@ -132,7 +135,11 @@ def emit_turning(
     attrs, state = node.attrs, state_of(binder, node)
     step = binder.emit(
         "turn_pages",
-        {"dtype": state.codec, "head_dim": attrs["head_dim"], "unit": bfloat16_unit(binder.isa)},
+        {
+            "dtype": state.codec,
+            "head_dim": attrs["head_dim"],
+            "multiplier": bfloat16_multiplier(binder.isa),
+        },
         _cache_arguments(binder, node, node.inputs[0]) | turned,
         chunks=(counted_by, attrs["num_kv_heads"], 1),
         reads={cached},

@@ -18,7 +18,7 @@ from tests.conformance.kernels.cases.attention import (
     cache_fields,
     filled_cache,
 )
-from tests.conformance.kernels.harness import BFLOAT16_UNITS, UNTOUCHED, Call, cases_of
+from tests.conformance.kernels.harness import BFLOAT16_MULTIPLIERS, UNTOUCHED, Call, cases_of
 
 BOUND_BFLOAT16 = 2e-2
 # Heads of other widths go to ``attention_many``.
@@ -47,9 +47,11 @@ def bfloat16_bits(x: NDArray[Any]) -> NDArray[np.uint16]:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-@cases_of("turn_pages", unit=BFLOAT16_UNITS, shape=TILED, parts=PREFILL[1:], window=[0, 50])
+@cases_of(
+    "turn_pages", multiplier=BFLOAT16_MULTIPLIERS, shape=TILED, parts=PREFILL[1:], window=[0, 50]
+)
 def turn_pages(
-    unit: str,
+    multiplier: str,
     shape: tuple[int, int, int, str],
     parts: tuple[tuple[int, int], ...],
     window: int,
@@ -77,20 +79,20 @@ def turn_pages(
 
     fields = cache_fields(cache, batch) | {"turned": turned, "room": 3}
     fields["turned_pages"] = counted.units.turned
-    params = {"dtype": dtype, "head_dim": head_dim, "unit": unit}
+    params = {"dtype": dtype, "head_dim": head_dim, "multiplier": multiplier}
     return Call(params, fields, 0, check, count * kv_heads)
 
 
 @cases_of(
     "attention_bfloat16",
-    unit=BFLOAT16_UNITS,
+    multiplier=BFLOAT16_MULTIPLIERS,
     shape=TILED,
     parts=PREFILL,
     window=[0, 50],
     room=[0, 2, 9],
 )
 def attention_bfloat16(
-    unit: str,
+    multiplier: str,
     shape: tuple[int, int, int, str],
     parts: tuple[tuple[int, int], ...],
     window: int,
@@ -99,7 +101,7 @@ def attention_bfloat16(
     head_dim, group, kv_heads, dtype = shape
     params = {"dtype": dtype, "head_dim": head_dim, "group": group, "lanes": LANES}
     stack = TURNED_STACK if room else TILED_STACK
-    params |= {"stack": stack, "unit": unit}
+    params |= {"stack": stack, "multiplier": multiplier}
     fields, counted, check = attention_call(
         params, parts, window, kv_heads, stack, bound=BOUND_BFLOAT16, room=room
     )
