@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.engine.chooser.candidates import Candidates, check_highest, likeliest
+from edgerun.engine.chooser.chain import Chain
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.chooser.processor import AdjustingFilter, Filter, Processor
 from edgerun.engine.chooser.randomness import Uniform, uniform
@@ -78,6 +79,8 @@ class Chooser:
             self.adjust = only.adjustment
         self.takes_largest = self._greedy and (not self._filters or self.adjust is not None)
         self._uniform_at = uniform_at or uniform(params.seed)
+        plain = self._greedy and not self._filters  # which NumPy does as fast
+        self._chain = None if plain else Chain.of(self._filters, greedy=self._greedy)
         self._prompt_tokens = len(prompt)
         self._accepted: list[int] = []
 
@@ -98,11 +101,15 @@ class Chooser:
 
     def draw(self, logits: NDArray[np.float32]) -> int:
         """Chooses a token."""
+        if self._chain is not None:
+            id_ = self._chain.choose(logits, self._uniform)
+            if id_ is not None:
+                return id_
         if self._greedy:
             return self._likeliest(logits)
         candidates = self._filtered(logits)
         weights = candidates.weights()
-        mass = self._uniform_at(self.position) * float(weights.sum(dtype=np.float64))
+        mass = self._uniform() * float(weights.sum(dtype=np.float64))
         index = place(weights, mass)
         if weights[index] == 0:  # rounding carried the sum past the last possible token
             index = int(np.flatnonzero(weights)[-1])
@@ -159,6 +166,10 @@ class Chooser:
         finally:
             self.undo(len(self._accepted) - before)
         return chosen
+
+    def _uniform(self) -> float:
+        """The random number of the next token."""
+        return self._uniform_at(self.position)
 
     def _likeliest(self, logits: NDArray[np.float32]) -> int:
         return self._filtered(logits).likeliest() if self._filters else likeliest(logits)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgerun.engine.chooser.candidates import Candidates
+    from edgerun.engine.chooser.chain import Chain
 
 
 MAX_BIASES = 4096
@@ -68,6 +69,10 @@ class LogitBias(StatelessProcessor):
         places, inside = candidates.places(ids)
         candidates.logits[places] += values[inside]
         return candidates
+
+    def join(self, chain: Chain) -> bool:
+        """See ``JoiningFilter``."""
+        return chain.biases(*self._arrays)
 
     @cached_property
     def _arrays(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

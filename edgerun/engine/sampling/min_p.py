@@ -11,6 +11,7 @@ from edgerun.engine.chooser.processor import StatelessProcessor
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
+    from edgerun.engine.chooser.chain import Chain
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,10 @@ class MinP(StatelessProcessor):
     def apply(self, candidates: Candidates) -> Candidates:
         least = float(candidates.logits.max()) + math.log(self.min_p)
         return candidates.keep(candidates.logits >= least)
+
+    def join(self, chain: Chain) -> bool:
+        """See ``JoiningFilter``."""
+        return chain.min_p(math.log(self.min_p))
 
 
 PROCESSOR = MinP

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from edgerun.engine.chooser.counts import Counts
 from edgerun.engine.chooser.option import Number, option
 from edgerun.engine.chooser.processor import Filter, Processor
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgerun.engine.chooser.candidates import Candidates
+    from edgerun.engine.chooser.chain import Chain
     from edgerun.state import Adjustment
 
 
@@ -78,6 +80,16 @@ class PenaltyFilter:
             logits[places] -= self._amounts()[inside]
         return candidates
 
+    def join(self, chain: Chain) -> bool:
+        """See ``JoiningFilter``."""
+        return chain.penalties(
+            self._seen if self._repeats else None,
+            self._reply if self._subtracts else None,
+            float(self._repetition),
+            self._penalties.presence_penalty,
+            self._penalties.frequency_penalty,
+        )
+
     def adjustment(self) -> Adjustment:
         """See ``AdjustingFilter``; ids of the reply are among those that were seen."""
         import numpy as np
@@ -97,54 +109,6 @@ class PenaltyFilter:
         counts, penalties = self._reply.counts.astype(np.float64), self._penalties
         amounts = counts * penalties.frequency_penalty + penalties.presence_penalty
         return amounts.astype(np.float32)
-
-
-class Counts:
-    """How often ids occur, in the order of their first occurrences.
-
-    The last id that was added is the first to be removed. So one that no longer occurs is the last
-    in the list, and removing it leaves what was there before it came.
-    """
-
-    def __init__(self, ids: Sequence[int] = ()) -> None:
-        import numpy as np
-
-        distinct, counts = np.unique(np.asarray(ids, np.int64), return_counts=True)
-        self._size = len(distinct)
-        self._ids, self._counts = distinct, counts
-        self._places = {id_: place for place, id_ in enumerate(distinct.tolist())}
-
-    @property
-    def ids(self) -> NDArray[np.int64]:
-        """Ids that occur, int64 ``[n]``."""
-        return self._ids[: self._size]
-
-    @property
-    def counts(self) -> NDArray[np.int64]:
-        """How often each of them does, int64 ``[n]``."""
-        return self._counts[: self._size]
-
-    def add(self, id_: int) -> None:
-        place = self._places.setdefault(id_, self._size)
-        if place == self._size:
-            self._append(id_)
-        self._counts[place] += 1
-
-    def remove(self, id_: int) -> None:
-        place = self._places[id_]
-        self._counts[place] -= 1
-        if self._counts[place] == 0:
-            self._size = place
-            del self._places[id_]
-
-    def _append(self, id_: int) -> None:
-        import numpy as np
-
-        if self._size == len(self._ids):
-            self._ids = np.resize(self._ids, 2 * self._size + 16)
-            self._counts = np.resize(self._counts, 2 * self._size + 16)
-        self._ids[self._size], self._counts[self._size] = id_, 0
-        self._size += 1
 
 
 PROCESSOR = Penalties

@@ -10,6 +10,7 @@ from edgerun.engine.chooser.processor import StatelessProcessor
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
+    from edgerun.engine.chooser.chain import Chain
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,17 @@ class Temperature(StatelessProcessor):
 
         candidates.logits -= candidates.logits.max()
         with np.errstate(over="ignore"):
-            # A tinier temperature would overflow float32; this one already decides every non-tie.
-            candidates.logits /= np.float32(max(self.temperature, 1e-6))
+            candidates.logits /= np.float32(self._divisor)
         return candidates
+
+    def join(self, chain: Chain) -> bool:
+        """See ``JoiningFilter``."""
+        return chain.temperature(self._divisor)
+
+    @property
+    def _divisor(self) -> float:
+        """A tinier temperature would overflow float32; this one already decides every non-tie."""
+        return max(self.temperature, 1e-6)
 
 
 PROCESSOR = Temperature

@@ -10,6 +10,7 @@ from edgerun.engine.chooser.processor import StatelessProcessor
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
+    from edgerun.engine.chooser.chain import Chain
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,10 @@ class TopK(StatelessProcessor):
 
     def apply(self, candidates: Candidates) -> Candidates:
         return candidates.keep_largest(self.top_k)
+
+    def join(self, chain: Chain) -> bool:
+        """See ``JoiningFilter``."""
+        return chain.top_k(self.top_k)
 
 
 PROCESSOR = TopK

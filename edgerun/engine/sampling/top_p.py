@@ -10,6 +10,7 @@ from edgerun.engine.chooser.processor import StatelessProcessor
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
+    from edgerun.engine.chooser.chain import Chain
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,10 @@ class TopP(StatelessProcessor):
         weights = candidates.weights()
         mass = self.top_p * float(weights.sum(dtype="f8"))
         return candidates.keep_mass(candidates.logits, weights, mass)
+
+    def join(self, chain: Chain) -> bool:
+        """See ``JoiningFilter``."""
+        return chain.top_p(self.top_p)
 
 
 PROCESSOR = TopP

@@ -34,18 +34,19 @@ class Compiled:
         signature: of the kernel.
     """
 
-    __slots__ = ("_address", "_load", "signature")
+    __slots__ = ("_address", "_load", "_lock", "signature")
 
     def __init__(self, arguments: str, load: Callable[[], int]) -> None:
         """Takes the arguments as declared, and what brings the code into memory."""
         self.signature: Signature = signature(arguments)
         self._load: Callable[[], int] | None = load
         self._address = 0
+        self._lock = threading.Lock()
 
     @property
     def address(self) -> int:
         """Address of the code, which may have to be compiled first."""
-        with _LOCK:
+        with self._lock:
             if self._load is not None:
                 self._address = self._load()
                 self._load = None  # and the object code that it holds
@@ -65,18 +66,32 @@ def compiled(name: str, progress: Progress | None = None, **params: Any) -> Comp
     Raises:
         KeyError: there is no kernel of that name.
     """
+    key = _key(name, params)
+    with _LOCK:
+        kernel = _kept(key)
+        if kernel is None:
+            kernel = _COMPILED[key] = _queued(key, name, params, progress)
+        return kernel
+
+
+def is_kept(name: str, **params: Any) -> bool:
+    """Whether ``compiled`` has a kernel from memory or from disk."""
+    with _LOCK:
+        return _kept(_key(name, params)) is not None
+
+
+def _key(name: str, params: dict[str, Any]) -> str:
     parts = [f"{key}={params[key]}" for key in sorted(params)]
     added, names = added_code()
     if added and (name in names or ACTIVATION in params):
         parts.append(f"added={added}")
-    key = "-".join([name, *parts])
-    with _LOCK:
-        if key not in _COMPILED:
-            entry = _cache().load(key)
-            _COMPILED[key] = (
-                _queued(key, name, params, progress) if entry is None else _ready(entry)
-            )
-        return _COMPILED[key]
+    return "-".join([name, *parts])
+
+
+def _kept(key: str) -> Compiled | None:
+    if key not in _COMPILED and (entry := _cache().load(key)) is not None:
+        _COMPILED[key] = _ready(entry)
+    return _COMPILED.get(key)
 
 
 def native(name: str, **params: Any) -> Callable[[int, int], None]:

@@ -4,7 +4,7 @@ Numba does not vectorise loops over packed weights, so kernels say what they wan
 type ``Vec``: a fixed number of lanes that live in registers. Everything lowers to plain LLVM
 vector instructions, which LLVM legalises for whatever the machine has; only the integer dot
 products of ``dot.py`` know instruction sets. Addresses are plain integers (``intp``), element
-types are ``"i8" "u8" "i16" "i32" "i64" "f16" "f32"``, lanes and types must be compile-time
+types are ``"i8" "u8" "i16" "i32" "i64" "f16" "f32" "f64"``, lanes and types must be compile-time
 constants.
 
     @cfunc("void(intp, intp)")
@@ -40,6 +40,7 @@ ELEMENTS: dict[str, ir.Type] = {
     "i64": ir.IntType(64),
     "f16": ir.HalfType(),
     "f32": ir.FloatType(),
+    "f64": ir.DoubleType(),
 }
 
 
@@ -248,6 +249,8 @@ def mask_bits(typingctx, value, mask):  # type: ignore[no-untyped-def]
 def _conversion(builder: Any, value: Any, source: Vec, target: Vec) -> Any:
     if source.is_float and not target.is_float:
         return builder.fptosi(value, target.llvm)
+    if source == Vec("f32", source.lanes) and target.element == "f64":
+        return builder.fpext(value, target.llvm)
     if target.is_float:
         convert = builder.uitofp if source.element == "u8" else builder.sitofp
         return convert(value, target.llvm)

@@ -1,0 +1,1 @@
+"""Kernels that choose a token from the logits of a row."""
