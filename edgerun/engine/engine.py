@@ -63,6 +63,7 @@ class Engine:
         self._sequences: list[Sequence] = []  # oldest first
         self._interrupted = False
         self._parts: list[Part] = []  # of the last call
+        self._same_for = 0  # sequences there may be if the next call has the same parts
         self._first_room = store.room()
         self.vocab_size = vocab_size
         self.eos_ids = frozenset(eos_ids)
@@ -107,7 +108,11 @@ class Engine:
     def forget(self, sequence: Sequence) -> None:
         """Cancels a sequence, or gives up the slot of one that has ended."""
         sequence.cancelled, sequence.is_retained = True, False
-        self._store.lock.run(take_back, sequence)
+        self._store.lock.run(self._forget, sequence)
+
+    def _forget(self, sequence: Sequence) -> None:
+        take_back(sequence)
+        self._parts = []  # one that waits may have its place
 
     def tokens(self, sequence: Sequence) -> Generator[Token, None, None]:
         """Adds a sequence and yields its tokens; closing the iterator cancels it.
@@ -160,20 +165,22 @@ class Engine:
         finally:
             self.cancel(scoring)
 
-    def wait(self, sequences: Sequence_[Sequence]) -> None:
-        """Returns when a reader of one of these, at least, need not wait; makes steps until then.
+    def wait(self, sequences: Sequence_[Sequence]) -> list[Sequence]:
+        """Returns those whose readers need not wait, at least one; makes steps until there is one.
 
         Raises:
             InputError: the engine was closed.
         """
-        while not self._store.lock.run(self._step_for, sequences):
+        while not (ready := self._store.lock.run(self._step_for, sequences)):
             pass
+        return ready
 
-    def _step_for(self, sequences: Sequence_[Sequence]) -> bool:
-        """Makes a step, if no other thread's came first; whether a reader need not wait."""
-        if not _any_ready(sequences):
-            self.step()
-        return _any_ready(sequences)
+    def _step_for(self, sequences: Sequence_[Sequence]) -> list[Sequence]:
+        """Makes a step, if no other thread's came first; those whose readers need not wait."""
+        if ready := [sequence for sequence in sequences if sequence.is_ready]:
+            return ready
+        self.step()
+        return [sequence for sequence in sequences if sequence.is_ready]
 
     def step(self) -> list[Sequence]:
         """One call of the model, for the thread that holds the store's lock.
@@ -251,7 +258,7 @@ class Engine:
 
     def _same_parts(self) -> list[Part]:
         """The parts of the last call, if the next has the same: most have, of replies alone."""
-        if len(self._parts) != len(self._sequences):
+        if len(self._sequences) != self._same_for:
             return []
         page_tokens = self._first_room.page_tokens
         for sequence, rows in self._parts:
@@ -280,6 +287,8 @@ class Engine:
                 reserved.append(part)
         if running and not reserved:
             running[0].starve()
+        # Who waits for a slot goes on to, until one of these ends or needs another page.
+        self._same_for = len(reserved) + [each.lease for each in self._sequences].count(None)
         return reserved
 
     def _admitted(self, active: list[Sequence], paused: list[Sequence]) -> list[Sequence]:
@@ -388,7 +397,3 @@ class Engine:
         if self._programs is None:
             raise InputError("this model is closed: load it again")
         return self._programs
-
-
-def _any_ready(sequences: Sequence_[Sequence]) -> bool:
-    return True in [sequence.is_ready for sequence in sequences]

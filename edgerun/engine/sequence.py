@@ -148,7 +148,12 @@ class Sequence:
     @property
     def is_ready(self) -> bool:
         """Whether its reader need not wait."""
-        return self._taken < len(self.ids) or self.is_ended
+        return (  # ``is_ended`` written out: this is asked of every sequence at every step
+            self._taken < len(self.ids)
+            or self.is_finished
+            or self.cancelled
+            or self.error is not None
+        )
 
     def receive(self, logits: NDArray[np.float32]) -> None:
         """Chooses an id by its logits ``[1, vocab]``."""

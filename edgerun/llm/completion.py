@@ -217,20 +217,19 @@ def together(
     everyone = list(streams)
     if any(stream._engine is not engine for stream in everyone):
         raise InputError("a stream is another model's: run streams together on the model of all")
-    running = {
-        index: stream
-        for index, stream in enumerate(everyone)
-        if not stream.completion.finish_reason
-    }
+    running: dict[Sequence, tuple[int, TextStream]] = {}
+    for index, stream in enumerate(everyone):
+        if not stream.completion.finish_reason:
+            running.setdefault(stream._sequence, (index, stream))
     try:
-        for stream in running.values():
-            engine.add(stream._sequence)
+        for sequence in running:
+            engine.add(sequence)
         while running:
-            engine.wait([stream._sequence for stream in running.values()])
-            for index, stream in list(running.items()):
+            for sequence in engine.wait(list(running)):
+                index, stream = running[sequence]
                 piece = stream._lock.run(stream._came)
                 if stream.completion.finish_reason:
-                    del running[index]
+                    del running[sequence]
                 if piece:
                     yield index, piece
     finally:

@@ -41,9 +41,10 @@ class Chain:
     def __init__(self) -> None:
         """Leaves logits as they are."""
         self._stage = -1
+        numbers = np.zeros(NUMBERS, np.float64)
+        numbers[[number.LEAST, number.TOP_P]] = NO_LEAST, 1
         self._words: Any = np.zeros(WORDS, np.int64).data
-        self._numbers: Any = np.zeros(NUMBERS, np.float64).data
-        self._numbers[number.LEAST], self._numbers[number.TOP_P] = NO_LEAST, 1
+        self._numbers: Any = numbers.data
         self._alive: list[NDArray[np.generic]] = []  # whose addresses are among the words
         self._seen: Counts | None = None
         self._said: Counts | None = None
