@@ -51,19 +51,33 @@ class Chain:
         self._scales = False
 
     @classmethod
-    def of(cls, filters: Sequence[Filter], *, greedy: bool) -> Chain | None:
-        """The chain that stands for all of these, if there is one.
+    def at_end(
+        cls, filters: Sequence[Filter], *, greedy: bool
+    ) -> tuple[Sequence[Filter], Chain | None]:
+        """The filters before a chain, and the chain that stands for all behind them, if any.
 
-        Of a greedy one the likeliest token is chosen, and no filter may leave any out.
+        A chain takes all logits: who has one must see to it that what is before it leaves none out.
+        A greedy one takes the likeliest, and leaves none out itself.
         """
+        for start in range(max(1, len(filters))):
+            chain = cls._of(filters[start:], greedy=greedy)
+            if chain is not None and (filters or not greedy):  # else NumPy is as fast
+                return filters[:start], chain
+        return filters, None
+
+    @classmethod
+    def _of(cls, filters: Sequence[Filter], *, greedy: bool) -> Chain | None:
         chain = cls()
         for filter_ in filters:
             if not (joins_itself(filter_) and filter_.join(chain)):  # type: ignore[attr-defined]
                 return None
         chain._words[LARGEST] = greedy
-        if greedy and chain._stage > STAGES.index("penalties"):
-            return None
-        return chain
+        return None if greedy and chain._stage > STAGES.index("penalties") else chain
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is compiled code, for which asking counts."""
+        return SOURCE.get() is not None
 
     def biases(self, ids: NDArray[np.int64], values: NDArray[np.float32]) -> bool:
         """Adds to the logits of single ids, each once."""
@@ -119,7 +133,7 @@ class Chain:
             None where there is no compiled code, or it has nothing to say of such logits: one is
             NaN, the largest is infinite, or an id that is penalised lies beyond them.
         """
-        kernels = SOURCE.get()
+        kernels = SOURCE.kernels
         if kernels is None or logits.dtype != np.float32 or not logits.flags.c_contiguous:
             return None
         space = workspace(len(logits))

@@ -79,8 +79,7 @@ class Chooser:
             self.adjust = only.adjustment
         self.takes_largest = self._greedy and (not self._filters or self.adjust is not None)
         self._uniform_at = uniform_at or uniform(params.seed)
-        plain = self._greedy and not self._filters  # which NumPy does as fast
-        self._chain = None if plain else Chain.of(self._filters, greedy=self._greedy)
+        self._before, self._chain = Chain.at_end(self._filters, greedy=self._greedy)
         self._prompt_tokens = len(prompt)
         self._accepted: list[int] = []
 
@@ -101,10 +100,9 @@ class Chooser:
 
     def draw(self, logits: NDArray[np.float32]) -> int:
         """Chooses a token."""
-        if self._chain is not None:
-            id_ = self._chain.choose(logits, self._uniform)
-            if id_ is not None:
-                return id_
+        id_ = None if self._chain is None else self._by_chain(self._chain, logits)
+        if id_ is not None:
+            return id_
         if self._greedy:
             return self._likeliest(logits)
         candidates = self._filtered(logits)
@@ -171,19 +169,32 @@ class Chooser:
         """The random number of the next token."""
         return self._uniform_at(self.position)
 
+    def _by_chain(self, chain: Chain, logits: NDArray[np.float32]) -> int | None:
+        """What the chain chooses of what the filters before it leave; None if it does not."""
+        if not chain.is_ready:
+            return None
+        candidates = self._filtered(logits, self._before)
+        if candidates.ids is not None:  # and it will be so next time
+            self._chain = None
+            return None
+        return chain.choose(candidates.logits, self._uniform)
+
     def _likeliest(self, logits: NDArray[np.float32]) -> int:
         return self._filtered(logits).likeliest() if self._filters else likeliest(logits)
 
-    def _filtered(self, logits: NDArray[np.float32]) -> Candidates:
-        """What the filters leave; without any, what is there."""
-        if not self._filters:
+    def _filtered(
+        self, logits: NDArray[np.float32], filters: Sequence[Filter] | None = None
+    ) -> Candidates:
+        """What the filters leave, all of them or some; without any, what is there."""
+        filters = self._filters if filters is None else filters
+        if not filters:
             return Candidates(logits)
         # max propagates NaN, so one pass finds NaN, infinity and "all tokens impossible".
         check_highest(logits.max())
         copied = scratch("logits", len(logits))
         copied[:] = logits
         candidates = Candidates(copied)
-        for filter_ in self._filters:
+        for filter_ in filters:
             candidates = _applied(filter_, candidates)
         return candidates
 

@@ -33,16 +33,20 @@ class Kernels:
 
 
 class Source:
-    """Brings the kernels; any thread may ask at any time."""
+    """Brings the kernels; any thread may ask at any time.
+
+    Attributes:
+        kernels: None until they are there.
+    """
 
     def __init__(self) -> None:
         """Has none yet."""
-        self._kernels: Kernels | None = None
+        self.kernels: Kernels | None = None
         self._asked = 0
 
     def get(self) -> Kernels | None:
         """The kernels, if they are there; asking often has them compiled."""
-        return self._kernels or self._sought()
+        return self.kernels or self._sought()
 
     def wait(self) -> Kernels:
         """The kernels, compiled now if need be.
@@ -50,8 +54,8 @@ class Source:
         Raises:
             Exception: whatever keeps them from being compiled.
         """
-        self._kernels = kernels = Kernels(native(CANDIDATES), native(DRAW))
-        return kernels
+        self.kernels = Kernels(native(CANDIDATES), native(DRAW))
+        return self.kernels
 
     def _sought(self) -> Kernels | None:
         self._asked += 1
@@ -59,7 +63,7 @@ class Source:
             self._try()
         elif self._asked == PATIENCE:
             threading.Thread(target=self._try, daemon=True).start()
-        return self._kernels
+        return self.kernels
 
     def _try(self) -> None:
         try:
