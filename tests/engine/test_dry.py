@@ -88,6 +88,7 @@ CASES: list[dict[str, Any]] = [
     {"dry_allowed_length": 1, "dry_base": 1, "dry_sequence_breakers": []},
     {"dry_allowed_length": 3, "dry_penalty_last_n": 9, "dry_sequence_breakers": "b"},
     {"dry_sequence_breakers": ["##", "\ny", "é", "aba"], "dry_base": 3.0},
+    {"dry_allowed_length": 2, "dry_penalty_last_n": 6, "dry_sequence_breakers": []},
     {"dry_allowed_length": 10, "dry_sequence_breakers": [], "dry_multiplier": 5},
     {"dry_allowed_length": 1, "dry_sequence_breakers": [], "dry_base": 10, "dry_multiplier": 99},
 ]
