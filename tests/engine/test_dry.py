@@ -54,8 +54,7 @@ def breaks(ids: Sequence[int], texts: Sequence[str]) -> bool:
     """Whether the last id is a control token, or a text ends within it."""
     if ids[-1] in Spelled.control_ids:
         return True
-    begin = max((at + 1 for at, id_ in enumerate(ids) if id_ in Spelled.control_ids), default=0)
-    joined = b"".join(TEXTS[id_] for id_ in ids[begin:])
+    joined = b"".join(TEXTS[id_] for id_ in ids)
     ends = range(len(joined) - len(TEXTS[ids[-1]]) + 1, len(joined) + 1)
     return any(joined[:end].endswith(text.encode()) for end in ends for text in texts)
 

@@ -110,13 +110,13 @@ class Breakers:
         return any(data.find(text, max(0, len(tail) - len(text) + 1)) >= 0 for text in self._texts)
 
     def _tail(self, before: list[int]) -> bytes:
-        """The last bytes before a token, as many as may belong to a text that ends in it."""
+        """The last bytes before a token: at least those that may be of a text that ends in it."""
         tail = b""
         for id_ in reversed(before):
-            if self._is_control(id_) or len(tail) >= self._reach:
+            if len(tail) >= self._reach:
                 break
             tail = self._bytes(id_) + tail
-        return tail[-self._reach :]
+        return tail
 
     def _is_control(self, id_: int) -> bool:
         return self._vocabulary is not None and id_ in self._vocabulary.control_ids
