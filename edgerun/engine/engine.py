@@ -108,11 +108,7 @@ class Engine:
     def forget(self, sequence: Sequence) -> None:
         """Cancels a sequence, or gives up the slot of one that has ended."""
         sequence.cancelled, sequence.is_retained = True, False
-        self._store.lock.run(self._forget, sequence)
-
-    def _forget(self, sequence: Sequence) -> None:
-        take_back(sequence)
-        self._parts = []  # one that waits may have its place
+        self._store.lock.run(take_back, sequence)
 
     def tokens(self, sequence: Sequence) -> Generator[Token, None, None]:
         """Adds a sequence and yields its tokens; closing the iterator cancels it.

@@ -154,6 +154,7 @@ class LLM:
             prompts: as for ``generate``.
             options: parameters of each prompt, which go before those of all.
             sampling: as for ``generate``; every text is continued as if it were alone.
+                As many run at a time as the model was loaded for, see ``max_sessions``.
 
         Returns:
             The completions, in the order of the prompts. One that failed has the finish reason

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgerun.engine import engine as engine_module
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import AHEAD, Sequence, Token
@@ -366,3 +367,26 @@ def test_what_led_to_an_error_is_not_used_again() -> None:
     second.previous = first
     assert ids_of(run.tokens(second)) == ids_of(generate(plain()[0], [1, 2, 3, 4, 5]))
     assert second.stats.reused_tokens == 0
+
+
+def test_who_waits_for_a_slot_is_not_scheduled_anew_with_every_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And gets it with the first step after somebody ended."""
+    schedules: list[int] = []
+
+    def counted(*arguments: Any) -> Any:
+        schedules.append(len(arguments[0]))
+        return schedule(*arguments)
+
+    schedule = engine_module.schedule
+    monkeypatch.setattr(engine_module, "schedule", counted)
+    executable, count = fakes.FakeExecutable(), 24
+    run = engine(executable)
+    params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
+    prompts = [[40 + index] for index in range(6)]
+    assert together(run, [run.sequence(prompt, params) for prompt in prompts]) == [
+        expected(prompt, count) for prompt in prompts
+    ]
+    assert len(executable.rows) == 3 * count
+    assert schedules == [2, 2, 2]

@@ -1,0 +1,1 @@
+"""What choosing a token costs, alone and in batches."""
