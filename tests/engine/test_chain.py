@@ -155,11 +155,14 @@ def test_any_order_and_any_processor_chooses_as_without_chains(
             each.accept(expected)
 
 
+@pytest.mark.parametrize("place", [3, 97])
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 @pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"temperature": 0, "presence_penalty": 1.0}])
-def test_wrong_logits_are_refused_in_the_same_words(wrong: float, options: dict[str, Any]) -> None:
+def test_wrong_logits_are_refused_in_the_same_words(
+    place: int, wrong: float, options: dict[str, Any]
+) -> None:
     logits = np.zeros(100, np.float32)
-    logits[97] = wrong
+    logits[place] = wrong
     said = []
     for chooser in pair(SamplingParams(**options), [1], 100):
         with pytest.raises(ChooserError) as caught:
