@@ -25,6 +25,7 @@ from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
 from tools.bench.samplers.ways import WAYS, choosing_by
 
+NO_BREAKERS: dict[str, Any] = {"dry_sequence_breakers": []}  # which would need a tokenizer
 PARAMS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
     "temperature": {"temperature": 0.8},
@@ -32,6 +33,8 @@ PARAMS: dict[str, dict[str, Any]] = {
     "top-k, top-p, min-p": {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05},
     "top-p, penalties": {"temperature": 0.8, "top_p": 0.95, "repetition_penalty": 1.1},
     "greedy, penalties": {"temperature": 0, "repetition_penalty": 1.1},
+    "top-p, DRY": {"temperature": 0.8, "top_p": 0.95, "dry_multiplier": 0.8, **NO_BREAKERS},
+    "greedy, DRY": {"temperature": 0, "dry_multiplier": 0.8, **NO_BREAKERS},
     "top-k 40": {"top_k": 40},
     "min-p 0.05": {"min_p": 0.05},
     "typical 0.9": {"typical_p": 0.9},
