@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from tools.train_default.chats.anything import chats_about_anything, nouns_of_books
 from tools.train_default.chats.extract import hero, subjects
 from tools.train_default.chats.generator import chats
 from tools.train_default.chats.swap import vary_story
@@ -84,6 +85,9 @@ def make_texts(corpora: Path, teacher: Path | None, out: Path, seed: int, rounds
     write_texts(out / "follow.jsonl", map(render_chat, follow(short, seed, 2 * rounds)))
     brief = [story for story in short if len(story) < 1000]
     write_texts(out / "brief.jsonl", map(render_chat, follow(brief, seed + 100, 2 * rounds, 0.2)))
+    nouns = nouns_of_books(corpora, real)
+    anything = chats_about_anything(real, nouns, seed + 6, rounds=4)
+    write_texts(out / "wide.jsonl", map(render_chat, anything))
 
 
 def follow(

@@ -1,8 +1,8 @@
 """Held-out bits per byte, sample replies, and how often a story keeps to its subject.
 
     python -m tools.train_default.evaluate bits --model hf/ --held-out valid.txt
-    python -m tools.train_default.evaluate samples --model hf/ --out samples.md
-    python -m tools.train_default.evaluate following --bundle bundle/    # needs edgerun
+    python -m tools.train_default.evaluate samples --bundle bundle/ --out samples.md
+    python -m tools.train_default.evaluate following --bundle bundle/
     python -m tools.train_default.evaluate following --bundle bundle/ --set dry_multiplier=0.8
 
 Bits per byte: every held-out story is scored by itself, `<|endoftext|>` before it as context and
@@ -20,19 +20,22 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 
 from tools.train_default.chats.following import score
-from tools.train_default.model import Cache, LanguageModel, TernaryLM
+from tools.train_default.model import LanguageModel, TernaryLM
 from tools.train_default.save import SAMPLING, load_hf
-from tools.train_default.tokenizer import END, TEXT, render_chat
+from tools.train_default.tokenizer import TEXT
 
-Messages = list[dict[str, str]]
+if TYPE_CHECKING:
+    from edgerun import LLM
+    from edgerun.model.chat import Message
 
+LONGEST = 300  # tokens of a reply
 ASK_NAME = "Who was the story about?"
 PROMPTS: tuple[tuple[str, ...], ...] = (
     ("Hello!",),
@@ -98,64 +101,40 @@ def int8_embedding(model: TernaryLM, group: int = 32) -> None:
     weight.copy_(((groups / scale).round() * scale).view_as(weight))
 
 
-def choose(logits: torch.Tensor, seen: Sequence[int], generator: torch.Generator) -> int:
-    """One token by SAMPLING, with the operations and their order of transformers' generate."""
-    ids = torch.tensor(sorted(set(seen)))
-    score, penalty = logits[ids], SAMPLING["repetition_penalty"]
-    logits[ids] = torch.where(score < 0, score * penalty, score / penalty)
-    p, order = (logits / SAMPLING["temperature"]).softmax(-1).sort(descending=True)
-    p = p * (p.cumsum(-1) - p < SAMPLING["top_p"]) * (p >= SAMPLING["min_p"] * p[0])
-    return int(order[torch.multinomial(p, 1, generator=generator)])
-
-
-@torch.no_grad()
-def reply(
-    model: TernaryLM, tokenizer: Tokenizer, messages: Messages, seed: int, limit: int = 300
-) -> str:
-    """The assistant's next message; a fixed seed gives the same text."""
-    prompt = f"{TEXT}{render_chat(messages)}<|assistant|>"
-    ids = tokenizer.encode(prompt, add_special_tokens=False).ids
-    stop = {tokenizer.token_to_id(TEXT), tokenizer.token_to_id(END)}
-    generator, cache = torch.Generator().manual_seed(seed), Cache()
-    start, step = len(ids), torch.tensor([ids])
-    while len(ids) < min(start + limit, model.config.max_positions):
-        token = choose(model(step, cache)[0, -1], ids, generator)
-        if token in stop:
-            break
-        ids.append(token)
-        step = torch.tensor([[token]])
-    return tokenizer.decode(ids[start:])
-
-
-def conversations(model: TernaryLM, tokenizer: Tokenizer, seed: int) -> Iterator[Messages]:
+def conversations(llm: LLM, seed: int) -> Iterator[list[Message]]:
+    """Sample replies to PROMPTS, with the settings that the bundle recommends."""
     for number, asked in enumerate(PROMPTS):
-        messages: Messages = []
+        messages: list[Message] = []
         for turn, question in enumerate(asked):
             messages.append({"role": "user", "content": question})
-            answer = reply(model, tokenizer, messages, seed + 100 * number + turn)
-            messages.append({"role": "assistant", "content": answer})
+            answer = llm.chat(messages, seed=seed + 100 * number + turn, max_tokens=LONGEST)
+            messages.append({"role": "assistant", "content": answer.text})
         yield messages
 
 
-def write_samples(model: TernaryLM, tokenizer: Tokenizer, out: Path, seed: int) -> None:
+def write_samples(bundle: Path, out: Path, seed: int) -> None:
+    import edgerun
+
     settings = ", ".join(f"{name} {value}" for name, value in SAMPLING.items())
     lines = [
         "# Sample replies",
         "",
-        f"The first reply to each prompt, unedited; seed {seed}; {settings}.",
+        f"The bundle's first reply to each prompt, unedited; seed {seed}; {settings}.",
     ]
-    for number, messages in enumerate(conversations(model, tokenizer, seed), 1):
-        lines += ["", f"## {number}"]
-        for message in messages:
-            text = message["content"].replace("\n", "\n> ")
-            who = "User" if message["role"] == "user" else "Model"
-            lines += ["", f"**{who}:** {text}" if who == "User" else f"> {text}"]
+    with edgerun.load(bundle) as llm:
+        for number, messages in enumerate(conversations(llm, seed), 1):
+            lines += ["", f"## {number}"]
+            for message in messages:
+                text = str(message["content"]).replace("\n", "\n> ")
+                who = "User" if message["role"] == "user" else "Model"
+                lines += ["", f"**{who}:** {text}" if who == "User" else f"> {text}"]
     out.write_text("\n".join(lines) + "\n")
 
 
+ALONE: dict[str, Any] = {"repetition_penalty": 1.0, "dry_multiplier": 0}  # nothing but the model
 DECODINGS: dict[str, dict[str, Any]] = {
-    "greedy": {"temperature": 0},
-    "temperature 0.8": {"temperature": 0.8, "top_p": 0.9},
+    "greedy": {"temperature": 0, **ALONE},
+    "temperature 0.8": {"temperature": 0.8, "top_p": 0.9, **ALONE},
     "as shipped": {},
 }
 
@@ -179,12 +158,7 @@ def following(bundle: Path, changed: Sequence[str] = ()) -> None:
         def answer(settings: dict[str, Any], said: list[str], seed: int) -> tuple[str, bool]:
             roles = ("user", "assistant")
             messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(said)]
-            fixed = {
-                "seed": seed,
-                "max_tokens": 300,
-                "repetition_penalty": 1.0,
-                "dry_multiplier": 0,
-            }
+            fixed = {"seed": seed, "max_tokens": LONGEST}
             reply = llm.chat(messages, **(fixed | settings | changes))
             return reply.text, reply.finish_reason == "stop"
 
@@ -201,20 +175,20 @@ def main() -> None:
     samples = commands.add_parser("samples")
     samples.add_argument("--out", type=Path, required=True)
     samples.add_argument("--seed", type=int, default=1)
-    for command in (bits, samples):
-        command.add_argument("--model", type=Path, required=True, help="Hugging Face directory")
+    bits.add_argument("--model", type=Path, required=True, help="Hugging Face directory")
     subjects = commands.add_parser("following")
-    subjects.add_argument("--bundle", type=Path, required=True)
+    for command in (samples, subjects):
+        command.add_argument("--bundle", type=Path, required=True)
     subjects.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", dest="changed")
     args = parser.parse_args()
     if args.command == "following":
         following(args.bundle, args.changed)
         return
+    if args.command == "samples":
+        write_samples(args.bundle, args.out, args.seed)
+        return
     model = load_hf(args.model)
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
-    if args.command == "samples":
-        write_samples(model, tokenizer, args.out, args.seed)
-        return
     if args.int8_embedding:
         int8_embedding(model)
     stories = held_out_stories(args.held_out)

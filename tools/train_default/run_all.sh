@@ -4,7 +4,7 @@
 #   OUT    folder for everything that is made; the same command goes on where it was ended
 #   MODEL  SmolLM2-135M-Instruct, whatever edgerun export takes
 # TEACHER_TOKENS says how much the teacher reads; TOKENS, HEALED_TOKENS,
-# MORE_TOKENS, OWN_TOKENS and END_TOKENS up to where the model's runs go.
+# MORE_TOKENS, OWN_TOKENS, LAST_TOKENS and END_TOKENS up to where the model's runs go.
 set -eu
 data=$1 out=$2 model=$3
 here=$(cd "$(dirname "$0")" && pwd)
@@ -30,7 +30,7 @@ for part in taught read; do
     cp "$out/made/real.jsonl" "$out/made/books.jsonl" "$out/made/asked.jsonl" "$out/$part/text"
     if [ $part = read ]; then
         step corpus text --corpora "$data/corpora" --rounds 1 --out "$out/made_once"
-        cp "$out/made_once/asked.jsonl" "$out/made/brief.jsonl" "$out/$part/text"
+        cp "$out/made_once/asked.jsonl" "$out/made/brief.jsonl" "$out/made/wide.jsonl" "$out/$part/text"
     fi
     step corpus tokens --text "$out/$part/text" --tokenizer "$out/cut/tokenizer.json" --out "$out/$part/tokens"
 done
@@ -57,7 +57,8 @@ run taught "${TOKENS:-1.05e7}" --initial "$out/initial"
 run taught_heal "${HEALED_TOKENS:-1.26e7}"
 run taught_more "${MORE_TOKENS:-1.44e7}"
 run taught_own "${OWN_TOKENS:-1.95e7}" --teacher "$out/teacher"
-run taught_last "${END_TOKENS:-2.1e7}" --teacher "$out/teacher"
-step evaluate samples --model "$out/hf" --out "$out/samples.md"
+run taught_last "${LAST_TOKENS:-2.1e7}" --teacher "$out/teacher"
+run taught_wide "${END_TOKENS:-2.4e7}" --teacher "$out/teacher"
 "$python" -m edgerun export "$out/hf" -o "$out/bundle" --weights ternary --group-size 256 --force
+step evaluate samples --bundle "$out/bundle" --out "$out/samples.md"
 step evaluate following --bundle "$out/bundle"

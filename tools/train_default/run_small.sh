@@ -10,7 +10,7 @@ set -eu
 data=$1 out=$2 until=$3 then_until=${4:-} last_until=${5:-} own_until=${6:-}
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$(dirname "$here")")
-export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$root:$root/export${PYTHONPATH:+:$PYTHONPATH}"
 python=${PYTHON:-python3}
 stories=$data/corpora/tinystories
 # Keep freed memory: page faults cost a third of the speed. Let waiting threads sleep.
@@ -51,4 +51,5 @@ if [ -n "$own_until" ]; then
     describe --run "$out/run_own" --recipe "$here/recipes/own.toml" \
         --earlier "$out/recipe_third.toml" --out "$out/recipe.toml"
 fi
-"$python" -m tools.train_default.evaluate samples --model "$out/hf" --out "$out/samples.md"
+"$python" -m edgerun export "$out/hf" -o "$out/bundle" --weights ternary --group-size 256 --force
+"$python" -m tools.train_default.evaluate samples --bundle "$out/bundle" --out "$out/samples.md"

@@ -31,6 +31,8 @@ SAMPLING = {
     "top_p": 0.9,
     "min_p": 0.1,
     "repetition_penalty": 1.0,
+    "dry_multiplier": 0.8,
+    "dry_allowed_length": 3,
 }
 
 

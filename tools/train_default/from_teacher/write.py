@@ -11,7 +11,8 @@ goes on from there, and drops what a kill left behind them.
 
 An answer stays that ended by itself, is of a story's length, spelled with words of the real stories
 and of the request, says no six words in a row twice, and names its subject in the first sentences.
-No request names a subject that is counted with.
+No request names a subject that is counted with; those that do not stand in this project's lists are
+nouns of the real stories.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from random import Random
 import edgerun
 from edgerun import LLM
 from tools.train_default.chats.following import follows, loops, opening
-from tools.train_default.own.marking import requests
+from tools.train_default.own.marking import nouns_of, requests
 from tools.train_default.tokenizer import render_chat
 
 TEMPERATURES = 0.7, 1.0
+MIN_P = 0.05
 LENGTHS = 200, 2000  # characters
+OFTEN = 2  # stories that speak of a noun which requests name
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,10 @@ class Request:
     temperature: float
 
 
-def request(seed: int) -> Request:
+def request(seed: int, nouns: Sequence[str]) -> Request:
     """That of a number."""
     rng = Random(seed)
-    ((text, noun),) = requests(rng, 1)
+    ((text, noun),) = requests(rng, 1, nouns)
     return Request(seed, text, noun, rng.uniform(*TEMPERATURES))
 
 
@@ -82,6 +85,7 @@ def answers(llm: LLM, asked: Sequence[Request], max_tokens: int) -> list[tuple[s
         [{"seed": each.seed, "temperature": each.temperature} for each in asked],
         max_tokens=max_tokens,
         top_p=0.95,
+        min_p=MIN_P,
         repetition_penalty=1.0,
     )
     return [(each.text.strip(), each.finish_reason == "stop") for each in completions]
@@ -94,9 +98,17 @@ def put_down(note: Path, done: int, size: int) -> None:
 
 
 def write(
-    llm: LLM, words: set[str], first: int, count: int, batch: int, max_tokens: int, out: Path
+    llm: LLM,
+    real: Sequence[str],
+    numbers: range,
+    batch: int,
+    max_tokens: int,
+    out: Path,
 ) -> None:
-    """Answers requests from the number `first` on until `count` are answered in all.
+    """Answers the requests of some numbers, so many at a time.
+
+    Args:
+        real: stories whose words are allowed, and whose nouns are asked for.
 
     Raises:
         ValueError: there is a file of answers, but no note of how many requests they are of.
@@ -109,9 +121,10 @@ def write(
     done, size = map(int, note.read_text().split())
     out.touch()
     os.truncate(out, size)
+    words, nouns = words_of(" ".join(real)), nouns_of(real, OFTEN)
     began, stayed, asked_before, faults = time.time(), 0, done, dict[str, int]()
-    while done < count:
-        asked = [request(first + at) for at in range(done, min(done + batch, count))]
+    while done < len(numbers):
+        asked = [request(seed, nouns) for seed in numbers[done : done + batch]]
         lines = []
         for each, (story, ended) in zip(asked, answers(llm, asked, max_tokens), strict=True):
             why = fault(each, story, ended, words)
@@ -133,16 +146,22 @@ def write(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bundle", type=Path, required=True)
-    parser.add_argument("--words", type=Path, required=True, help="real stories: allowed words")
+    parser.add_argument(
+        "--words",
+        type=Path,
+        required=True,
+        help="real stories: words, nouns",
+    )
     parser.add_argument("--count", type=int, default=20_000, help="requests in all")
     parser.add_argument("--first", type=int, default=0, help="number of the first request")
-    parser.add_argument("--batch", type=int, default=32, help="answered together")
+    parser.add_argument("--batch", type=int, default=256, help="answered together")
     parser.add_argument("--max-tokens", type=int, default=450)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    words = words_of(args.words.read_text(encoding="utf-8"))
-    with edgerun.load(args.bundle) as llm:
-        write(llm, words, args.first, args.count, args.batch, args.max_tokens, args.out)
+    real = args.words.read_text(encoding="utf-8").split("<|endoftext|>")
+    numbers = range(args.first, args.first + args.count)
+    with edgerun.load(args.bundle, max_sessions=args.batch) as llm:
+        write(llm, real, numbers, args.batch, args.max_tokens, args.out)
 
 
 if __name__ == "__main__":
