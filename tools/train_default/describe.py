@@ -31,7 +31,7 @@ SOURCES = (
     (
         "TinyStories (excerpts), roneneldan/TinyStories",
         "CDLA-Sharing-1.0",
-        "real, chat, fine, follow, brief, asked",
+        "real, chat, fine, follow, brief, asked, wide",
     ),
     ("stories260K, karpathy/llama2.c, sampled as a teacher", "MIT", "teacher, chat"),
     ("storybooks: global-asp/asp-source, pb-source, bookdash", "CC-BY (per book)", "books"),
@@ -39,7 +39,12 @@ SOURCES = (
     (
         "this project's generator and tables",
         "the project's own",
-        "chat, fine, follow, brief, asked",
+        "chat, fine, follow, brief, asked, wide",
+    ),
+    (
+        "nouns of Project Gutenberg's books, fairytaleqa, storybooks, fables and topical_chat",
+        "single words",
+        "wide",
     ),
 )
 TEACHER = ("SmolLM2-135M-Instruct, trained on real, asked and books", "Apache-2.0", "soft targets")

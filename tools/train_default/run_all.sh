@@ -58,7 +58,12 @@ run taught_heal "${HEALED_TOKENS:-1.26e7}"
 run taught_more "${MORE_TOKENS:-1.44e7}"
 run taught_own "${OWN_TOKENS:-1.95e7}" --teacher "$out/teacher"
 run taught_last "${LAST_TOKENS:-2.1e7}" --teacher "$out/teacher"
-run taught_wide "${END_TOKENS:-2.4e7}" --teacher "$out/teacher"
+run taught_wide "${END_TOKENS:-2.49e7}" --teacher "$out/teacher"
+# What the last run forgot of small talk comes back.
+step save --checkpoint "$before/checkpoint.pt" "$out/runs/taught_last/checkpoint.pt" --shares 0.9 0.1 \
+    --tokenizer "$out/initial" --out "$out/hf"
+describe --run "$before" --recipe "$here/recipes/taught_wide.toml" --earlier "$out/runs/taught_last/recipe.toml" \
+    --out "$out/recipe.toml" --note "The model has 0.9 of this run's weights and 0.1 of those before it."
 "$python" -m edgerun export "$out/hf" -o "$out/bundle" --weights ternary --group-size 256 --force
 step evaluate samples --bundle "$out/bundle" --out "$out/samples.md"
 step evaluate following --bundle "$out/bundle"

@@ -1,6 +1,13 @@
 """Write a checkpoint as a Hugging Face directory, and read one.
 
-    python save.py --checkpoint run/checkpoint.pt --tokenizer tokenizer/ --out hf/
+    python -m tools.train_default.save --checkpoint run/checkpoint.pt \\
+        --tokenizer tokenizer/ --out hf/
+    python -m tools.train_default.save --checkpoint run/checkpoint.pt earlier/checkpoint.pt \\
+        --shares 0.9 0.1 --tokenizer tokenizer/ --out hf/
+
+Checkpoints of which one goes on from the other may be averaged, by shares (Wortsman et al. 2022,
+"Robust fine-tuning of zero-shot models"): what a short run forgets comes back, and most of what it
+learned stays.
 
 `transformers` loads the directory as `BitNetForCausalLM`; its quantization_config makes every
 projection an `AutoBitLinear` that quantises the stored full-precision masters online, as training
@@ -13,6 +20,7 @@ import argparse
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +112,23 @@ def save_hf(model: TernaryLM, tokenizer: Path, out: Path) -> None:
     work.rmdir()
 
 
-def load_checkpoint(path: Path) -> TernaryLM:
-    state = torch.load(path, weights_only=True)
-    model = TernaryLM(ModelConfig(**state["config"]))
-    model.load_state_dict(state["model"], strict=False)
+def load_checkpoint(paths: Sequence[Path], shares: Sequence[float] = (1.0,)) -> TernaryLM:
+    """The model of a checkpoint, or the average of several by their shares.
+
+    Raises:
+        ValueError: there is not a share for each, they do not add up to 1, or the models differ.
+    """
+    if len(shares) != len(paths) or abs(sum(shares) - 1) > 1e-6:
+        raise ValueError(f"{len(paths)} checkpoints need as many shares that add up to 1: {shares}")
+    states = [torch.load(path, weights_only=True) for path in paths]
+    if any(state["config"] != states[0]["config"] for state in states):
+        raise ValueError("checkpoints of different models cannot be averaged")
+    model = TernaryLM(ModelConfig(**states[0]["config"]))
+    average = {
+        name: sum(share * state["model"][name] for share, state in zip(shares, states, strict=True))
+        for name in states[0]["model"]
+    }
+    model.load_state_dict(average, strict=False)
     model.refresh()
     return model.eval()
 
@@ -147,11 +168,12 @@ def read_hf(model: TernaryLM, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--checkpoint", type=Path, nargs="+", required=True)
+    parser.add_argument("--shares", type=float, nargs="+", default=[1.0], help="of each checkpoint")
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    save_hf(load_checkpoint(args.checkpoint), args.tokenizer, args.out)
+    save_hf(load_checkpoint(args.checkpoint, args.shares), args.tokenizer, args.out)
 
 
 if __name__ == "__main__":
