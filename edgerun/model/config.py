@@ -9,6 +9,7 @@ from typing import Any
 from edgerun.errors import BundleError
 
 # Used when a model recommends nothing.
+LISTS = ("dry_sequence_breakers",)  # what may be a list of texts
 FALLBACK = {"temperature": 0.7, "top_p": 0.95}
 
 
@@ -39,16 +40,18 @@ def sampling_defaults(generation_config: Mapping[str, Any], names: Iterable[str]
         names: sampling parameters, named there as here.
     """
     recommended = {
-        name: generation_config[name] for name in names if _is_value(generation_config.get(name))
+        name: generation_config[name]
+        for name in names
+        if _is_value(name, generation_config.get(name))
     }
     if generation_config.get("do_sample") is False:
         return {"temperature": 0.0}
     return recommended or dict(FALLBACK)
 
 
-def _is_value(value: object) -> bool:
+def _is_value(name: str, value: object) -> bool:
     if isinstance(value, list):
-        return all(isinstance(item, str) for item in value)
+        return name in LISTS and all(isinstance(item, str) for item in value)
     return isinstance(value, int | float)
 
 

@@ -215,3 +215,9 @@ def test_values_outside_their_range_are_one_clear_sentence(name: str, value: Any
     message = str(caught.value)
     assert message.startswith(name) and "expected" in message
     assert message.isascii() and "\n" not in message
+
+
+def test_without_dry_params_keep_no_vocabulary() -> None:
+    """So that they can be sent to another process, as they are."""
+    assert Dry().with_vocabulary(object()) == Dry()  # type: ignore[arg-type]
+    assert Dry().with_vocabulary(object()).vocabulary is None  # type: ignore[arg-type]

@@ -13,6 +13,11 @@ from edgerun.model.config import sampling_defaults
 from tests.support import fakes
 
 
+def test_a_list_is_no_number() -> None:
+    file = {"temperature": [], "top_k": ["5"], "min_p": 0.1}
+    assert sampling_defaults(file, file) == {"min_p": 0.1}
+
+
 def test_a_model_recommends_numbers_and_lists_of_texts() -> None:
     file = {"top_k": 5, "min_p": None, "dry_sequence_breakers": ["."], "stop": [1], "top_p": "x"}
     assert sampling_defaults(file, file) == {"top_k": 5, "dry_sequence_breakers": ["."]}

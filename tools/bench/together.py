@@ -39,7 +39,7 @@ def main() -> None:
             prompts = list(itertools.islice(beginnings, texts))
             start = time.perf_counter()
             replies = llm.generate_many(
-                prompts, max_tokens=given.tokens, temperature=0, ignore_eos=True
+                prompts, max_tokens=given.tokens, temperature=0, dry_multiplier=0, ignore_eos=True
             )
             count = sum(len(reply.ids) for reply in replies)
             return count / (time.perf_counter() - start)

@@ -42,7 +42,7 @@ SOURCES = (
         "chat, fine, follow, brief, asked, wide",
     ),
     (
-        "nouns of Project Gutenberg's books, fairytaleqa, storybooks, fables and topical_chat",
+        "nouns of storybooks, fables and fairytaleqa",
         "single words",
         "wide",
     ),

@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy
 
 from tools.train_default.chats.following import score
 from tools.train_default.model import LanguageModel, TernaryLM
-from tools.train_default.save import SAMPLING, load_hf
+from tools.train_default.save import load_hf
 from tools.train_default.tokenizer import TEXT
 
 if TYPE_CHECKING:
@@ -115,13 +115,14 @@ def conversations(llm: LLM, seed: int) -> Iterator[list[Message]]:
 def write_samples(bundle: Path, out: Path, seed: int) -> None:
     import edgerun
 
-    settings = ", ".join(f"{name} {value}" for name, value in SAMPLING.items())
-    lines = [
-        "# Sample replies",
-        "",
-        f"The bundle's first reply to each prompt, unedited; seed {seed}; {settings}.",
-    ]
     with edgerun.load(bundle) as llm:
+        recommended = llm.model.sampling_defaults
+        settings = ", ".join(f"{name} {value}" for name, value in sorted(recommended.items()))
+        lines = [
+            "# Sample replies",
+            "",
+            f"The bundle's first reply to each prompt, unedited; seed {seed}; {settings}.",
+        ]
         for number, messages in enumerate(conversations(llm, seed), 1):
             lines += ["", f"## {number}"]
             for message in messages:
@@ -142,7 +143,7 @@ DECODINGS: dict[str, dict[str, Any]] = {
 def following(bundle: Path, changed: Sequence[str] = ()) -> None:
     """Print the counts of `following.score` by decoding; replies come from the exported bundle.
 
-    `changed` are options of sampling, NAME=VALUE as `/set` of a chat takes them, in all decodings.
+    `changed` are options of sampling, NAME=VALUE, in all decodings.
     """
     import edgerun
     from edgerun.engine.chooser.params import all_options

@@ -118,7 +118,7 @@ def load_checkpoint(paths: Sequence[Path], shares: Sequence[float] = (1.0,)) -> 
     Raises:
         ValueError: there is not a share for each, they do not add up to 1, or the models differ.
     """
-    if len(shares) != len(paths) or abs(sum(shares) - 1) > 1e-6:
+    if len(shares) != len(paths) or not abs(sum(shares) - 1) <= 1e-6:
         raise ValueError(f"{len(paths)} checkpoints need as many shares that add up to 1: {shares}")
     states = [torch.load(path, weights_only=True) for path in paths]
     if any(state["config"] != states[0]["config"] for state in states):

@@ -47,8 +47,8 @@ class Filter(Protocol):
 class AdjustingFilter(Filter, Protocol):
     """A filter that does to all candidates what an ``Adjustment`` says, and nothing else."""
 
-    def adjustment(self) -> Adjustment:
-        """What ``apply`` would do now."""
+    def adjustment(self) -> Adjustment | None:
+        """What ``apply`` would do now; None for nothing."""
 
 
 @dataclass(frozen=True)

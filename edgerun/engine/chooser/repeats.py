@@ -97,20 +97,20 @@ class Breakers:
         self._vocabulary = vocabulary
         self._breaks: dict[int, bool] = {}  # whether a token does, whatever is before it
 
-    def end_in(self, id_: int, before: list[int]) -> bool:
-        """Whether a text ends within a token that follows others; control tokens break, too."""
+    def end_in(self, id_: int, tail: bytes) -> bool:
+        """Whether a text ends within a token behind a ``tail``; control tokens break, too."""
         breaks = self._breaks.get(id_)
         if breaks is None:
             breaks = self._breaks[id_] = self._is_control(id_) or self._ends(b"", id_)
-        return breaks or (self._reach > 0 and self._ends(self._tail(before), id_))
+        return breaks or (self._reach > 0 and self._ends(tail, id_))
 
     def _ends(self, tail: bytes, id_: int) -> bool:
         """Whether a text ends in a token behind some bytes."""
         data = tail + self._bytes(id_)
         return any(data.find(text, max(0, len(tail) - len(text) + 1)) >= 0 for text in self._texts)
 
-    def _tail(self, before: list[int]) -> bytes:
-        """The last bytes before a token: at least those that may be of a text that ends in it."""
+    def tail(self, before: list[int]) -> bytes:
+        """The last bytes of some tokens: at least those of a text that may end in the next one."""
         tail = b""
         for id_ in reversed(before):
             if len(tail) >= self._reach:

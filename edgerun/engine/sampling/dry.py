@@ -41,7 +41,7 @@ class BreakerTexts:
             if not 0 < len(text) <= MAX_CHARACTERS or not _is_utf8(text):
                 raise SamplingError(
                     f"{name} holds {shown(text)}; expected texts of 1 to {MAX_CHARACTERS} "
-                    "characters"
+                    "characters, none of them half of a pair of surrogates"
                 )
         return tuple(texts)
 
@@ -92,7 +92,7 @@ class Dry(Processor):
         return self.dry_multiplier > 0 and self.dry_penalty_last_n != 0
 
     def with_vocabulary(self, vocabulary: Vocabulary) -> Dry:
-        return replace(self, vocabulary=vocabulary)
+        return replace(self, vocabulary=vocabulary) if self.is_active else self
 
     def begin(self, prompt: Sequence[int], vocab_size: int) -> Filter:
         """Reads the prompt.
@@ -129,7 +129,7 @@ class DryFilter:
 
     def accept(self, id_: int) -> None:
         ids = self._repeats.ids
-        if self._breakers.end_in(id_, ids):
+        if self._breakers.end_in(id_, self._breakers.tail(ids)):
             self._runs.append(len(ids) + 1)
         self._repeats.append(id_)
 
@@ -150,7 +150,9 @@ class DryFilter:
         ids = self._repeats.ids
         longest = min(self._longest, len(ids) - self._runs[-1])
         lengths = self._repeats.lengths(longest, self._window)
-        lengths = {id_: n for id_, n in lengths.items() if not self._breakers.end_in(id_, ids)}
+        if lengths:
+            tail = self._breakers.tail(ids)
+            lengths = {i: n for i, n in lengths.items() if not self._breakers.end_in(i, tail)}
         if not lengths:
             return None
         import numpy as np

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from tools.train_default.chats.anything import (
+    SYLLABLES,
     chats_about_anything,
     invented,
     nouns_of_books,
@@ -56,9 +57,9 @@ def test_stories_that_do_not_allow_it_stay_out(told):
 
 def test_nouns_come_often_and_are_not_those_that_are_counted_with(tmp_path):
     counted = min(COUNTED)
-    (tmp_path / "gutenberg").mkdir()
-    text = f"a harpoon. a {counted}, the running. her kindness! an oar. " * 6 + "a rarity. " * 5
-    (tmp_path / "gutenberg" / "book.txt").write_text(text)
+    (tmp_path / "stories").mkdir()
+    text = f"a harpoon. a {counted}, the running. her kindness! an oar. " * 3 + "a rarity. " * 2
+    (tmp_path / "stories" / "fables_mit.jsonl").write_text(text)
     nouns = nouns_of_books(tmp_path, ["He had a gizmo.", "It was her gizmo, and a doodad."])
     assert {"harpoon", "oar", "gizmo"} <= set(nouns)
     assert not {counted, "running", "kindness", "rarity", "doodad"} & set(nouns)
@@ -68,3 +69,6 @@ def test_invented_words_are_words():
     words = {invented(Random(seed)) for seed in range(300)}
     assert len(words) > 250
     assert all(re.fullmatch("[a-z]{2,20}", word) for word in words)
+    many = {invented(Random(seed)) for seed in range(20_000)}
+    assert not many & COUNTED
+    assert not [word for word in many if any(part in word for part in SYLLABLES["not said"])]

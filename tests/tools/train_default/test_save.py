@@ -37,7 +37,7 @@ def test_shares_are_one_for_each_and_add_up(tmp_path):
     saved(tmp_path / "other", 1, replace(SMALL, num_layers=1))
     alone = load_checkpoint([tmp_path / "1"])
     assert alone.config == SMALL
-    for shares in ([0.5], [0.6, 0.6], [1.0, 0.0, 0.0]):
+    for shares in ([0.5], [0.6, 0.6], [1.0, 0.0, 0.0], [float("nan"), 0.0]):
         with pytest.raises(ValueError, match="shares that add up to 1"):
             load_checkpoint([tmp_path / "1", tmp_path / "1"], shares)
     with pytest.raises(ValueError, match="different models"):

@@ -41,6 +41,7 @@ def main() -> None:
                 [{"seed": index} for index in range(chats)],
                 temperature=0.8,
                 top_p=0.95,
+                dry_multiplier=0,
                 max_tokens=given.tokens,
             )
             return [reply.ids for reply in replies]
