@@ -8,8 +8,8 @@ from typing import Any
 
 from edgerun.errors import BundleError
 
-# Used when a model recommends nothing.
 LISTS = ("dry_sequence_breakers",)  # what may be a list of texts
+# Used when a model recommends nothing.
 FALLBACK = {"temperature": 0.7, "top_p": 0.95}
 
 
