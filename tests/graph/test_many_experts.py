@@ -16,32 +16,18 @@ from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
-from edgerun_export.pipeline import ExportOptions, export
-from tools.bench import random_model
+from tests.support.bundles import tiny_experts
 
 LAYERS, EXPERTS = 3, 48
 NODES = 14  # of one expert
-SHAPE = {
-    "hidden_size": 64,
-    "moe_intermediate_size": 32,
-    "num_hidden_layers": LAYERS,
-    "num_experts": EXPERTS,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "vocab_size": 264,
-    "bos_token_id": 256,
-    "eos_token_id": 257,
-}
 Change = Callable[[onnx.NodeProto, onnx.NodeProto], None]
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("experts")
-    random_model.write({**random_model.PRESETS["qwen3-30b-a3b"], **SHAPE}, folder / "checkpoint")
-    export(folder / "checkpoint", folder / "bundle", ExportOptions(weights="int4"))
-    return folder / "bundle" / "model.onnx"
+    sizes = {"num_hidden_layers": LAYERS, "num_experts": EXPERTS, "moe_intermediate_size": 32}
+    return tiny_experts(folder, "int4", **sizes) / "model.onnx"
 
 
 def lowered(path: Path, model: onnx.ModelProto) -> Graph:

@@ -22,10 +22,21 @@ from edgerun.plan.programs import Programs, compile_plan
 from edgerun.plan.states import states_of
 from edgerun.state import Batch, SequenceStore
 from edgerun_export.pipeline import ExportOptions, export
+from tools.bench import random_model
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 # A ternary model that is small enough to be run on simulated hardware.
 SMALL_MODEL = Path(__file__).parents[2] / "models" / "small" / "bundle"
+TINY_EXPERTS = {
+    **random_model.PRESETS["qwen3-30b-a3b"],
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "vocab_size": 264,
+    "bos_token_id": 256,
+    "eos_token_id": 257,
+}
 NAMES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
 
 
@@ -100,3 +111,10 @@ def error_of(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float
     """Largest difference relative to the range of the expected values."""
     spread = float(expected.max() - expected.min())
     return float(np.abs(found - expected).max()) / spread
+
+
+def tiny_experts(folder: Path, weights: str, **sizes: int) -> Path:
+    """The bundle of a random mixture of experts, with the layers and experts of ``sizes``."""
+    random_model.write({**TINY_EXPERTS, **sizes}, folder / "checkpoint")
+    export(folder / "checkpoint", folder / "bundle", ExportOptions(weights=weights))
+    return folder / "bundle"

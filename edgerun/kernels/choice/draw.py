@@ -143,13 +143,13 @@ def _nucleus(a, count, total):  # type: ignore[no-untyped-def]
     last, least = reaching(a.spare, a.depths, taken, mass), double_at(a.numbers, LEAST)
     if least <= 0:
         last = max(last, float32(double_at(a.numbers, HIGHEST) + least))
-    kept = int64(0)
+    remaining = int64(0)
     for index in range(taken):
         place = int_at(a.places, index)
         if float_at(a.keys, int64(place)) >= last:
-            set_int(a.places, kept, place)
-            kept += 1
-    return kept
+            set_int(a.places, remaining, place)
+            remaining += 1
+    return remaining
 
 
 @njit

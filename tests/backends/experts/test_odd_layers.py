@@ -10,31 +10,22 @@ import pytest
 
 import edgerun
 from edgerun.errors import InputError
-from edgerun_export.pipeline import ExportOptions, export
-from tools.bench import random_model
+from tests.support import bundles
 
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 12}
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5]
-SHAPE = {
-    "hidden_size": 64,
-    "moe_intermediate_size": 40,  # no multiple of a block
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "vocab_size": 264,
-    "bos_token_id": 256,
-    "eos_token_id": 257,
-}
 
 
 def bundle(folder: Path, experts: int, weights: str) -> Path:
     """A random model, every token of which goes to all of its experts."""
-    shape = {**SHAPE, "num_experts": experts, "num_experts_per_tok": experts}
-    config = {**random_model.PRESETS["qwen3-30b-a3b"], **shape}
-    random_model.write(config, folder / "checkpoint")
-    export(folder / "checkpoint", folder / "bundle", ExportOptions(weights=weights))
-    return folder / "bundle"
+    return bundles.tiny_experts(
+        folder,
+        weights,
+        moe_intermediate_size=40,  # no multiple of a block
+        num_hidden_layers=2,
+        num_experts=experts,
+        num_experts_per_tok=experts,
+    )
 
 
 def reply(folder: Path, backend: str, **options: Any) -> Sequence[int]:

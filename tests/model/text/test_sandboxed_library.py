@@ -98,18 +98,18 @@ def test_a_panic_at_a_text_is_a_sentence() -> None:
 
 
 def test_a_library_that_the_sandbox_lost_is_loaded_again() -> None:
-    one, two = fakes.byte_tokenizer(), Tokenizer.from_json(fakes.spm_tokenizer_json())
-    ids = one.encode("hello"), two.encode("hello")
+    of_bytes, of_pieces = fakes.byte_tokenizer(), Tokenizer.from_json(fakes.spm_tokenizer_json())
+    ids = of_bytes.encode("hello"), of_pieces.encode("hello")
     sandbox().close()
-    assert (one.encode("hello"), two.encode("hello")) == ids
-    assert two.decode(two.encode("hello", bos=False)) == "hello"
+    assert (of_bytes.encode("hello"), of_pieces.encode("hello")) == ids
+    assert of_pieces.decode(of_pieces.encode("hello", bos=False)) == "hello"
 
 
 def test_tokenizers_that_nobody_has_any_more_are_dropped() -> None:
     keys = sandboxed_library._DROPPED
-    kept = fakes.byte_tokenizer()
-    key = kept._sandboxed._key
-    del kept
+    tokenizer = fakes.byte_tokenizer()
+    key = tokenizer._sandboxed._key
+    del tokenizer
     gc.collect()
     assert key in keys
     fakes.byte_tokenizer()
