@@ -9,6 +9,7 @@ from typing import Any
 from edgerun.errors import BundleError
 
 LISTS = ("dry_sequence_breakers",)  # what may be a list of texts
+DRAWING = ("typical_p",)  # would keep greedy choice from the likeliest token
 # Used when a model recommends nothing.
 FALLBACK = {"temperature": 0.7, "top_p": 0.95}
 
@@ -33,7 +34,9 @@ def read_json_object(name: str, text: str | None) -> dict[str, Any]:
 def sampling_defaults(generation_config: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Picks what a model recommends for sampling: numbers, and lists of texts.
 
-    ``do_sample: false`` without a temperature means greedy, as in transformers.
+    ``do_sample: false`` means greedy, as in transformers: a temperature of 0, whatever the file
+    says of it, with penalties as in sampling. What merely keeps likely tokens is passed on for
+    callers who choose a temperature themselves.
 
     Args:
         generation_config: what the file holds.
@@ -45,7 +48,8 @@ def sampling_defaults(generation_config: Mapping[str, Any], names: Iterable[str]
         if _is_value(name, generation_config.get(name))
     }
     if generation_config.get("do_sample") is False:
-        return {"temperature": 0.0}
+        kept = {name: value for name, value in recommended.items() if name not in DRAWING}
+        return {**kept, "temperature": 0.0}
     return recommended or dict(FALLBACK)
 
 

@@ -23,6 +23,19 @@ def test_a_model_recommends_numbers_and_lists_of_texts() -> None:
     assert sampling_defaults(file, file) == {"top_k": 5, "dry_sequence_breakers": ["."]}
 
 
+def test_greedy_choice_has_the_penalties_of_the_file() -> None:
+    penalties = {"repetition_penalty": 1.3, "dry_multiplier": 0.8}
+    drawing = {"temperature": 0.7, "top_k": 5, "typical_p": 0.2}
+    recommended = sampling_defaults(
+        {"do_sample": False, **drawing, **penalties}, [*drawing, *penalties]
+    )
+    assert recommended == {"temperature": 0.0, "top_k": 5, **penalties}
+    llm = LLM(fakes.fake_model(sampling_defaults=recommended))
+    plain = LLM(fakes.fake_model()).generate("Once upon a time", max_tokens=64).ids
+    assert llm.generate("Once upon a time", max_tokens=64).ids != plain
+    assert sampling_defaults({"do_sample": False}, drawing) == {"temperature": 0.0}
+
+
 def test_what_is_not_to_be_said_again_is_broken_by_texts() -> None:
     """The fake model's tokens are bytes, so that a text of two goes over two of them."""
     dry = {"dry_multiplier": 1.0, "dry_allowed_length": 1}
