@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -53,3 +55,22 @@ def test_what_is_not_to_be_said_again_is_broken_by_texts() -> None:
     assert penalised("abyxab", dry_sequence_breakers=[]) == "y"
     assert penalised("abyxa") == "b"
     assert penalised("abyxa", processors=[Dry(**dry, dry_sequence_breakers=["ab"])]) == ""
+
+
+def test_params_go_to_another_process_where_the_model_has_its_own_vocabulary() -> None:
+    here, there = LLM(fakes.fake_model()), LLM(fakes.fake_model())
+    options: dict[str, Any] = {"dry_multiplier": 2.0, "dry_sequence_breakers": ["^~"], "seed": 3}
+    params = here.params(**options, temperature=0.5, top_k=9, logit_bias={94: 1.0}, max_tokens=80)
+    data = pickle.dumps(params)
+    assert len(data) < 2000
+    arrived = pickle.loads(data)
+    assert arrived == params
+    expected = here.generate("Once", **params.values()).ids
+    assert expected != here.generate("Once", **{**params.values(), "dry_multiplier": 0}).ids
+    assert there.generate("Once", **arrived.values()).ids == expected
+    rest = {name: getattr(arrived, name) for name in ("seed", "max_tokens")}
+    assert there.generate("Once", processors=list(arrived.processors), **rest).ids == expected
+    for copied in (copy.deepcopy(params), arrived.with_vocabulary(there.tokenizer)):
+        assert Chooser(copied, [65], fakes.VOCAB).position == 1
+    dry = next(each for each in params.processors if isinstance(each, Dry))
+    assert copy.copy(dry).vocabulary is here.tokenizer

@@ -94,6 +94,16 @@ class Dry(Processor):
     def with_vocabulary(self, vocabulary: Vocabulary) -> Dry:
         return replace(self, vocabulary=vocabulary) if self.is_active else self
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Goes to other processes without the vocabulary: the model there has its own."""
+        return {**self.__dict__, "vocabulary": None}
+
+    def __copy__(self) -> Dry:
+        return self  # with the vocabulary: a copy stays in this process
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Dry:
+        return self
+
     def begin(self, prompt: Sequence[int], vocab_size: int) -> Filter:
         """Reads the prompt.
 
