@@ -140,6 +140,17 @@ def test_whole_documents_are_never_cut(whole: bool) -> None:
     assert (counted[3] == []) is whole
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_source_has_its_share_of_tokens_whichever_of_its_documents_are_read(whole: bool) -> None:
+    lengths = np.array([4] * 10 + [16] * 30 + [60] * 10)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    sources = {name: Source(np.full(starts[-1], at), starts) for at, name in enumerate("ab")}
+    sources["a"].documents = np.concatenate([np.arange(10), np.arange(40, 45)])
+    rows = Mix(sources, seed=3, whole=whole).rows({"a": 0.75, "b": 0.25}, 3000, 32)
+    counts = np.bincount(rows[rows != PAD])
+    assert counts[0] / counts.sum() == pytest.approx(0.75, abs=0.03)
+
+
 def test_replies_are_counted_by_what_they_say() -> None:
     def answer(said: list[str], seed: int) -> tuple[str, bool]:
         if said[0] == asks("cat"):

@@ -27,6 +27,10 @@ class Source:
         self.order: Array = np.empty(0, np.int64)
         self.at = 0
 
+    def lengths(self) -> Array:
+        """Tokens of each document that is read."""
+        return np.diff(self.starts)[self.documents]
+
     def next(self, rng: np.random.Generator) -> Array:
         """Ids and places [2, tokens] of the next document."""
         if self.at >= len(self.order):
@@ -80,16 +84,19 @@ class Mix:
 
     def _fill(self, weights: Mapping[str, float], length: int) -> None:
         names = [name for name in weights if name in self.sources and weights[name] > 0]
-        # Weights are shares of tokens, draws are documents: divide by the mean length.
-        lengths = [
-            len(self.sources[name].ids) / (len(self.sources[name].starts) - 1) for name in names
-        ]
-        shares = np.array([weights[name] for name in names]) / lengths
+        # Weights are shares of tokens, draws are documents: divide by what one brings on average.
+        shares = np.array([weights[name] / self._tokens_a_draw(name, length) for name in names])
         while len(self.pool) < self.pool_size:
             name = names[self.rng.choice(len(names), p=shares / shares.sum())]
             document = self.sources[name].next(self.rng)
             if not self.whole or document.shape[1] <= length:
                 self.pool.append(document)
+
+    def _tokens_a_draw(self, name: str, length: int) -> float:
+        """Tokens that a drawn document brings into rows of a length, on average."""
+        lengths = self.sources[name].lengths()
+        taken = np.where(lengths <= length, lengths, 0 if self.whole else length)
+        return float(taken.mean())
 
     def _row(self, length: int) -> Array:
         row, at = np.full((2, length), PAD, np.int64), 0
