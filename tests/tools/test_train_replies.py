@@ -151,6 +151,22 @@ def test_a_source_has_its_share_of_tokens_whichever_of_its_documents_are_read(wh
     assert counts[0] / counts.sum() == pytest.approx(0.75, abs=0.03)
 
 
+def test_a_source_of_which_nothing_fits_is_an_error() -> None:
+    short, long = (
+        Source(np.zeros(30), np.arange(0, 31, 3)),
+        Source(np.ones(63), np.array([0, 31, 63])),
+    )
+    sources = {"short": short, "long": long}
+    weights = {"short": 0.9, "long": 0.1}
+    with pytest.raises(ValueError, match="no document of long fits into a row of 17 tokens.* 31:"):
+        Mix(sources, seed=1, whole=True).rows(weights, 1, 16)
+    with pytest.raises(ValueError, match="no document of long"):
+        Mix(sources, seed=1, whole=True).rows({"long": 1.0}, 1, 16)
+    rows = Mix(sources, seed=1, whole=True).rows({"short": 1.0, "long": 0.0}, 9, 16)
+    assert set(rows.flat) == {0, PAD}
+    assert (Mix(sources, seed=1).rows(weights, 60, 16) == 1).any()
+
+
 def test_replies_are_counted_by_what_they_say() -> None:
     def answer(said: list[str], seed: int) -> tuple[str, bool]:
         if said[0] == asks("cat"):

@@ -93,9 +93,19 @@ class Mix:
                 self.pool.append(document)
 
     def _tokens_a_draw(self, name: str, length: int) -> float:
-        """Tokens that a drawn document brings into rows of a length, on average."""
+        """Tokens that a drawn document brings into rows of a length, on average.
+
+        Raises:
+            ValueError: none, since every document is left out.
+        """
         lengths = self.sources[name].lengths()
         taken = np.where(lengths <= length, lengths, 0 if self.whole else length)
+        if not taken.any():
+            raise ValueError(
+                f"no document of {name} fits into a row of {length} tokens, the shortest has "
+                f"{min(lengths, default=0)}: leave {name} out of the mix, take a longer context, or "
+                "let documents be cut (whole = false)"
+            )
         return float(taken.mean())
 
     def _row(self, length: int) -> Array:
