@@ -85,6 +85,11 @@ class Recipe:
             raise ValueError(f"own_rows is {self.own_rows}, no multiple of a microbatch's {rows}")
         if self.own_taught and not self.own_rows:
             raise ValueError("own_taught needs own_rows, of which there are none")
+        if self.own_taught and not self.soft_weight:
+            raise ValueError(
+                "own_taught needs a soft_weight above 0, the share of what the teacher says in the "
+                "loss: at 0 neither it nor unlikelihood would count"
+            )
 
     @staticmethod
     def read(path: Path) -> Recipe:

@@ -163,7 +163,8 @@ def test_a_teacher_reads_every_reply_in_its_place(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("tools.train_default.own.replies.READ", 3)
     torch.manual_seed(0)
     teacher = Llama(SMALL, torch.float32).eval()
-    recipe = Recipe(repeat=3, own_taught=True, own_rows=16, context=(64, 64), model=SMALL)
+    taught = {"own_taught": True, "soft_weight": 0.7}
+    recipe = Recipe(repeat=3, own_rows=16, context=(64, 64), model=SMALL, **taught)
     store = OwnReplies(
         TernaryLM(SMALL), Tokenizer(WordLevel({"?": 0}, unk_token="?")), recipe, teacher=teacher
     )
@@ -190,7 +191,7 @@ def test_a_teacher_reads_every_reply_in_its_place(monkeypatch: pytest.MonkeyPatc
 def test_what_repeats_itself_counts_more_and_subjects_are_likelier_with_a_teacher() -> None:
     torch.manual_seed(0)
     fields = {"own_subject": 3.0, "unlikelihood": 5.0, "repeat": 2, "own_taught": True}
-    recipe = Recipe(own_rows=16, context=(64, 64), model=SMALL, **fields)
+    recipe = Recipe(soft_weight=0.7, own_rows=16, context=(64, 64), model=SMALL, **fields)
     teacher = Llama(SMALL, torch.float32).eval()
     store = OwnReplies(
         TernaryLM(SMALL), Tokenizer(WordLevel({"?": 0}, unk_token="?")), recipe, teacher=teacher
@@ -279,8 +280,9 @@ def test_requests_need_no_real_stories(words: Tokenizer, tmp_path: Path) -> None
         ({"own_rows": 3}, "no multiple of a microbatch's 2"),
         ({"own_rows": 2, "micro_tokens": 256}, "a microbatch's 0"),
         ({"own_taught": True}, "needs own_rows"),
+        ({"own_taught": True, "own_rows": 2}, "needs a soft_weight above 0"),
     ],
 )
-def test_rows_of_its_own_fill_microbatches(fields: dict[str, int], says: str) -> None:
+def test_recipes_that_cannot_be_followed(fields: dict[str, int], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Recipe(**fields)
