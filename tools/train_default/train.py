@@ -36,6 +36,7 @@ from tools.train_default.chats.following import loops
 from tools.train_default.evaluate import bits_per_byte, held_out_stories
 from tools.train_default.from_teacher.llama import load_llama
 from tools.train_default.from_teacher.soft import SoftTargets
+from tools.train_default.from_teacher.vocabulary import check_same
 from tools.train_default.model import TernaryLM
 from tools.train_default.muon import Muon
 from tools.train_default.own.marking import nouns_of
@@ -260,10 +261,12 @@ def begin(recipe: Recipe, args: argparse.Namespace, tokenizer: Tokenizer) -> Tra
 
     Raises:
         ValueError: a teacher or targets that the recipe does not ask for, or none that it does; a
-            source of which nothing is calm.
+            teacher of another vocabulary; a source of which nothing is calm.
     """
     if recipe.own_taught != (args.teacher is not None):
         raise ValueError("--teacher is for recipes with own_taught, which need it")
+    if args.teacher:
+        check_same(args.teacher, tokenizer)
     trainer = Trainer(recipe, args.run, args.tokens, args.targets)
     if recipe.calm:  # before restore, which takes no order of other documents than these
         for name, source in trainer.mix.sources.items():

@@ -242,6 +242,16 @@ def test_a_calm_run_goes_on_where_it_was_ended(words: Tokenizer, tmp_path: Path)
         begin(recipe, Namespace(**{**vars(args), "teacher": tmp_path}), words)
 
 
+def test_a_teacher_of_another_vocabulary_does_not_read_replies(
+    words: Tokenizer, tmp_path: Path
+) -> None:
+    words.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text('{"vocab_size": 40}')
+    taught = {"own_taught": True, "own_rows": 2, "soft_weight": 0.7}
+    with pytest.raises(ValueError, match="a vocabulary of 40 that is not the student's of 9"):
+        begin(Recipe(model=SMALL, **taught), Namespace(teacher=tmp_path), words)
+
+
 def test_nouns_of_several_tokens_are_named_three_times_as_often() -> None:
     class Pieces:
         """Spells a word with a token for every four letters."""

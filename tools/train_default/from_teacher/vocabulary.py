@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -100,3 +101,23 @@ def cut(source: str, texts: Iterable[str], size: int) -> tuple[str, list[list[in
         {"id": at, "content": name, **usual, "special": True} for at, name in enumerate(SPECIAL)
     ]
     return json.dumps(fields, ensure_ascii=False), rows
+
+
+def check_same(teacher: Path, tokenizer: Tokenizer) -> None:
+    """Whether a teacher reads and says the tokens of a student's tokenizer.
+
+    Args:
+        teacher: Hugging Face directory.
+
+    Raises:
+        ValueError: it has other tokens, or a table of another size.
+    """
+    its_own = Tokenizer.from_file(str(teacher / "tokenizer.json")).get_vocab()
+    rows = json.loads((teacher / "config.json").read_text())["vocab_size"]
+    vocab = tokenizer.get_vocab()
+    if its_own != vocab or rows != len(vocab):
+        raise ValueError(
+            f"the teacher {teacher} has a vocabulary of {rows} that is not the student's of "
+            f"{len(vocab)}: cut and train one by the same tokenizer (from_teacher/cut.py), or take "
+            "the tokenizer of the teacher"
+        )

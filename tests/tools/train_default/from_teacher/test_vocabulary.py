@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tools.train_default.from_teacher.vocabulary import applied, cut, merges_of, uses
+from tools.train_default.from_teacher.vocabulary import (
+    applied,
+    check_same,
+    cut,
+    merges_of,
+    uses,
+)
 from tools.train_default.tokenizer import SPECIAL
 
 SOURCE_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<unused>"]
@@ -92,3 +99,23 @@ def test_what_is_used_most_stays(source: str) -> None:
 def test_a_size_without_room_for_bytes_is_refused(source: str) -> None:
     with pytest.raises(ValueError, match="256 bytes"):
         cut(source, [STORY], len(SPECIAL) + BYTES - 1)
+
+
+def test_a_teacher_of_other_tokens_is_refused(source: str, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_str(cut(source, [STORY], 300)[0])
+    cases = {
+        "same": (tokenizer, 300),
+        "whole": (Tokenizer.from_str(source), 420),
+        "of other text": (Tokenizer.from_str(cut(source, [WIDE], 300)[0]), 300),
+        "with a wider table": (tokenizer, 320),
+    }
+    for name, (teacher, rows) in cases.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        teacher.save(str(folder / "tokenizer.json"))
+        (folder / "config.json").write_text(json.dumps({"vocab_size": rows}))
+    check_same(tmp_path / "same", tokenizer)
+    for name in list(cases)[1:]:
+        said = f"{name} has a vocabulary of {cases[name][1]} that is not the student's of 300"
+        with pytest.raises(ValueError, match=said):
+            check_same(tmp_path / name, tokenizer)
