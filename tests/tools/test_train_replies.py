@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.train_default.batches import PAD, Mix, Source
+from tools.train_default.batches import PAD, Mix, Source, check_mix
 from tools.train_default.chats.extract import plural
 from tools.train_default.chats.following import SUBJECTS, TURNS, asks, score
 from tools.train_default.own.marking import (
@@ -149,6 +149,15 @@ def test_a_source_has_its_share_of_tokens_whichever_of_its_documents_are_read(wh
     rows = Mix(sources, seed=3, whole=whole).rows({"a": 0.75, "b": 0.25}, 3000, 32)
     counts = np.bincount(rows[rows != PAD])
     assert counts[0] / counts.sum() == pytest.approx(0.75, abs=0.03)
+
+
+def test_a_mix_is_of_sources_that_are_there_and_tokens_that_the_model_has() -> None:
+    sources = {"a": Source(np.arange(12), np.arange(0, 13, 2))}
+    check_mix(["a"], sources, 12)
+    with pytest.raises(ValueError, match="the mix names b, c, and --tokens has a"):
+        check_mix(["c", "a", "b"], sources, 12)
+    with pytest.raises(ValueError, match="a has a token 11, and the model's vocabulary is 11"):
+        check_mix(["a"], sources, 11)
 
 
 def test_a_source_of_which_nothing_fits_is_an_error() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,25 @@ def load_sources(folder: Path) -> dict[str, Source]:
             sources[path.stem] = Source(file["ids"], file["starts"], first)
         first += len(sources[path.stem].ids)
     return sources
+
+
+def check_mix(names: Iterable[str], sources: Mapping[str, Source], vocab_size: int) -> None:
+    """Whether a mix can be drawn for a model.
+
+    Raises:
+        ValueError: a source that it names is not there, or has tokens that the model does not.
+    """
+    if missing := sorted(set(names) - sources.keys()):
+        raise ValueError(
+            f"the mix names {', '.join(missing)}, and --tokens has {', '.join(sources)}"
+        )
+    for name in names:
+        largest = int(sources[name].ids.max(initial=0))
+        if largest >= vocab_size:
+            raise ValueError(
+                f"{name} has a token {largest}, and the model's vocabulary is {vocab_size}: make "
+                "--tokens with the model's tokenizer"
+            )
 
 
 class Mix:
@@ -103,8 +122,8 @@ class Mix:
         if not taken.any():
             raise ValueError(
                 f"no document of {name} fits into a row of {length} tokens, the shortest has "
-                f"{min(lengths, default=0)}: leave {name} out of the mix, take a longer context, or "
-                "let documents be cut (whole = false)"
+                f"{min(lengths, default=0)}: leave {name} out of the mix, take a longer context, "
+                "or let documents be cut (whole = false)"
             )
         return float(taken.mean())
 

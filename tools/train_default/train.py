@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from tools.train_default.batches import Array, Mix, Source, load_sources
+from tools.train_default.batches import Array, Mix, Source, check_mix, load_sources
 from tools.train_default.chats.following import loops
 from tools.train_default.evaluate import bits_per_byte, held_out_stories
 from tools.train_default.from_teacher.llama import load_llama
@@ -261,13 +261,16 @@ def begin(recipe: Recipe, args: argparse.Namespace, tokenizer: Tokenizer) -> Tra
 
     Raises:
         ValueError: a teacher or targets that the recipe does not ask for, or none that it does; a
-            teacher of another vocabulary; a source of which nothing is calm.
+            teacher or tokens of another vocabulary; a source that is not there, or of which nothing
+            is calm.
     """
     if recipe.own_taught != (args.teacher is not None):
         raise ValueError("--teacher is for recipes with own_taught, which need it")
     if args.teacher:
         check_same(args.teacher, tokenizer)
     trainer = Trainer(recipe, args.run, args.tokens, args.targets)
+    names = [name for name, shares in recipe.mix.items() if any(shares)]
+    check_mix(names, trainer.mix.sources, recipe.model.vocab_size)
     if recipe.calm:  # before restore, which takes no order of other documents than these
         for name, source in trainer.mix.sources.items():
             source.documents = calm_documents(source, tokenizer)

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from tools.train_default.batches import PAD, Mix, load_sources
+from tools.train_default.batches import PAD, Mix, check_mix, load_sources
 from tools.train_default.evaluate import bits_per_byte, held_out_stories
 from tools.train_default.from_teacher.llama import Llama, load_llama, save_llama
 from tools.train_default.train import Clock
@@ -85,7 +85,9 @@ class Finetuning:
         self.adam = torch.optim.AdamW(
             parameters, lr=settings.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
         )
-        self.mix = Mix(load_sources(tokens), settings.seed)
+        sources = load_sources(tokens)
+        check_mix(settings.mix, sources, model.config.vocab_size)
+        self.mix = Mix(sources, settings.seed)
         self.step = self.tokens = 0
         self.seconds = 0.0
 
