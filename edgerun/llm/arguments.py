@@ -6,13 +6,17 @@ import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from edgerun.errors import InputError, PromptError
 from edgerun.values import as_int, shown
 
+if TYPE_CHECKING:
+    from edgerun.engine.chooser.keywords import SamplingKeywords
+
+T = TypeVar("T")
 NO_LISTS = (str, bytes, bytearray, memoryview)  # sequences, but no list of anything
 
 
@@ -115,6 +119,24 @@ def check_path(value: object) -> Path:
     if "\0" in str(path):
         raise InputError(f"the path is {shown(value)}, which holds a null character")
     return path
+
+
+def with_options(
+    items: Sequence[T], options: Sequence[SamplingKeywords] | None, common: SamplingKeywords
+) -> list[tuple[T, SamplingKeywords]]:
+    """Returns each item with the sampling parameters that are its own or common to all.
+
+    Raises:
+        InputError: ``options`` is no list of as many dictionaries.
+    """
+    own = [{}] * len(items) if options is None else options
+    if not isinstance(own, list | tuple) or not all(isinstance(entry, Mapping) for entry in own):
+        raise InputError(
+            f"options is {shown(options)}; expected a list of dictionaries of sampling parameters"
+        )
+    if len(own) != len(items):
+        raise InputError(f"{len(own)} options for {len(items)} prompts; expected one for each")
+    return [(item, {**common, **keywords}) for item, keywords in zip(items, own, strict=True)]
 
 
 def _items(name: str, value: object, expected: str) -> Iterable[object]:

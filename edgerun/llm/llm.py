@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from edgerun.llm.arguments import (
     check_path,
     check_prompt,
     check_prompts,
+    with_options,
 )
 from edgerun.llm.chat_session import ChatSession
 from edgerun.llm.compiling import compile_bundle
@@ -37,7 +38,7 @@ from edgerun.model.chat.template import DEFAULT_STOPS, Message
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.state import SequenceStore
 from edgerun.state.memory import Memory
-from edgerun.values import shown, suggestion
+from edgerun.values import suggestion
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
     from edgerun.engine.chooser.keywords import SamplingKeywords
     from edgerun.llm.options import LoadKeywords
     from edgerun.plan.expert_forecast import ExpertForecast
-
-
-T = TypeVar("T")
 
 
 def load(path: str | os.PathLike[str] | None = None, **options: Unpack[LoadKeywords]) -> LLM:
@@ -136,11 +134,7 @@ class LLM:
         self, prompt: str | Sequence[int], **sampling: Unpack[SamplingKeywords]
     ) -> TextStream:
         """Like ``generate``, piece by piece; nothing is computed before the first is asked for."""
-        stats = Stats()
-        params = self.params(**sampling)
-        ids = self._prompt_ids(prompt)
-        sequence = self._engine.sequence(ids, params, stats)
-        return self._stream(sequence, params, self._continuation(ids))
+        return self._streams([(check_prompt(prompt), sampling)])[0]
 
     def generate_many(
         self,
@@ -164,10 +158,8 @@ class LLM:
             PromptError: a prompt is empty or does not fit the context; nothing was computed.
             SamplingError: a sampling parameter is unknown or outside its range.
         """
-        return self._completed(
-            self.stream(prompt, **keywords)
-            for prompt, keywords in _with_options(check_prompts(prompts), options, sampling)
-        )
+        each = with_options(check_prompts(prompts), options, sampling)
+        return self._completed(self._streams(each))
 
     def chat_many(
         self,
@@ -176,11 +168,8 @@ class LLM:
         **sampling: Unpack[SamplingKeywords],
     ) -> list[Completion]:
         """Answers several conversations together; see ``generate_many`` and ``chat``."""
-        checked = check_conversations(conversations)
-        return self._completed(
-            self.stream_chat(messages, **keywords)
-            for messages, keywords in _with_options(checked, options, sampling)
-        )
+        each = with_options(check_conversations(conversations), options, sampling)
+        return self._completed(self._chat_streams(each))
 
     def together(self, streams: Iterable[TextStream]) -> Generator[tuple[int, str], None, None]:
         """Yields ``(index of the stream, piece)`` of several streams, as pieces come.
@@ -216,11 +205,7 @@ class LLM:
         self, messages: Sequence[Message], **sampling: Unpack[SamplingKeywords]
     ) -> TextStream:
         """Like ``chat``, piece by piece."""
-        stats = Stats()
-        params = self.chat_params(**sampling)
-        chat = self._format.encode(check_conversation(messages), context=self.model.context)
-        sequence = self._engine.sequence(chat.ids, params, stats)
-        return self._stream(sequence, params, self.tokenizer.stream())
+        return self._chat_streams([(check_conversation(messages), sampling)])[0]
 
     def session(self) -> ChatSession:
         """Opens a chat, whose keys and values stay cached between turns while there is room."""
@@ -336,24 +321,47 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _completed(self, streams: Iterable[TextStream]) -> list[Completion]:
-        everyone = list(streams)  # before any runs: a prompt may be unusable
-        for _ in self.together(everyone):
+    def _completed(self, streams: Sequence[TextStream]) -> list[Completion]:
+        for _ in self.together(streams):
             pass
-        return [stream.completion for stream in everyone]
+        return [stream.completion for stream in streams]
+
+    def _streams(
+        self, requests: Sequence[tuple[str | list[int], SamplingKeywords]]
+    ) -> list[TextStream]:
+        """Continuations of prompts, which are encoded together; none runs before all are."""
+        stats = [Stats() for _ in requests]
+        params = [self.params(**sampling) for _, sampling in requests]
+        prompts = self._prompt_ids([prompt for prompt, _ in requests])
+        return [
+            self._stream(self._engine.sequence(ids, own, times), own, self._continuation(ids))
+            for ids, own, times in zip(prompts, params, stats, strict=True)
+        ]
+
+    def _chat_streams(
+        self, requests: Sequence[tuple[Sequence[Message], SamplingKeywords]]
+    ) -> list[TextStream]:
+        """Replies to conversations; see ``_streams``."""
+        stats = [Stats() for _ in requests]
+        params = [self.chat_params(**sampling) for _, sampling in requests]
+        conversations = [messages for messages, _ in requests]
+        chats = self._format.encode_many(conversations, context=self.model.context)
+        return [
+            self._stream(self._engine.sequence(chat.ids, own, times), own, self.tokenizer.stream())
+            for chat, own, times in zip(chats, params, stats, strict=True)
+        ]
 
     def _continuation(self, ids: Sequence[int]) -> Any:
         """A decoder for what follows ``ids``."""
         visible = any(id_ not in self.tokenizer.hidden_ids for id_ in ids)
         return self.tokenizer.stream(continues=visible)
 
-    def _prompt_ids(self, prompt: object) -> list[int]:
-        checked = check_prompt(prompt)
-        return self._encoded(checked) if isinstance(checked, str) else checked
-
-    def _encoded(self, prompt: str) -> list[int]:
-        self.tokenizer.check_fits(prompt, self.model.context)
-        return self.tokenizer.encode(prompt)
+    def _prompt_ids(self, prompts: Sequence[str | list[int]]) -> list[list[int]]:
+        texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+        for text in texts:
+            self.tokenizer.check_fits(text, self.model.context)
+        encoded = iter(self.tokenizer.encode_many(texts))
+        return [next(encoded) if isinstance(prompt, str) else prompt for prompt in prompts]
 
     def _stream(
         self,
@@ -366,20 +374,6 @@ class LLM:
         writer = Writer(completion, decoder, params.stop)
         pieces = write(self._engine, sequence, writer, ended)
         return TextStream(self._engine, sequence, pieces, completion)
-
-
-def _with_options(
-    items: Sequence[T], options: Sequence[SamplingKeywords] | None, common: SamplingKeywords
-) -> list[tuple[T, SamplingKeywords]]:
-    """Each item with the sampling parameters that are its own or common to all."""
-    own = [{}] * len(items) if options is None else options
-    if not isinstance(own, list | tuple) or not all(isinstance(entry, Mapping) for entry in own):
-        raise InputError(
-            f"options is {shown(options)}; expected a list of dictionaries of sampling parameters"
-        )
-    if len(own) != len(items):
-        raise InputError(f"{len(own)} options for {len(items)} prompts; expected one for each")
-    return [(item, {**common, **keywords}) for item, keywords in zip(items, own, strict=True)]
 
 
 def _release(model: Model) -> None:

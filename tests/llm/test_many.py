@@ -8,6 +8,9 @@ import pytest
 
 from edgerun.errors import BackendError, InputError, PromptError, SamplingError
 from edgerun.llm.llm import LLM
+from edgerun.model.chat.template import RENDERER
+from edgerun.model.sandbox.process import Sandbox
+from edgerun.model.text.sandboxed_library import LIBRARY
 from tests.llm.test_llm import Broken, model
 from tests.support import fakes
 
@@ -85,12 +88,33 @@ def test_options_that_do_not_suit_the_prompts_are_refused(
         model().generate_many(["a", "b"], options)
 
 
-def test_many_conversations_are_answered_as_if_alone() -> None:
+def count_requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Fills a list with the modules that the sandbox is asked from now on."""
+    modules: list[str] = []
+    ask = Sandbox.ask
+
+    def counted(self: Sandbox, module: str, *request: Any, **limits: Any) -> dict[str, Any]:
+        modules.append(module)
+        return ask(self, module, *request, **limits)
+
+    monkeypatch.setattr(Sandbox, "ask", counted)
+    return modules
+
+
+def test_many_conversations_are_answered_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And encoded by a request for all of them."""
     llm = model()
     conversations: list[Any] = [
         [{"role": "user", "content": text}] for text in ("hi", "who are you?")
     ]
+    conversations *= 5
+    llm.chat(conversations[0], max_tokens=6)  # asks how tokens are spelled
+    requests = count_requests(monkeypatch)
     replies = llm.chat_many(conversations, max_tokens=6)
+    assert requests == [RENDERER, LIBRARY]
+    requests.clear()
+    assert len(llm.generate_many([[7], *"abcde"], max_tokens=1)) == 6
+    assert requests == [LIBRARY]
     assert [reply.ids for reply in replies] == [
         llm.chat(messages, max_tokens=6).ids for messages in conversations
     ]

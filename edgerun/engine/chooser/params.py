@@ -35,7 +35,7 @@ class Texts:
         if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
             raise SamplingError(f"{name} is {shown(value)}; expected a text or a list of texts")
         sizes = {len(text) for text in texts}
-        if len(texts) > MAX_STOPS or not sizes <= set(range(1, MAX_STOP_CHARACTERS + 1)):
+        if len(texts) > MAX_STOPS or not all(0 < size <= MAX_STOP_CHARACTERS for size in sizes):
             raise SamplingError(
                 f"{name} has {len(texts)} texts of {sorted(sizes)} characters; expected at most "
                 f"{MAX_STOPS} of 1 to {MAX_STOP_CHARACTERS} characters each"

@@ -10,8 +10,9 @@ template makes of the conversation as it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 from edgerun.errors import InputError
@@ -29,6 +30,9 @@ INSPECTED = re.compile(
     r"|(?P<mark>['\"])(?P<member>[^'\"\n]{1,80})(?P=mark)\s+(?:not\s+)?in\b"
 )
 Context: TypeAlias = Mapping[str, Any]
+Rendered: TypeAlias = tuple[str, Disguise, Collection[str]]  # and what the disguise spared
+# Asks for some texts at a time, and is sent them, or why there is none.
+Rendering: TypeAlias = Generator[list[Context], list[str | InputError], Rendered]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,34 +94,80 @@ class ChatFormat:
                 conversation does not fit.
             InputError: the template is broken or refuses the conversation.
         """
-        check_tools(tools)
-        conversation = {**variables, "messages": normalised(messages), "tools": tools or None}
-        if context is not None:
-            for message in conversation["messages"]:
-                if message["role"] != "assistant":  # whose thoughts templates may leave out
-                    self._tokenizer.check_fits(message.get("content") or "", context)
-        text, disguise, spared = self._render(conversation)
-        if context is not None:
-            self._tokenizer.check_fits(disguise.reveal(text), context)
-        chat = RenderedChat(text, disguise, spared, ())
+        conversation = self._conversation(messages, tools, context, variables)
+        (chat,) = self._rendered([conversation], context)
         if before and chat.follows(before):
-            tail = text[len(before.text) :]
+            tail = chat.text[len(before.text) :]
             if self._tokenizer.starts_with_control(tail):
-                ids = self._tokenizer.encode_template(tail, disguise.reveal, first=False)
-                return RenderedChat(text, disguise, spared, (*before.ids, *ids))
-        ids = self._tokenizer.encode_template(text, disguise.reveal)
-        return RenderedChat(text, disguise, spared, tuple(ids))
+                ids = self._tokenizer.encode_template(tail, chat.disguise.reveal, first=False)
+                return replace(chat, ids=(*before.ids, *ids))
+        return self._encoded([chat])[0]
+
+    def encode_many(
+        self, conversations: Sequence[Sequence[Message]], *, context: int | None = None
+    ) -> list[RenderedChat]:
+        """Encodes several conversations, which takes less time than one after the other.
+
+        The template and the tokenizer are asked once for all that is short; see ``encode``.
+        """
+        each = [self._conversation(messages, None, context, {}) for messages in conversations]
+        return self._encoded(self._rendered(each, context))
 
     def extended(self, chat: RenderedChat, reply: str, reply_ids: Sequence[int]) -> RenderedChat:
         """Returns ``chat`` followed by a reply and the ids that the model generated for it."""
         text = chat.text + self._hidden_reply(reply, chat.disguise, chat.spared)
         return RenderedChat(text, chat.disguise, chat.spared, (*chat.ids, *reply_ids))
 
-    def _render(self, context: Context) -> tuple[str, Disguise, Collection[str]]:
-        """The rendered text, its disguise, and what that spared.
+    def _conversation(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        context: int | None,
+        variables: Context,
+    ) -> Context:
+        """What the template may name, checked."""
+        check_tools(tools)
+        checked = normalised(messages)
+        if context is not None:
+            for message in checked:
+                if message["role"] != "assistant":  # whose thoughts templates may leave out
+                    self._tokenizer.check_fits(message.get("content") or "", context)
+        return {**variables, "messages": checked, "tools": tools or None}
+
+    def _rendered(
+        self, conversations: Sequence[Context], context: int | None
+    ) -> list[RenderedChat]:
+        """Renders conversations, of which no ids are there yet; one step of all at a time."""
+        renderings = [self._rendering(conversation) for conversation in conversations]
+        chats: dict[int, RenderedChat] = {}
+        asked = {index: next(rendering) for index, rendering in enumerate(renderings)}
+        while asked:
+            texts = self.template.render_many(list(chain.from_iterable(asked.values())))
+            pending, asked = asked, {}
+            for index, each in pending.items():
+                try:
+                    asked[index] = renderings[index].send(list(islice(texts, len(each))))
+                except StopIteration as end:
+                    text, disguise, spared = end.value
+                    chats[index] = RenderedChat(text, disguise, spared, ())
+        if context is not None:
+            for chat in chats.values():
+                self._tokenizer.check_fits(chat.disguise.reveal(chat.text), context)
+        return [chats[index] for index in range(len(renderings))]
+
+    def _encoded(self, chats: Sequence[RenderedChat]) -> list[RenderedChat]:
+        """The same with ids."""
+        encoded = self._tokenizer.encode_templates([(c.text, c.disguise.reveal) for c in chats])
+        return [replace(chat, ids=tuple(ids)) for chat, ids in zip(chats, encoded, strict=True)]
+
+    def _rendering(self, context: Context) -> Rendering:
+        """Renders a conversation.
 
         The first disguise counts with which the template says the same as without. If a template
         looks for control tokens in content there is none, and then it does not see them.
+
+        Raises:
+            InputError: see ``encode``.
         """
         stand_ins, marks = make_disguises(
             self._tokenizer.controls, [context, self.template.source, self.template.variables]
@@ -127,17 +177,21 @@ class ChatFormat:
             (stand_ins, self._words),
             (marks, self._words),
         ]
-        plain = self.template.render(**context)
-        rendered: list[tuple[str, Disguise, Collection[str]]] = []
+        # The first attempt is nearly always the last: it goes along with the plain text.
+        hidden = self._hidden(context, *attempts[0])
+        plain, *first = yield [context, hidden] if hidden != context else [context]
+        if isinstance(plain, InputError):
+            raise plain
+        rendered: list[Rendered] = []
         failure = InputError("")
-        for disguise, spared in attempts:
-            hidden = self._hidden(context, disguise, spared)
+        for number, (disguise, spared) in enumerate(attempts):
+            if number > 0:
+                hidden = self._hidden(context, disguise, spared)
             if hidden == context:
                 return plain, disguise, spared
-            try:
-                text = self.template.render(**hidden)
-            except InputError as error:
-                failure = error
+            (text,) = first if number == 0 else (yield [hidden])
+            if isinstance(text, InputError):
+                failure = text
                 continue
             rendered.append((text, disguise, spared))
             if disguise.reveal(text) == plain:

@@ -129,23 +129,29 @@ def environment(fuel: int) -> Any:
 
 
 def answer(request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """Renders a template.
+    """Renders a template for some conversations.
 
     Args:
-        request: ``source`` and ``fuel``.
-        payload: what the template may name, as JSON.
+        request: ``source`` and ``fuel``, for each of them.
+        payload: a list of what the template may name, as JSON.
 
     Returns:
-        ``text``, or ``refusal``, the words with which the template refuses the conversation.
+        ``rendered``, of each its ``text``, or ``refusal``, the words with which the template
+        refuses it.
 
     Raises:
         ValueError: there is too much text.
     """
-    context = json.loads(payload, parse_float=parse_float)
+    contexts = json.loads(payload, parse_float=parse_float)
+    rendered = [_rendered(request, context) for context in contexts]
+    size = sum(len(each.get("text", "")) for each in rendered)
+    if size > MAX_OUTPUT_CHARACTERS:
+        raise ValueError(f"it produced {size} characters")
+    return {"rendered": rendered}
+
+
+def _rendered(request: dict[str, Any], context: dict[str, Any]) -> dict[str, str]:
     try:
-        text = environment(request["fuel"]).render_str(request["source"], **context)
+        return {"text": environment(request["fuel"]).render_str(request["source"], **context)}
     except RefusedError as error:
         return {"refusal": str(error)[:500]}
-    if len(text) > MAX_OUTPUT_CHARACTERS:
-        raise ValueError(f"it produced {len(text)} characters")
-    return {"text": text}

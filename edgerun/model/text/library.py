@@ -45,17 +45,16 @@ class Library:
         )
         self._forbid(ControlTokens.of(added).names)
 
-    def encode(self, texts: Sequence[str], *, first: bool) -> list[list[int]]:
+    def encode(self, texts: Sequence[str], first: Sequence[bool]) -> list[list[int]]:
         """Encodes plain texts one by one.
 
         Args:
             texts: any texts without surrogates.
-            first: whether the first of them starts a sequence.
+            first: whether each of them starts a sequence.
         """
         with self._lock:
-            return [
-                self._encode(text, first=first and index == 0) for index, text in enumerate(texts)
-            ]
+            pairs = zip(texts, first, strict=True)
+            return [self._encode(text, first=is_first) for text, is_first in pairs]
 
     def tokens(self, start: int, stop: int) -> list[str | None]:
         """How the tokens of a range of ids are spelled; None where an id has none."""

@@ -79,7 +79,7 @@ class SandboxedLibrary:
         tokens = tuple(AddedToken(*token) for token in added)
         return Facts(vocab_size, tokens, decoder, tuple(prefix))
 
-    def encode(self, texts: Sequence[str], *, first: bool) -> list[list[int]]:
+    def encode(self, texts: Sequence[str], first: Sequence[bool]) -> list[list[int]]:
         """See ``Library``.
 
         Raises:

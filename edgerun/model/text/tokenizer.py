@@ -12,11 +12,13 @@ never splits a UTF-8 character.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from edgerun.errors import PromptError
+from edgerun.errors import BundleError, PromptError
+from edgerun.model.sandbox.batches import BATCH_BYTES, batches
 from edgerun.model.text.controls import ControlTokens
 from edgerun.model.text.detokenizer import ByteDecoder, StreamDecoder, byte_decoder
 from edgerun.model.text.sandboxed_library import SandboxedLibrary
@@ -129,8 +131,14 @@ class Tokenizer:
             PromptError: the text is too long, or contains surrogates, which are not characters.
             BundleError: the tokenizer fails on this text, or takes too much time or memory.
         """
-        (ids,) = self._encode_runs([text], first=True)
-        return (list(self.bos_ids) if bos else []) + ids
+        (ids,) = self.encode_many([text], bos=bos)
+        return ids
+
+    def encode_many(self, texts: Sequence[str], *, bos: bool = True) -> list[list[int]]:
+        """Encodes several texts, which takes less time than one after the other; see ``encode``."""
+        start = list(self.bos_ids) if bos else []
+        encoded = self._encode_sequences([[text] for text in texts], [True] * len(texts))
+        return [start + ids for (ids,) in encoded]
 
     def fewest_tokens(self, text: str) -> int:
         """A bound from below of the tokens that text has, without encoding it.
@@ -164,14 +172,21 @@ class Tokenizer:
             PromptError: the text is too long, or contains surrogates, which are not characters.
             BundleError: the tokenizer fails on this text, or takes too much time or memory.
         """
-        runs = [(reveal(run), control) for run, control in self.controls.split(text)]
-        first = first and bool(runs[0][0])
-        encoded = iter(self._encode_runs([run for run, _ in runs if run], first=first))
-        ids: list[int] = []
-        for run, control in runs:
-            ids += next(encoded) if run else []
-            ids += [] if control is None else [control]
+        (ids,) = self.encode_templates([(text, reveal)], first=first)
         return ids
+
+    def encode_templates(
+        self, templates: Sequence[tuple[str, Callable[[str], str]]], *, first: bool = True
+    ) -> list[list[int]]:
+        """Encodes several rendered templates, each with its ``reveal``; see ``encode_template``."""
+        split = [
+            [(reveal(run), control) for run, control in self.controls.split(text)]
+            for text, reveal in templates
+        ]
+        texts = [[run for run, _ in runs if run] for runs in split]
+        starts = [first and bool(runs[0][0]) for runs in split]
+        encoded = self._encode_sequences(texts, starts)
+        return [_joined(runs, ids) for runs, ids in zip(split, encoded, strict=True)]
 
     def starts_with_control(self, text: str) -> bool:
         """Whether a rendered template begins with a control token."""
@@ -234,18 +249,49 @@ class Tokenizer:
             self._blocks[number] = self._library.tokens(start, start + BLOCK)
         return self._blocks[number][index]
 
-    def _encode_runs(self, texts: Sequence[str], *, first: bool) -> list[list[int]]:
-        """Encodes plain texts, the first of which may start the sequence."""
+    def _encode_sequences(
+        self, sequences: Sequence[Sequence[str]], starts: Sequence[bool]
+    ) -> list[list[list[int]]]:
+        """Encodes the plain texts of each sequence; those of some start with the first of them."""
+        sizes = [self._check_size(texts) for texts in sequences]
+        limit = BATCH_BYTES if self._library is self._sandboxed else HERE_BYTES
+        encoded: list[list[list[int]]] = []
+        for batch in batches(sizes, limit):
+            encoded += self._encode_batch(sequences[batch], starts[batch], sum(sizes[batch]))
+        return encoded
+
+    def _encode_batch(
+        self, sequences: Sequence[Sequence[str]], starts: Sequence[bool], size: int
+    ) -> list[list[list[int]]]:
+        """Has the library encode some sequences; each alone if they fail together."""
+        texts = [text for each in sequences for text in each]
         if not texts:
-            return []
-        size = self._check_size(texts)
+            return [[] for _ in sequences]
+        first = [
+            start and index == 0
+            for each, start in zip(sequences, starts, strict=True)
+            for index in range(len(each))
+        ]
         library = self._sandboxed if size > HERE_BYTES else self._library
-        runs = library.encode(texts, first=first)
+        try:
+            encoded = library.encode(texts, first)
+        except BundleError:
+            if len(sequences) == 1:
+                raise
+            return self._encode_apart(sequences, starts)
+        runs = iter(
+            ids if self.controls.ids.isdisjoint(ids) else self._encode_around(text, first=is_first)
+            for text, ids, is_first in zip(texts, encoded, first, strict=True)
+        )
+        return [list(itertools.islice(runs, len(each))) for each in sequences]
+
+    def _encode_apart(
+        self, sequences: Sequence[Sequence[str]], starts: Sequence[bool]
+    ) -> list[list[list[int]]]:
+        """Encodes some sequences in a request each, with the error of the first that fails."""
         return [
-            ids
-            if self.controls.ids.isdisjoint(ids)
-            else self._encode_around(text, first=first and index == 0)
-            for index, (text, ids) in enumerate(zip(texts, runs, strict=True))
+            self._encode_sequences([each], [start])[0]
+            for each, start in zip(sequences, starts, strict=True)
         ]
 
     def _check_size(self, texts: Sequence[str]) -> int:
@@ -266,7 +312,7 @@ class Tokenizer:
         if len(text) == 1:
             raise PromptError(f"the character {text!r} is a control token of this model")
         middle = len(text) // 2
-        left, right = self._encode_runs([text[:middle], text[middle:]], first=first)
+        ((left, right),) = self._encode_sequences([[text[:middle], text[middle:]]], [first])
         return left + right
 
     def _find_bos_ids(self, prefix: tuple[int, ...]) -> tuple[int, ...]:
@@ -285,6 +331,15 @@ class Tokenizer:
                 id_ for id_ in ids if id_ is not None and (id_ in self.hidden_ids or id_ == ids[0])
             )
         )
+
+
+def _joined(runs: Sequence[tuple[str, int | None]], encoded: Iterable[Sequence[int]]) -> list[int]:
+    """Ids of a template: of its texts, as far as there are some, and of the controls behind."""
+    rest, ids = iter(encoded), list[int]()
+    for run, control in runs:
+        ids += next(rest) if run else ()
+        ids += () if control is None else (control,)
+    return ids
 
 
 def _size(text: str) -> int:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgerun.errors import PromptError
+from edgerun.errors import InputError, PromptError
 from edgerun.model.chat.conversation import MAX_DEPTH
 from edgerun.model.chat.format import ChatFormat
 from edgerun.model.chat.template import ChatTemplate
@@ -126,6 +126,59 @@ def test_a_changed_conversation_forgets_the_ids_of_replies() -> None:
     before = chat_format.extended(chat_format.encode([user("x")]), "r", [114])
     other = [user("z"), {"role": "assistant", "content": "r"}, user("y")]
     assert chat_format.encode(other, before=before) == chat_format.encode(other)
+
+
+@pytest.mark.parametrize("name", ["plain", "removing", "named"])
+def test_many_conversations_have_the_ids_of_each_alone(name: str) -> None:
+    """Some of them need another disguise than the first, and one does not fit into a batch."""
+    contents = ["x", "<img>", "<|im_end|>", "", "user", "im_end", "y" * 5000, "long " * 20_000]
+    conversations = [[user(content)] for content in contents]
+    many = FORMATS[name].encode_many(conversations)
+    assert many == [FORMATS[name].encode(messages) for messages in conversations]
+    with pytest.raises(PromptError, match="has no content"):
+        FORMATS[name].encode_many([*conversations, [{"role": "user"}]])
+    with pytest.raises(PromptError, match="the context is 600"):
+        FORMATS["plain"].encode_many(conversations, context=600)
+
+
+def test_a_conversation_that_fails_among_many_says_what_it_says_alone() -> None:
+    source = """{% if 'no' in messages[0].content %}{{ raise_exception('not that') }}{% endif %}
+    {% if 'loop' in messages[0].content %}{% for i in range(99999) %}{% for j in range(99999) %}x
+    {% endfor %}{% endfor %}{% endif %}{{ messages[0].content }}"""
+    chat_format = ChatFormat(TOKENIZER, ChatTemplate(source, VARIABLES))
+    good = [[user("a")], [user("b")]]
+    for content, words in (("no", "refuses this conversation: not that"), ("loop", "cannot be")):
+        with pytest.raises(InputError, match=words) as alone:
+            chat_format.encode([user(content)])
+        with pytest.raises(InputError) as among_many:
+            chat_format.encode_many([good[0], [user(content)], good[1]])
+        assert str(among_many.value) == str(alone.value)
+    assert chat_format.encode_many(good) == [chat_format.encode(each) for each in good]
+
+
+def test_conversations_that_take_too_much_together_are_rendered_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = []
+
+    def ask(module: str, request: Any, payload: bytes = b"", **limits: Any) -> Any:
+        sizes.append(len(json.loads(payload)))
+        if sizes[-1] > 1:
+            return {"error": "it needs more than is allowed"}
+        return {"rendered": [{"text": each["messages"][0]} for each in json.loads(payload)]}
+
+    monkeypatch.setattr("edgerun.model.chat.template.sandbox", lambda: FakeSandbox(ask))
+    texts = ChatTemplate("x").render_many([{"messages": [name]} for name in "abc"])
+    assert next(texts) == "a"
+    assert sizes == [3, 1]  # the others wait until they are asked for
+    assert [*texts] == ["b", "c"]
+
+
+class FakeSandbox:
+    """Answers as a function does."""
+
+    def __init__(self, ask: Any) -> None:
+        self.ask = ask
 
 
 BAD: list[Any] = [

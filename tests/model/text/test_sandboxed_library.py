@@ -97,6 +97,39 @@ def test_a_panic_at_a_text_is_a_sentence() -> None:
     assert hostile.encode("hello", bos=False)
 
 
+def test_a_text_on_which_the_library_fails_is_known_among_others() -> None:
+    hostile = backtracking()
+    with pytest.raises(BundleError) as alone:
+        hostile.encode("a" * 40 + "b")
+    with pytest.raises(BundleError) as among_many:
+        hostile.encode_many(["hello", "a" * 40 + "b", "x"])
+    assert str(among_many.value) == str(alone.value)
+    assert hostile.encode_many(["hello", "x"]) == [hostile.encode("hello"), hostile.encode("x")]
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_texts_that_take_too_much_together_are_encoded_apart(
+    is_own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = fakes.spm_tokenizer_json(prepend="first")
+    tokenizer = Tokenizer.from_json(file, {"bos_token": "<s>"}, is_own=is_own)
+    texts = ["I am", "", " a", "long " * 2000, "<s>", "z", "café"]
+    expected = [tokenizer.encode(text) for text in texts]
+    assert tokenizer.encode_many(texts) == expected
+    assert tokenizer.encode_many([]) == []
+    library, sizes = tokenizer._library, []
+
+    def encode(texts: list[str], first: list[bool]) -> list[list[int]]:
+        sizes.append(len(texts))
+        if len(texts) > 1:
+            raise BundleError("it needs more than is allowed")
+        return type(library).encode(library, texts, first)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(library, "encode", encode)
+    assert tokenizer.encode_many(texts) == expected
+    assert max(sizes) > 1 and sizes.count(1) >= 6
+
+
 def test_a_library_that_the_sandbox_lost_is_loaded_again() -> None:
     of_bytes, of_pieces = fakes.byte_tokenizer(), Tokenizer.from_json(fakes.spm_tokenizer_json())
     ids = of_bytes.encode("hello"), of_pieces.encode("hello")

@@ -187,13 +187,13 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tokenizer = fakes.byte_tokenizer()
-    monkeypatch.setattr(tokenizer, "_encode_runs", None)
+    monkeypatch.setattr(tokenizer, "_encode_sequences", None)
     words = r"has 20000000 bytes, which are at least 1666667 tokens, and the context is 512"
     with pytest.raises(PromptError, match=words) as caught:
         tokenizer.check_fits("a" * 20_000_000, 512)
     assert (caught.value.tokens, caught.value.context) == (1666667, 512)
     chat_format = ChatFormat(tokenizer, ChatTemplate(fakes.CHATML))
-    monkeypatch.setattr(chat_format, "_render", None)
+    monkeypatch.setattr(chat_format, "_rendered", None)
     with pytest.raises(PromptError, match=words):
         chat_format.encode([{"role": "user", "content": "a" * 20_000_000}], context=512)
     tokenizer.check_fits("a" * 6000, 512)
