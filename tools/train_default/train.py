@@ -5,7 +5,8 @@ does in between: progress is the elapsed share of the time from the first start 
 an interrupted or throttled run still ends annealed. A file `until` in the run's folder (a UTC time
 or seconds since the epoch) changes the end of a run under way; a file `checkpoint` asks for one at
 once. With `--until-tokens` progress is the share of so many tokens instead, so that a run may rest
-for days; the file `until` then says another number of tokens. SIGTERM ends a run with a checkpoint.
+for days; the file `until` then says another number of tokens. SIGTERM ends a run with a checkpoint,
+and the exit code 143 tells that from a run that has come to its end.
 
     python -m tools.train_default.train --tokens tokens/ --tokenizer tokenizer/ \\
         --held-out valid.txt --run run/ --hf hf/ --until 10:05
@@ -20,6 +21,7 @@ import argparse
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -45,6 +47,8 @@ from tools.train_default.recipe import Recipe
 from tools.train_default.save import read_hf, save_hf
 from tools.train_default.tokenizer import END
 from tools.train_default.workers import Batch, Workers
+
+ENDED = 128 + signal.SIGTERM  # exit code of a run before its end
 
 
 class Clock:
@@ -206,8 +210,15 @@ def fit(
     log: Any,
     checkpoint: Any,
     every: tuple[int, float],
-) -> None:
-    """Step until the clock runs out; `every`: steps between log rows, seconds between saves."""
+) -> bool:
+    """Step until the clock runs out, or SIGTERM; the last thing is a checkpoint.
+
+    Args:
+        every: steps between log rows, seconds between checkpoints.
+
+    Returns:
+        whether the clock ran out.
+    """
     losses: list[tuple[float, float]] = []
     ends: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: ends.append(number))
@@ -230,7 +241,8 @@ def fit(
             request.unlink(missing_ok=True)
             log(trainer, bits_per_byte=checkpoint())
             saved = time.time()
-    log(trainer, bits_per_byte=checkpoint(), progress=clock.progress())
+    log(trainer, bits_per_byte=checkpoint(), progress=progress)
+    return progress >= 1.0
 
 
 def calm_documents(source: Source, tokenizer: Tokenizer) -> Array:
@@ -318,7 +330,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
+def main() -> int:
     args = arguments()
     torch.set_num_threads(args.workers)
     args.run.mkdir(parents=True, exist_ok=True)
@@ -344,9 +356,10 @@ def main() -> None:
         return bits_per_byte(trainer.model, tokenizer, stories)
 
     workers = Workers(trainer.model, args.workers, 1.0 / recipe.batch_tokens, recipe.balance)
-    fit(trainer, workers, clock, log, checkpoint, (20, 300.0))
+    finished = fit(trainer, workers, clock, log, checkpoint, (20, 300.0))
     workers.stop()
+    return 0 if finished else ENDED
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

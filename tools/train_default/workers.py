@@ -7,6 +7,8 @@ when it is done with its last, and they meet once a step.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import queue
 from collections.abc import Iterable
 from typing import Any
@@ -21,12 +23,23 @@ from tools.train_default.model import LanguageModel
 # Ids and targets, NumPy arrays [rows, tokens], and what a teacher says of them [rows, tokens, k] or
 # nothing; see LanguageModel.head_loss.
 Batch = tuple[Any, ...]
-PATIENCE = 5.0  # seconds without a result, after which it is seen to whether all processes live
+PATIENCE = 5.0  # seconds without news, after which it is seen to whether the others live
 
 
 def leaves(model: LanguageModel) -> list[torch.nn.Parameter]:
     """The parameters that gradients arrive on: not the masters of ternary matrices."""
     return [p for name, p in model.named_parameters() if ".masters." not in name]
+
+
+def next_task(tasks: Any) -> Any:
+    """The next microbatch, or None at the end, or where nobody is left who could send any."""
+    while True:
+        try:
+            return tasks.get(timeout=PATIENCE)
+        except queue.Empty:
+            parent = multiprocessing.parent_process()
+            if parent is None or not parent.is_alive():
+                return None
 
 
 def _work(
@@ -37,11 +50,12 @@ def _work(
     tasks: Any,
     results: Any,
 ) -> None:
+    os.setpgid(0, 0)  # a signal to the group, as of Ctrl-C, is for who ends with a checkpoint
     torch.set_num_threads(1)
     for parameter, grad in zip(leaves(model), grads, strict=True):
         parameter.grad = grad
     model.compile()
-    while (task := tasks.get()) is not None:
+    while (task := next_task(tasks)) is not None:
         batch, weight = task
         ids, targets, *soft = map(torch.from_numpy, batch)
         loss, uneven = model.loss(ids.clamp(min=0), targets, *soft)

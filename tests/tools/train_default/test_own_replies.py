@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from argparse import Namespace
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -27,7 +29,13 @@ from tools.train_default.own.marking import NOUNS, Reply  # noqa: E402
 from tools.train_default.own.replies import OwnReplies, continuations, named_often  # noqa: E402
 from tools.train_default.recipe import Recipe  # noqa: E402
 from tools.train_default.tokenizer import END, TEXT, train_tokenizer  # noqa: E402
-from tools.train_default.train import Trainer, begin, calm_documents, own_replies  # noqa: E402
+from tools.train_default.train import (  # noqa: E402
+    Trainer,
+    begin,
+    calm_documents,
+    fit,
+    own_replies,
+)
 from tools.train_default.workers import Batch  # noqa: E402
 
 WORDS = "one two three four five six"
@@ -88,6 +96,32 @@ def test_a_step_without_rows_of_its_own_reads_text_alone(words: Tokenizer, tmp_p
         parameter.grad = torch.zeros_like(parameter)
     trainer.train_step(Counting(), 0.0)
     assert trainer.step == 1
+
+
+def test_a_run_says_whether_it_came_to_its_end(words: Tokenizer, tmp_path: Path) -> None:
+    text = source([f"{TEXT} {WORDS} {END}"] * 3, words)
+    np.savez(tmp_path / "real.npz", ids=text.ids, starts=text.starts)
+    recipe = Recipe(64, 64, 64, (16, 16), mix={"real": (1.0, 1.0)}, model=SMALL)
+    trainer = Trainer(recipe, tmp_path, tmp_path, None)
+    for parameter in trainer.model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    scores = []
+
+    def log(trainer: Trainer, **values: float) -> None:
+        if "bits_per_byte" in values:
+            scores.append(values["bits_per_byte"])
+        elif trainer.step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    usual = signal.getsignal(signal.SIGTERM)
+    try:
+        for steps, ends in ((2, False), (4, True)):
+            clock = trainer.clock(None, 200.0)
+            assert fit(trainer, Counting(), clock, log, lambda: 0.5, (1, 60.0)) is ends
+            assert trainer.step == steps
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+    assert scores == [0.5, 0.5]
 
 
 def test_replies_that_end_leave_those_that_go_on_as_they_were() -> None:

@@ -5,7 +5,7 @@
 
 The rate warms up, stays, and falls to zero over the last part of the tokens; a number in the file
 `until` of the run's folder moves the end, and with it the fall. SIGTERM ends a run with a
-checkpoint after the step under way, and the same command goes on from there. Products are in
+checkpoint after the step under way, and exit code 143; the same command goes on. Products are in
 bfloat16, which a processor with AVX-512 BF16 multiplies four times as fast as float32; weights,
 their gradients and AdamW's moments are float32. At every checkpoint the first held-out stories are
 scored, and the Hugging Face directory is renewed. `--device cuda` trains in this process on a GPU.
@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from tokenizers import Tokenizer
 from tools.train_default.batches import PAD, Mix, check_mix, load_sources
 from tools.train_default.evaluate import bits_per_byte, held_out_stories
 from tools.train_default.from_teacher.llama import Llama, load_llama, save_llama
-from tools.train_default.train import Clock
+from tools.train_default.train import ENDED, Clock
 from tools.train_default.workers import Batch, Workers
 
 WATCHED = 48  # held-out stories
@@ -136,8 +137,12 @@ class Finetuning:
 
 def fit(
     tuning: Finetuning, workers: Workers | InProcess, clock: Clock, checkpoint: Any, minutes: float
-) -> None:
-    """Steps until the tokens are read, or a signal; `checkpoint` scores and saves."""
+) -> bool:
+    """Steps until the tokens are read, or SIGTERM; `checkpoint` scores and saves.
+
+    Returns:
+        whether the tokens are read.
+    """
     ends: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: ends.append(number))
 
@@ -158,6 +163,7 @@ def fit(
             saved = last = time.time()
     tuning.save()
     log(bits_per_byte=checkpoint())
+    return progress >= 1.0
 
 
 def parse_mix(text: str) -> dict[str, float]:
@@ -188,7 +194,7 @@ def arguments() -> argparse.Namespace:
     return args
 
 
-def main() -> None:
+def main() -> int:
     args = arguments()
     args.run.mkdir(parents=True, exist_ok=True)
     settings = Settings(args.rate, args.batch_tokens, args.micro_tokens, args.mix)
@@ -211,9 +217,10 @@ def main() -> None:
     else:
         workers = InProcess(model, scale)
     clock = Clock(args.run, 0.0, args.until_tokens, lambda: float(tuning.tokens))
-    fit(tuning, workers, clock, checkpoint, args.minutes)
+    finished = fit(tuning, workers, clock, checkpoint, args.minutes)
     workers.stop()
+    return 0 if finished else ENDED
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

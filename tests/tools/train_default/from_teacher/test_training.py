@@ -107,10 +107,10 @@ def test_a_run_ends_by_tokens_or_by_a_signal(
 
     usual = signal.getsignal(signal.SIGTERM)
     try:
-        fit(tuning, worker, clock, stopped, minutes=0.0)
+        assert not fit(tuning, worker, clock, stopped, minutes=0.0)
         assert tuning.step == 1 and (tmp_path / "checkpoint.pt").exists()
         (tmp_path / "until").write_text("150")
-        fit(tuning, worker, clock, lambda: 0.25, minutes=60.0)
+        assert fit(tuning, worker, clock, lambda: 0.25, minutes=60.0)
     finally:
         signal.signal(signal.SIGTERM, usual)
     assert 150 <= tuning.tokens < 150 + 64
