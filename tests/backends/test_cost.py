@@ -11,13 +11,14 @@ import pytest
 import edgerun.backends.cpu as cpu
 import edgerun.kernels.isa as isa_module
 from edgerun.backends.base import Phase, Shape
+from edgerun.backends.cpu.emit import attention as emitters
 from edgerun.backends.cpu.emit.attention import seen_in_pages
 from edgerun.backends.cpu.emit.linear import BLOCK_STARTS, READERS
 from edgerun.backends.cpu.families import family_of, paths_of, paths_taken, weight_bytes
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant, Graph, Node, ValueShape
 from edgerun.kernels.lang.isa import ISAS
-from edgerun.machine.profile import MachineProfile
+from edgerun.machine.profile import FAST_TIMES, MachineProfile
 from edgerun.plan.calibration.loads import random_weight
 from edgerun.plan.planner import make_plan
 from edgerun.plan.tasks import TYPICAL
@@ -49,11 +50,13 @@ def cost(
     trits: bool = False,
     threads: int = 1,
     prefill: str = "exact",
+    attention: str = "exact",
 ) -> float:
     monkeypatch.setattr(cpu, "machine_profile", lambda: profile)
     backend = cpu.make()
     pack = "trits" if trits else "two_bits"
-    backend.configure({"threads": threads, "pack": pack, "prefill": prefill})
+    forms = {"prefill": prefill, "attention": attention}
+    backend.configure({"threads": threads, "pack": pack, **forms})
     return backend.cost(graph, graph.nodes[0], Shape.of(rows))
 
 
@@ -207,6 +210,49 @@ def test_what_multiplies_no_weights_costs_what_was_measured_of_it(
     assert cost(monkeypatch, measured, graph, 128) == pytest.approx(128 * 64 / 4e6)
     slower = replace(measured, other_rates={**others, "gate": {64: 1e6}})
     assert cost(monkeypatch, slower, graph, 128) == pytest.approx(128 * 64 / 1e6)
+
+
+def test_attention_in_bfloat16_costs_what_it_takes_where_it_is_what_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def of(
+        profile: MachineProfile, rows: int, *, fast: bool, head_dim: int = 64, multiplier: str = "x"
+    ) -> float:
+        monkeypatch.setattr(emitters, "bfloat16_multiplier", lambda isa: multiplier)
+        sizes = {"num_heads": 2, "num_kv_heads": 1, "head_dim": head_dim}
+        attributes = {"layer": 0, **sizes, "scale": 0.25, "window": 0}
+        node = Node("attention", "a", ("q", "k", "v"), ("y",), attributes)
+        graph = Graph([node], ["q", "k", "v"], ["y"], {}, shapes={})
+        return cost(monkeypatch, profile, graph, rows, attention="fast" if fast else "exact")
+
+    exact = replace(CORES, other_rates={"attention": {64: 2e9}})
+    assert of(exact, 128, fast=True) == pytest.approx(of(exact, 128, fast=False) / FAST_TIMES)
+    measured = replace(exact, other_rates={**exact.other_rates, "attention_bfloat16/64": {64: 5e9}})
+    assert of(measured, 128, fast=True) == pytest.approx(of(exact, 128, fast=False) * 2 / 5)
+    for options in ({"head_dim": 48}, {"multiplier": ""}):
+        same = of(measured, 128, fast=False, **options)  # type: ignore[arg-type]
+        assert of(measured, 128, fast=True, **options) == same  # type: ignore[arg-type]
+    assert of(measured, 16, fast=True) == of(measured, 16, fast=False)
+    starts = replace(measured, fork_join_s={1: 1.0}, bandwidth={1: 1e30})
+    assert of(starts, 128, fast=True) - of(starts, 128, fast=False) == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ({}, "taken for 1.5 times as fast as exact, `edgerun doctor --calibrate` measures it"),
+        ({"attention_bfloat16/64": {64: 5e9}}, "; attention in bfloat16 measured"),
+    ],
+)
+def test_the_plan_says_what_the_cost_of_attention_in_bfloat16_stands_on(
+    others: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "machine_profile", lambda: replace(CORES, other_rates=others))
+    backend = cpu.make()
+    backend.configure({"attention": "fast"})
+    assert backend.cost_basis().endswith(words)
+    backend.configure({})
+    assert "bfloat16" not in backend.cost_basis()
 
 
 def test_pages_are_attended_to_as_a_whole_and_windows_end_them() -> None:

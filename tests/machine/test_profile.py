@@ -14,7 +14,7 @@ import pytest
 from edgerun.env import read_settings
 from edgerun.machine import profile
 from edgerun.machine.devices import Call, DeviceProfile
-from edgerun.machine.profile import MachineProfile
+from edgerun.machine.profile import FAST_TIMES, MachineProfile
 from edgerun.machine.row_times import RowTimes, read_layers, stored
 from tests.support.fakes import Meter
 
@@ -222,6 +222,16 @@ def test_attention_has_the_speed_of_the_nearest_size_of_heads() -> None:
     assert measured.attention_rate(64, 1) == 10e9
     one_size = replace(FULL, other_rates={"attention": {64: 20e9}})
     assert one_size.attention_rate(128, 64) == 20e9
+
+
+def test_attention_in_bfloat16_has_a_multiple_of_the_speed_of_exact_until_it_is_measured() -> None:
+    exact = replace(FULL, other_rates={"attention/64": {64: 30e9}, "attention/128": {64: 40e9}})
+    assert not exact.has_fast_attention
+    assert exact.attention_rate(128, 64, fast=True) == FAST_TIMES * 40e9
+    both = replace(exact, other_rates={**exact.other_rates, "attention_bfloat16/64": {64: 70e9}})
+    assert both.has_fast_attention
+    assert both.attention_rate(128, 64, fast=True) == 70e9
+    assert both.attention_rate(128, 64) == 40e9
 
 
 def test_what_was_not_measured_is_assumed_slow() -> None:

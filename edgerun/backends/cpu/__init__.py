@@ -20,7 +20,13 @@ from edgerun.backends.base import (
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import input_shapes
 from edgerun.kernels.host.cores import worker_threads
-from edgerun.machine.profile import CALIBRATE, MachineProfile, absence, machine_profile
+from edgerun.machine.profile import (
+    CALIBRATE,
+    FAST_TIMES,
+    MachineProfile,
+    absence,
+    machine_profile,
+)
 
 if TYPE_CHECKING:
     from edgerun.backends.cpu.binder import Binder
@@ -110,7 +116,8 @@ class CpuBackend(Backend):
         threads = options.threads if options.machine is None else profile.threads
         regrouped = self.prompt_bytes(graph) if shape.phase is Phase.PREFILL else {}
         is_cached = self._stays_cached(graph, profile)
-        speeds = Speeds(profile, threads, options.trits, is_cached, regrouped)
+        fast = options.fast_attention and shape.phase is Phase.PREFILL
+        speeds = Speeds(profile, threads, options.trits, is_cached, regrouped, fast)
         return EMITTERS[node.op].cost(graph, node, shape, speeds)
 
     @property
@@ -138,7 +145,9 @@ class CpuBackend(Backend):
         """Says what the estimates of ``cost`` stand on."""
         if self._options.machine is not None:
             return "simulated, another machine's processor"
-        return basis(machine_profile(), self._options.threads)
+        profile = machine_profile()
+        fast = f"; {_fast_basis(profile)}" if self._options.fast_attention else ""
+        return basis(profile, self._options.threads) + fast
 
     def weight_bytes(self, graph: Graph, node: Node, name: str) -> int:
         """Bytes of a constant as kernels will stream it."""
@@ -274,6 +283,14 @@ def basis(profile: MachineProfile, threads: int) -> str:
     speed = f"memory measured {profile.measured}, {profile.read_speed(threads) / 1e9:.1f} GB/s"
     peak = max(max(by_rows.values()) for by_rows in profile.rates.values())
     return f"{speed}; multiplication measured, up to {peak / 1e9:.0f} G multiply-adds/s"
+
+
+def _fast_basis(profile: MachineProfile) -> str:
+    """What estimates of attention in bfloat16 stand on."""
+    if profile.for_planning().has_fast_attention:
+        return "attention in bfloat16 measured"
+    again = f", {CALIBRATE} it" if profile.complete else ""
+    return f"attention in bfloat16 taken for {FAST_TIMES:g} times as fast as exact{again}"
 
 
 def _bind(

@@ -20,6 +20,7 @@ from edgerun.backends.cpu.emit.attention import seen_in_pages
 from edgerun.backends.cpu.families import REGROUPED, WEIGHT_BITS
 from edgerun.backends.registry import make_backend
 from edgerun.graph.ir import Constant, Graph, Node, ValueShape
+from edgerun.kernels.isa import bfloat16_multiplier, selected_isa
 from edgerun.machine.devices import ELEMENTS, interpolated
 from edgerun.machine.profile import (
     GATE,
@@ -57,7 +58,8 @@ LEAST_SHARE = 0.5  # of what was timed that is what was meant, whatever the rest
 LEAST_OF_NET = 0.01
 NOTHING = same_attention(1, 1, 16)
 CALL = "a call with next to nothing to do"
-ONE_ROW_STARTS, MANY_ROWS_STARTS = 3, 4  # of kernels of attention
+FAST_ROWS = (64, 256)  # of attention in bfloat16: tiles of more rows are fuller
+ONE_ROW_STARTS, MANY_ROWS_STARTS, FAST_STARTS = 3, 4, 5  # of kernels of attention
 Timed: TypeAlias = tuple[Executable, Callable[[], Values]]
 Seconds: TypeAlias = Mapping[tuple[str, int], float]  # by name and rows of trials
 Paths: TypeAlias = Mapping[str, Mapping[int, str]]  # by family and rows
@@ -91,6 +93,7 @@ class Trial:
         states: that its layers keep.
         cached: tokens before the rows.
         pack: how ternary weights are to lie in memory.
+        attention: ``"exact"``, or ``"fast"``, in bfloat16.
     """
 
     name: str
@@ -99,6 +102,7 @@ class Trial:
     states: tuple[State, ...] = NOTHING
     cached: int = 0
     pack: str = "two_bits"
+    attention: str = "exact"
 
 
 def time_trials(
@@ -137,6 +141,9 @@ def every_trial() -> Iterator[Trial]:
         graph, states = attention(head_dim, HEADS, LAYERS), same_attention(LAYERS, HEADS, head_dim)
         for rows in ATTENTION_ROWS:
             yield Trial(attention_kind(head_dim), graph, rows, states, CACHED)
+        for rows in FAST_ROWS if bfloat16_multiplier(selected_isa()) else ():
+            kind = attention_kind(head_dim, fast=True)
+            yield Trial(kind, graph, rows, states, CACHED, attention="fast")
     for activations, weights in FAMILIES:
         for load in loads_of(activations, weights):
             yield trial_of(family(activations, weights), load)
@@ -153,13 +160,7 @@ def rates_of(seconds: Seconds, paths: Paths, start_s: float) -> Rates:
         start_s: what an instruction costs besides its kernel, which is not in the rates.
     """
     call_s = max(seconds[CALL, 1] - ONE_ROW_STARTS * start_s, 0.0)
-    others = _element_rates(seconds, start_s)
-    for head_dim, rows in product(HEAD_DIMS, ATTENTION_ROWS):
-        kind = attention_kind(head_dim)
-        starts = LAYERS * start_s * (ONE_ROW_STARTS if rows == 1 else MANY_ROWS_STARTS)
-        work = 2 * HEADS * head_dim * LAYERS * seen_in_pages(CACHED, rows, 0)
-        net = _net(seconds[kind, rows], call_s + starts)
-        others.setdefault(kind, {})[rows] = work / net
+    others = _element_rates(seconds, start_s) | _attention_rates(seconds, call_s, start_s)
     rates: dict[str, dict[int, float]] = {}
     for activations, weights in FAMILIES:
         name = family(activations, weights)
@@ -194,6 +195,22 @@ def _element_rates(seconds: Seconds, start_s: float) -> dict[str, dict[int, floa
         both = node_s[rounding_kind(activations)]
         node_s[rounding_kind(activations)] = _net(both, plain)
     return {name: {ELEMENT_ROWS: 1 / each} for name, each in node_s.items()}
+
+
+def _attention_rates(
+    seconds: Seconds, call_s: float, start_s: float
+) -> dict[str, dict[int, float]]:
+    """Multiply-adds a second, of bfloat16 too if that was timed."""
+    rates: dict[str, dict[int, float]] = {}
+    for head_dim, fast in product(HEAD_DIMS, (False, True)):
+        kind = attention_kind(head_dim, fast=fast)
+        for rows in sorted(rows for name, rows in seconds if name == kind):
+            many = FAST_STARTS if fast else MANY_ROWS_STARTS
+            starts = LAYERS * start_s * (ONE_ROW_STARTS if rows == 1 else many)
+            work = 2 * HEADS * head_dim * LAYERS * seen_in_pages(CACHED, rows, 0)
+            net = _net(seconds[kind, rows], call_s + starts)
+            rates.setdefault(kind, {})[rows] = work / net
+    return rates
 
 
 def _net(seconds: float, besides: float) -> float:
@@ -310,7 +327,12 @@ def bound(
 def _opened(
     trial: Trial, threads: int, row_paths: Mapping[str, BlockPath] | None
 ) -> Iterator[tuple[Executable, Callable[[int], Callable[[], Values]]]]:
-    given = {"threads": threads, "pack": trial.pack, "row_paths": row_paths}
+    given = {
+        "threads": threads,
+        "pack": trial.pack,
+        "row_paths": row_paths,
+        "attention": trial.attention,
+    }
     backend = make_backend("cpu", given=given)
     rows, states, cached = trial.rows, trial.states, trial.cached
     try:

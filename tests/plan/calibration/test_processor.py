@@ -62,7 +62,7 @@ def quick(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(kernels, "FAMILIES", (("int8_row", "ternary"),))  # compiles least
     sizes = {"ROW_LAYERS": 2, "ROWS": (MANY_ROWS,), "LAYERS": 1, "SIZE": 256, "NARROW": 64}
     small = {"WIDTH": 64, "NODES": 3, "ELEMENT_ROWS": MANY_ROWS, "HEAD_DIMS": (64,), "HEADS": 2}
-    least = {"CACHED": 64, "ATTENTION_ROWS": (1,), "SECONDS": 0.0, "ROUNDS": 1}
+    least = {"CACHED": 64, "ATTENTION_ROWS": (1,), "FAST_ROWS": (), "SECONDS": 0.0, "ROUNDS": 1}
     for name, value in {**sizes, **small, **least}.items():
         monkeypatch.setattr(kernels, name, value)
     monkeypatch.setattr(calibration, "DECODING", replace(SMALL, chained=True, shared=False))

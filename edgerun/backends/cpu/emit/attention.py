@@ -26,7 +26,7 @@ from edgerun.kernels.attention.units import (
     STACKED,
     TURNED,
 )
-from edgerun.kernels.isa import bfloat16_multiplier
+from edgerun.kernels.isa import bfloat16_multiplier, selected_isa
 from edgerun.kernels.lang.isa import Isa
 from edgerun.kernels.run.program import FRAME_WORDS
 from edgerun.machine.devices import ELEMENTS as WRITE
@@ -319,16 +319,19 @@ def _supports(graph: Graph, node: Node) -> Support:
 def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
     """The larger of the times to read keys and values and to multiply, and what starting costs.
 
-    Pages are computed whole, what lies behind a row's own token included.
+    Pages are computed whole, what lies behind a row's own token included. In bfloat16 they are
+    turned besides.
     """
     attrs, rows = node.attrs, shape.rows
     head_dim, kv_width = attrs["head_dim"], attrs["head_dim"] * attrs["num_kv_heads"]
     seen = seen_in_pages(shape.cached, rows, attrs["window"])
     macs = 2 * head_dim * attrs["num_heads"] * seen
-    multiply = speeds.attention_seconds(macs, head_dim, rows)
+    fast = speeds.attends_fast and not why_exact(node, selected_isa())
+    multiply = speeds.attention_seconds(macs, head_dim, rows, fast=fast)
     read = speeds.read_seconds(2 * HALF_BYTES * kv_width * seen / rows)
     written = speeds.element_seconds(2 * kv_width * rows, WRITE, rows)
-    return speeds.start_seconds(3 if rows == 1 else 4) + max(read, multiply) + written
+    starts = 3 if rows == 1 else 5 if fast else 4
+    return speeds.start_seconds(starts) + max(read, multiply) + written
 
 
 def seen_in_pages(cached: int, rows: int, window: int) -> int:

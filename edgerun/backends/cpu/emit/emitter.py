@@ -29,6 +29,7 @@ class Speeds:
         cached: whether all weights stay in the processor's cache from call to call.
         regrouped: bytes of the other weights of linear layers that have such for so many rows, by
             the names of their own.
+        attends_fast: whether so many rows may attend in bfloat16.
     """
 
     profile: MachineProfile
@@ -36,6 +37,7 @@ class Speeds:
     trits: bool = False
     cached: bool = False
     regrouped: Mapping[str, int] = field(default_factory=dict)
+    attends_fast: bool = False
 
     def start_seconds(self, instructions: float = 1) -> float:
         """Time to start so many kernels on all threads."""
@@ -53,9 +55,11 @@ class Speeds:
         """Time for so many multiply-adds or elements, by kernels of a family, of so many rows."""
         return self._shared_seconds(work, self.profile.rate(kind, rows))
 
-    def attention_seconds(self, work: float, head_dim: int, rows: int) -> float:
+    def attention_seconds(
+        self, work: float, head_dim: int, rows: int, *, fast: bool = False
+    ) -> float:
         """Time to attend with heads of a size, for so many multiply-adds and so many rows."""
-        return self._shared_seconds(work, self.profile.attention_rate(head_dim, rows))
+        return self._shared_seconds(work, self.profile.attention_rate(head_dim, rows, fast=fast))
 
     def element_seconds(self, elements: float, kind: str, rows: int) -> float:
         """Time for so many elements, by kernels of a kind; none if that was not measured."""
