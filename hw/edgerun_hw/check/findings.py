@@ -17,14 +17,14 @@ class Finding:
         part: group of the report: tools, board, permissions, pynq or devices.
         what: what was looked for.
         state: whether it is there.
-        found: what was found, e.g. a version.
+        observed: what is there, e.g. a version.
         advice: what to do, or "".
     """
 
     part: str
     what: str
     state: State
-    found: str = ""
+    observed: str = ""
     advice: str = ""
 
 

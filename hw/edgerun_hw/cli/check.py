@@ -60,7 +60,7 @@ def check(
                     "check": outcome.check,
                     "of": outcome.subject,
                     "result": outcome.result,
-                    "found": outcome.figure,
+                    "figure": outcome.figure,
                     "s": f"{outcome.seconds:.1f}",
                 }
                 for outcome in outcomes

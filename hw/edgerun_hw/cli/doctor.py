@@ -25,7 +25,7 @@ _Context = Annotated[
         help="Tokens whose keys and values shall have room. Default: what the model was made for.",
     ),
 ]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print a JSON list instead.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -74,7 +74,7 @@ def test_one_table_on_stdout_and_progress_on_stderr(run, only):
     only(good=passing)
     code, out, err = run("check")
     assert code == 0
-    assert out.splitlines()[0].split("\t") == ["check", "of", "result", "found", "s"]
+    assert out.splitlines()[0].split("\t") == ["check", "of", "result", "figure", "s"]
     assert "all well" in out and "good" in err
 
 

@@ -31,11 +31,11 @@ def finding(root, what):
 
 def test_doctor_recognises_a_board(tmp_path):
     root = board_root(tmp_path)
-    assert "kv260 (xck26-sfvc784-2LV-c)" in finding(root, "model").found
+    assert "kv260 (xck26-sfvc784-2LV-c)" in finding(root, "model").observed
     assert finding(root, "FPGA manager").state == "ready"
     assert finding(root, "applications").state == "missing"
     (root / "lib/firmware/xilinx/edgerun-tlmm").mkdir(parents=True)
-    assert finding(root, "applications").found == "edgerun-tlmm"
+    assert finding(root, "applications").observed == "edgerun-tlmm"
 
 
 def test_doctor_names_what_a_board_lacks(tmp_path):
@@ -54,14 +54,14 @@ def test_doctor_takes_no_other_carrier_for_a_board(tmp_path, carrier):
 
 def test_doctor_names_overlays_that_may_hold_the_region(tmp_path):
     root = board_root(tmp_path)
-    assert finding(root, "overlays").found == "none"
+    assert finding(root, "overlays").observed == "none"
     for name in ("pynq", "edgerun-tlmm_image_0"):
         (root / OVERLAYS / name).mkdir(parents=True)
     assert finding(root, "overlays").state == "ready"
     (root / OVERLAYS / "full").mkdir()
     item = finding(root, "overlays")
     assert item.state == "broken" and item.advice.startswith("full may hold")
-    assert "fpgautil -R" in item.advice and "pynq" in item.found
+    assert "fpgautil -R" in item.advice and "pynq" in item.observed
 
 
 def test_doctor_reads_the_clock(tmp_path):
@@ -71,7 +71,7 @@ def test_doctor_reads_the_clock(tmp_path):
     file = root / rate_file("zynqmp", "pl0")
     file.parent.mkdir(parents=True)
     file.write_text("99999999\n")
-    assert finding(root, "clock pl0").found == "99.999999 MHz"
+    assert finding(root, "clock pl0").observed == "99.999999 MHz"
 
 
 def test_doctor_looks_for_the_memory_of_the_native_host(tmp_path):
@@ -82,7 +82,7 @@ def test_doctor_looks_for_the_memory_of_the_native_host(tmp_path):
     folder.mkdir(parents=True)
     (folder / "size").write_text(f"{64 << 20}\n")
     item = finding(root, "udmabuf0")
-    assert (item.state, item.found) == ("ready", "64 MiB")
+    assert (item.state, item.observed) == ("ready", "64 MiB")
     (folder / "dma_coherent").write_text("1\n")
     assert finding(root, "udmabuf0").state == "broken"
 
@@ -95,16 +95,16 @@ def test_doctor_looks_for_what_pynq_allocates_through(tmp_path):
     library.parent.mkdir(parents=True)
     library.touch()
     assert finding(root, "zocl").state == "ready"
-    assert finding(root, "XRT").found == "/usr/lib/aarch64-linux-gnu/libxrt_core.so.2"
+    assert finding(root, "XRT").observed == "/usr/lib/aarch64-linux-gnu/libxrt_core.so.2"
 
 
 def test_doctor_names_the_image_that_bringing_up_is_about(tmp_path):
     root = board_root(tmp_path)
-    assert finding(root, "system").found == "unknown"
+    assert finding(root, "system").observed == "unknown"
     (root / "etc").mkdir()
     (root / "etc/os-release").write_text('NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"\n')
     item = finding(root, "system")
-    assert item.found == "Ubuntu 22.04.4 LTS" and "Kria-PYNQ 3.0.1" in item.advice
+    assert item.observed == "Ubuntu 22.04.4 LTS" and "Kria-PYNQ 3.0.1" in item.advice
 
 
 def test_doctor_says_whose_processors_cannot_run_edgerun(tmp_path):
@@ -117,7 +117,7 @@ def test_doctor_says_whose_processors_cannot_run_edgerun(tmp_path):
 def test_doctor_computes_contiguous_memory_from_the_bundle(tmp_path, run, repo_root):
     bundle = repo_root / "models/small/bundle"
     enough = finding(board_root(tmp_path / "enough", cma=64 * 1024), "contiguous memory")
-    assert enough.state == "ready" and enough.found == "64 MiB"
+    assert enough.state == "ready" and enough.observed == "64 MiB"
     assert "contiguous memory" not in run("doctor")[1]
     out = run("doctor", "--model", bundle)[1]
     assert f"cma=64M for {bundle.name} with attention-1500" in out
@@ -154,3 +154,6 @@ def test_doctor_prints_a_table_or_json(run):
     assert code == 0 and out.splitlines()[0].startswith("part\twhat\tstate")
     code, out, _ = run("doctor", "--json")
     assert {"tools", "devices"} <= {item["part"] for item in json.loads(out)}
+    assert {tuple(item) for item in json.loads(out)} == {
+        ("part", "what", "state", "observed", "advice")
+    }

@@ -97,7 +97,7 @@ def test_copied_folder_is_a_new_board_everywhere(tmp_path: Path, monkeypatch) ->
         described = build_boards.load_board("mine")
         write_project(described, described.overlay, tmp_path / "project")
         assert " mine" in (tmp_path / "project" / "settings.tcl").read_text().splitlines()[2]
-        findings = [finding.found for finding in diagnosed_board(tmp_path / "root")]
+        findings = [finding.observed for finding in diagnosed_board(tmp_path / "root")]
         assert any(f"mine ({described.part})" in found for found in findings), findings
     finally:
         BOARDS.use(build_boards.board_records)
