@@ -11,6 +11,7 @@
     ├── Full                     what runs needs more memory for its states than there is
     ├── StorageError             the disk is full or not writable
     ├── MissingDependencyError   an optional package is not installed
+    ├── Cancelled                nobody wants any more what was being computed
     └── BackendError             a back-end failed while compiling or running
         └── ChooserError         no token could be chosen: logits are NaN, or none was left
 
@@ -86,6 +87,10 @@ class StorageError(EdgerunError):
 
 class MissingDependencyError(EdgerunError):
     """An optional package is needed and not installed."""
+
+
+class Cancelled(EdgerunError):  # noqa: N818 - no fault of anybody
+    """Nobody wants any more what was being computed."""
 
 
 class BackendError(EdgerunError):

@@ -159,10 +159,13 @@ class Executable(ABC):
     Attributes:
         launches: what starting its kernels costs; None if that is not counted.
         is_due: whether it is compiled, or is worth compiling if it is wanted now.
+        is_layered: a batch may have more rows than its shape says, and go through it layer by
+            layer, with logits of no more rows than that.
     """
 
     launches: Launches | None = None
     is_due: bool = True
+    is_layered: bool = False
 
     @abstractmethod
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:

@@ -37,4 +37,7 @@ def batch_of(parts: list[Part]) -> tuple[Batch, list[int]]:
         adjustments = tuple(sequence.adjust for sequence, _ in compress(parts, has_row))
         adjustments = adjustments if any(adjustments) else ()
     rows_ = np.array(logit_rows, np.int32)
-    return Batch(table[0], table[1], table[2], rows_, largest_only, adjustments), bounds
+    sequences = [sequence for sequence, _ in parts]
+    wanted = lambda: not all(each.cancelled for each in sequences)  # noqa: E731 - short as it is
+    batch = Batch(table[0], table[1], table[2], rows_, largest_only, adjustments, wanted)
+    return batch, bounds

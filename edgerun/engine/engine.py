@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from collections.abc import Sequence as Sequence_
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from edgerun.engine.stats import Stats
 from edgerun.errors import BackendError, Full, InputError, PromptError
 from edgerun.plan.programs import Programs
 from edgerun.state import Batch, Room, SequenceStore
+from edgerun.state.capacity import largest_call
 
 DEFAULT_CHUNK_ROWS = 256
 DEFAULT_PROMPT_ROWS = 64
@@ -57,7 +59,7 @@ class Engine:
             raise InputError(
                 f"calls of {chunk_rows} rows, {prompt_rows} of them a prompt's; expected at least 1"
             )
-        self._programs: Programs | None = programs
+        self._programs: Programs | None = None
         self._store = store
         self._slots = Slots(store)
         self._sequences: list[Sequence] = []  # oldest first
@@ -68,6 +70,7 @@ class Engine:
         self.vocab_size = vocab_size
         self.eos_ids = frozenset(eos_ids)
         self.limits = Limits(chunk_rows, prompt_rows)
+        self._use(programs)
 
     def sequence(
         self, prompt: Sequence_[int], params: SamplingParams, stats: Stats | None = None
@@ -205,7 +208,8 @@ class Engine:
 
         For the thread that holds the store's lock.
         """
-        before, self._programs = self._check_open(), programs
+        before = self._check_open()
+        self._use(programs)
         before.close()
 
     def close(self) -> None:
@@ -213,6 +217,11 @@ class Engine:
         programs, self._programs = self._programs, None
         if programs is not None:
             programs.close()
+
+    def _use(self, programs: Programs) -> None:
+        """Takes programs; a prompt is one call of such as go layer by layer."""
+        rows = largest_call(self._store.states) if programs.is_layered else 0
+        self._programs, self.limits = programs, replace(self.limits, call_rows=rows)
 
     def _check_ids(self, ids: Sequence_[int]) -> None:
         """Makes sure that all ids, of which there is one at least, can be computed.
@@ -330,6 +339,8 @@ class Engine:
         try:
             logits = self._forward(batch)
         except Exception as error:
+            if all(part.sequence.cancelled for part in parts):
+                return [part.sequence for part in parts]
             if len(parts) > 1:
                 return [sequence for part in parts for sequence in self._compute([part])]
             parts[0].sequence.error = error

@@ -19,13 +19,16 @@ class Limits:
     """How large a call may be.
 
     Attributes:
-        chunk_rows: most rows of a call, at least 1; also, most sequences that run.
+        chunk_rows: most rows of a call whose logits are wanted, at least 1; also, most sequences
+            that run.
         prompt_rows: most of them that are a prompt's, if replies run too: what a prompt may delay
             them by.
+        call_rows: most rows of a call, where that is more than ``chunk_rows``.
     """
 
     chunk_rows: int
     prompt_rows: int
+    call_rows: int = 0
 
 
 class Part(NamedTuple):
@@ -137,7 +140,8 @@ def schedule(
 def _shares(running: list[Sequence], limits: Limits) -> list[Part]:
     """The rows of each sequence, if pages were no matter."""
     replies = sum([sequence.pending == 1 for sequence in running])
-    budget = limits.chunk_rows - replies
+    budget = max(limits.chunk_rows, limits.call_rows) - replies
+    scored = limits.chunk_rows - len(running)
     if replies:
         budget = min(budget, limits.prompt_rows)
     parts = []
@@ -145,6 +149,9 @@ def _shares(running: list[Sequence], limits: Limits) -> list[Part]:
         rows = sequence.pending
         if rows > 1:
             rows = min(rows, budget)
+            if sequence.wants_all:
+                rows = min(rows, scored + 1)
+                scored -= max(0, rows - 1)
             budget -= rows
         if rows:
             parts.append(Part(sequence, rows))

@@ -121,6 +121,11 @@ class Sequence:
         return len(self.ids) - 1
 
     @property
+    def wants_all(self) -> bool:
+        """Whether the logits of all its ids are wanted, and not the last one's alone."""
+        return False
+
+    @property
     def takes_largest(self) -> bool:
         """Whether of a row's logits nothing but the largest is looked at, once adjusted."""
         return self._chooser is not None and self._chooser.takes_largest
@@ -204,6 +209,11 @@ class Scoring(Sequence):
     def logits_from(self) -> int:
         """Position of the first id whose logits nobody has yet."""
         return self._scored
+
+    @property
+    def wants_all(self) -> bool:
+        """Always."""
+        return True
 
     @property
     def finish_reason(self) -> FinishReason | None:

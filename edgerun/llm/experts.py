@@ -33,8 +33,12 @@ from edgerun.plan.tasks import CACHED, task_of
 if TYPE_CHECKING:
     from edgerun.llm.options import LoadOptions
 
+FLOAT_BYTES = 4
 
-def expert_budget(bundle: Bundle, options: LoadOptions, state_bytes: int) -> ExpertBudget | None:
+
+def expert_budget(
+    bundle: Bundle, options: LoadOptions, state_bytes: int, tokens: int = 0
+) -> ExpertBudget | None:
     """The memory for experts, where not all have room; None where they have, or there are none.
 
     What the disk can do is measured unless it is known.
@@ -43,6 +47,7 @@ def expert_budget(bundle: Bundle, options: LoadOptions, state_bytes: int) -> Exp
         bundle: opened.
         options: to load it with.
         state_bytes: of keys and values.
+        tokens: that may go through the model layer by layer, with a float32 row each in between.
 
     Raises:
         InputError: memory for experts is asked for and there are none, or nobody would heed it, or
@@ -72,7 +77,7 @@ def expert_budget(bundle: Bundle, options: LoadOptions, state_bytes: int) -> Exp
         expert_layers(graph, cpu.expert_bytes),
         None if asked is None else MemoryAmount.read(asked),
         free_bytes=available_memory(),
-        other_bytes=weights + state_bytes,
+        other_bytes=weights + state_bytes + FLOAT_BYTES * tokens * stacks[0].matrices[0].shape[1],
     )
     if budget is None:
         return None

@@ -31,7 +31,7 @@ from edgerun.llm.arguments import (
 from edgerun.llm.chat_session import ChatSession
 from edgerun.llm.compiling import compile_bundle
 from edgerun.llm.completion import Completion, TextStream, Writer, together, write
-from edgerun.llm.loading import Model, prepare
+from edgerun.llm.loading import Model, prepare, prompt_rows
 from edgerun.llm.options import LoadOptions
 from edgerun.model.chat.format import ChatFormat
 from edgerun.model.chat.template import DEFAULT_STOPS, Message
@@ -103,7 +103,7 @@ class LLM:
             model.vocab_size,
             model.eos_ids,
             chunk_rows=model.chunk_rows,
-            prompt_rows=model.options.prompt_rows,
+            prompt_rows=prompt_rows(model.options, model.experts),
         )
         # A stream keeps the engine, so it goes on when the model it came from is forgotten.
         self._forgotten = weakref.finalize(self._engine, _release, model)

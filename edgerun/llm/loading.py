@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from edgerun.backends.base import Backend
 from edgerun.engine.chooser.processor import processor_types
-from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
+from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
 from edgerun.errors import BundleError, InputError
 from edgerun.formats.stack import ExpertStack
 from edgerun.kernels.host.memory import available_memory
 from edgerun.kernels.isa import selected_isa
 from edgerun.llm.compiling import compile_bundle
-from edgerun.llm.options import LoadOptions
+from edgerun.llm.options import MAX_CONTEXT, LoadOptions
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.model.chat.template import ChatTemplate, template_source
 from edgerun.model.config import eos_ids, read_json_object, sampling_defaults
@@ -193,7 +193,8 @@ def experts_of(
         return None
     from edgerun.llm.experts import expert_budget  # for few, and every start counts
 
-    return expert_budget(bundle, options, sequence_bytes(states, context) if states else 0)
+    kept, tokens = sequence_bytes(states, context) if states else 0, largest_call(states)
+    return expert_budget(bundle, options, kept, min(context, tokens))
 
 
 def read_tokenizer(bundle: Bundle, config: Mapping[str, Any]) -> Tokenizer:
@@ -225,6 +226,15 @@ def call_rows(options: LoadOptions, experts: ExpertBudget | None) -> int:
     """Most tokens of a call; many where each reads experts, or tiles multiply, unless chosen."""
     best = selected_isa().chunk_rows if experts is None else STREAMED_CHUNK_ROWS
     return best if options.chunk_rows == DEFAULT_CHUNK_ROWS else options.chunk_rows
+
+
+def prompt_rows(options: LoadOptions, experts: ExpertBudget | None) -> int:
+    """Most prompt tokens of a call that replies wait for: all, unless chosen, where it reads experts.
+
+    A few dozen of them ask for nearly as many experts as all of them do.
+    """
+    is_chosen = experts is None or options.prompt_rows != DEFAULT_PROMPT_ROWS
+    return options.prompt_rows if is_chosen else MAX_CONTEXT
 
 
 def _context(requested: int | None, trained: int, states: tuple[State, ...]) -> int:

@@ -85,7 +85,7 @@ class Meters:
 class _Metered(Executable):
     def __init__(self, program: Executable, meter: Meter, meters: Meters) -> None:
         self._program, self._meter, self._meters = program, meter, meters
-        self.launches = program.launches
+        self.launches, self.is_layered = program.launches, program.is_layered
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Runs the program; see ``Executable``."""

@@ -55,8 +55,13 @@ class Programs:
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest batch."""
+        """Rows of the largest batch that goes through a program as a whole."""
         return self._compiled[-1][0].rows if self._compiled else 0
+
+    @property
+    def is_layered(self) -> bool:
+        """Whether a batch may have any number of rows; see ``Executable``."""
+        return self._prompts is None and any(each.is_layered for _, each in self._compiled[-1:])
 
     @property
     def launches(self) -> dict[str, Launches]:
@@ -89,6 +94,8 @@ class Programs:
         compute the same bits, unless prompts have weights of their own.
         """
         fitting = [program for shape, program in self._compiled if rows <= shape.rows]
+        if not fitting and self.is_layered:
+            return self._compiled[-1][1]
         if not fitting:
             raise BackendError(f"a batch of {rows} rows for programs of at most {self.max_rows}")
         if len(fitting) > 1 and not fitting[0].is_due and fitting[1].is_due:

@@ -10,6 +10,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.errors import Cancelled
+
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
@@ -52,6 +54,8 @@ class Batch:
             that stays below it.
         adjustments: for each of ``logit_rows`` a function that makes one, None for rows without;
             empty if none has one. Making one takes time, and most devices never ask.
+        wanted: whether anybody still waits for the batch, asked now and then where it is long; None
+            where somebody does.
     """
 
     ids: NDArray[np.int32]
@@ -60,6 +64,7 @@ class Batch:
     logit_rows: NDArray[np.int32]
     largest_only: bool = False
     adjustments: tuple[Adjust | None, ...] = ()
+    wanted: Callable[[], bool] | None = None
 
     @property
     def rows(self) -> int:
@@ -82,7 +87,17 @@ class Batch:
             self.logit_rows[inside] - np.int32(start),
             self.largest_only,
             tuple(compress(self.adjustments, inside)),
+            self.wanted,
         )
+
+    def check_wanted(self) -> None:
+        """Makes sure that somebody waits for it.
+
+        Raises:
+            Cancelled: nobody does any more.
+        """
+        if self.wanted is not None and not self.wanted():
+            raise Cancelled("nobody waits for this batch any more")
 
     @classmethod
     def of(

@@ -153,6 +153,8 @@ class PlainPrograms:
         trip: called with the batch when all is written; may raise.
     """
 
+    is_layered = False
+
     def __init__(self) -> None:
         self.calls: list[dict[int, int]] = []
         self.trip: Callable[[Batch], None] = lambda batch: None

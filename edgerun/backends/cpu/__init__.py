@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -322,10 +322,23 @@ def _bind(
     binder = Binder(segment, shape, options, weights, experts, *machine, row_paths=row_paths)
     for name, value in input_shapes(segment).items():
         binder.new(name, value.width, LOGIT_ROWS if value.selected else ROWS, value.dtype)
+    cuts = _cuts(segment, shape, experts)
     for index, node in enumerate(segment.nodes):
         emitters[node.op].emit(binder, node, index)
         binder.release(index)
+        if index in cuts:
+            binder.begin_stage()
     return binder
+
+
+def _cuts(segment: Graph, shape: Shape, experts: ExpertStore) -> Collection[int]:
+    """Nodes behind which a program of prompts is cut into stages, if it reads experts."""
+    if experts.stream is None or shape.phase is not Phase.PREFILL or segment.inputs:
+        return ()
+    from edgerun.backends.cpu.stages import cuts_of
+
+    read = [index for index, node in enumerate(segment.nodes) if experts.reads(segment, node)]
+    return cuts_of(segment, read)
 
 
 def make() -> CpuBackend:

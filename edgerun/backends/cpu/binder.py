@@ -39,6 +39,20 @@ class Patch:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of a program, which many rows can go through before any goes on (``stages.py``).
+
+    Attributes:
+        first: its first instruction.
+        taken: buffers that hold something when it begins, each with the word of the frame that
+            counts its rows.
+    """
+
+    first: int = 0
+    taken: tuple[tuple[Buffer, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Rounded:
     """A value rounded as a linear kernel wants it; without scales it is float32 again."""
 
@@ -85,7 +99,9 @@ class Binder:
         row_paths: what multiplies blocks of rows, by family, where that was measured.
         shared: memory that nodes use one after the other, by a name of their choice.
         columns: which value a shared buffer holds the columns of.
+        stages: of the program, from the first on.
         before_run: called before each run, when the batch lies in its buffers.
+        before_stage: likewise, but before runs of the stage of that number alone.
         keep: what later nodes look for, and what ``before_run`` uses.
         operands: memory that the instructions point to.
         kernels: names of those in use.
@@ -108,7 +124,9 @@ class Binder:
     row_paths: Mapping[str, BlockPath] = field(default_factory=dict)
     instructions: list[Instruction] = field(default_factory=list)
     patches: list[Patch] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=lambda: [Stage()])
     before_run: list[Callable[[], None]] = field(default_factory=list)
+    before_stage: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
     keep: list[Any] = field(default_factory=list)
     operands: list[NDArray[Any]] = field(default_factory=list)
     values: dict[str, Buffer] = field(default_factory=dict)
@@ -269,6 +287,18 @@ class Binder:
             label=f"{label}/copy",
         )
         return out
+
+    def prepare_stage(self, prepare: Callable[[], None]) -> None:
+        """Has something called before the stage runs that is being bound."""
+        self.before_stage.append((len(self.stages) - 1, prepare))
+
+    def begin_stage(self) -> None:
+        """What follows is another stage; what nobody reads there was released."""
+        taken = [(buffer, self.counted_by[name]) for name, buffer in self.values.items()]
+        for (name, _), rounded in self.rounded.items():
+            taken += [(buffer, self.counted_by[name]) for buffer in rounded.buffers()]
+        self.columns.clear()  # they are those of other rows when the stage begins
+        self.stages.append(Stage(len(self.instructions), tuple(taken)))
 
     def release(self, index: int) -> None:
         """Takes back the buffers of values that nothing after node ``index`` reads."""

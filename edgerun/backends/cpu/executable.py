@@ -3,42 +3,49 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgerun import trace
 from edgerun.backends.base import NO_VALUES, Executable, Launches, Values
-from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ROWS, Binder
+from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ROWS, Binder, Stage
+from edgerun.backends.cpu.experts.protocol import Aborted
 from edgerun.backends.cpu.families import paths_taken
+from edgerun.backends.cpu.stages import chunks_of, give_back, instructions_of, keep, room_for
 from edgerun.errors import BackendError
+from edgerun.kernels.run.instructions import Instruction
 from edgerun.kernels.run.parts import FUNCTION
 from edgerun.kernels.run.program import Program, ThreadTeam
 from edgerun.state import Batch, SequenceStore
 
 
+class _Steps(NamedTuple):
+    """A program, and its instructions one by one where each is to be timed."""
+
+    program: Program
+    single: list[tuple[str, Program]]
+
+
 class CpuExecutable(Executable):
-    """Runs one native program per call."""
+    """Runs one native program per call; of a long batch, its stages chunk by chunk."""
 
     def __init__(self, binder: Binder, team: ThreadTeam) -> None:
         """Takes over a binder whose segment is complete."""
         self._binder = binder
         self._team = team
         self._cache: SequenceStore | None = None
-        stream = binder.experts.stream
-        self._experts_at_hand = nullcontext if stream is None else stream.run
-        self._program = Program(
-            binder.instructions,
-            [
-                binder.keep,
-                binder.operands,
-                binder.weights,
-                binder.experts,
-                binder.pool.all,
-                binder.graph,
-            ],
-            binder.frame,
+        self._stream = binder.experts.stream
+        self._program = self._program_of(binder.instructions)
+        self._end = Stage(
+            len(binder.instructions),
+            tuple((binder.values[name], binder.counted_by[name]) for name in binder.graph.outputs),
         )
+        self._stages: list[_Steps] = []  # once a batch is long
+        self.is_layered = len(binder.stages) > 1
         for arguments, code in binder.calls:
             arguments[FUNCTION] = code.address
         self._launches = self.launches = Launches(
@@ -46,7 +53,7 @@ class CpuExecutable(Executable):
             paths=paths_taken(binder.kernels),
         )
         self._times = trace.Times(binder.shape.phase.value)
-        self._steps = self._single_steps() if trace.enabled(trace.TIMES) else []
+        self._steps = _Steps(self._program, self._single_steps(self._program))
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Runs the batch; see ``Executable``.
@@ -55,32 +62,27 @@ class CpuExecutable(Executable):
             BackendError: the batch has more rows than the program was compiled for, or experts
                 could not be read.
         """
-        binder, rows, logit_rows = self._binder, batch.rows, len(batch.logit_rows)
-        if rows > binder.shape.rows:
+        binder, rows = self._binder, batch.rows
+        if rows > binder.shape.rows and not self.is_layered:
             raise BackendError(
                 f"a batch of {rows} rows for a program of at most {binder.shape.rows}"
             )
         if cache is not self._cache:
             self._bind(cache)
-        binder.ids[:rows] = batch.ids
-        binder.positions[:rows] = batch.positions
-        binder.sequences[:rows] = batch.sequences
-        binder.logit_rows[:logit_rows] = batch.logit_rows
-        binder.frame[ROWS] = rows
-        binder.frame[LOGIT_ROWS] = logit_rows
-        binder.frame[ANY_LOGITS] = logit_rows > 0
+        if rows > binder.shape.rows:
+            return self._run_in_stages(batch)
+        self._take(batch)
         for name in binder.graph.inputs:
             buffer = binder.values[name]
             buffer.array[: len(values[name]), : buffer.width] = values[name]
-        for prepare in binder.before_run:
+        for _, prepare in binder.before_stage:
             prepare()
         with self._experts_at_hand():
-            self._run()
-        counts = {ROWS: rows, LOGIT_ROWS: logit_rows}
+            self._run(self._steps)
+        counts = {ROWS: rows, LOGIT_ROWS: len(batch.logit_rows)}
         outputs = {}
-        for name in binder.graph.outputs:
-            buffer = binder.values[name]
-            outputs[name] = buffer.array[: counts[binder.counted_by[name]], : buffer.width]
+        for name, (buffer, counted_by) in zip(binder.graph.outputs, self._end.taken, strict=True):
+            outputs[name] = buffer.array[: counts[counted_by], : buffer.width]
         return outputs
 
     def close(self) -> None:
@@ -89,23 +91,76 @@ class CpuExecutable(Executable):
             trace.say(trace.TIMES, line)
         self._team.settle()
 
-    def _run(self) -> None:
-        """One call for the whole program, or one a step when steps are to be timed."""
-        if not self._steps:
+    def _take(self, batch: Batch) -> None:
+        """Copies the batch in."""
+        binder, rows, logit_rows = self._binder, batch.rows, len(batch.logit_rows)
+        binder.ids[:rows] = batch.ids
+        binder.positions[:rows] = batch.positions
+        binder.sequences[:rows] = batch.sequences
+        binder.logit_rows[:logit_rows] = batch.logit_rows
+        binder.frame[ROWS] = rows
+        binder.frame[LOGIT_ROWS] = logit_rows
+        binder.frame[ANY_LOGITS] = logit_rows > 0
+        for prepare in binder.before_run:
+            prepare()
+
+    def _run_in_stages(self, batch: Batch) -> Values:
+        """Every chunk of the batch goes through a stage before any goes through the next.
+
+        Raises:
+            Cancelled: nobody waits for the batch any more.
+        """
+        binder = self._binder
+        stages = [*binder.stages, self._end]
+        if not self._stages:
+            programs = map(self._program_of, instructions_of(stages, binder.instructions))
+            self._stages = [_Steps(each, self._single_steps(each)) for each in programs]
+        chunks, taken = chunks_of(batch, binder.shape.rows), list[NDArray[Any]]()
+        with self._experts_at_hand(repeats=True) as is_aborted:
+            for number, steps in enumerate(self._stages):
+                kept = room_for(stages[number + 1], batch, taken)
+                for chunk in chunks:
+                    batch.check_wanted()
+                    self._take(chunk.batch)
+                    give_back(stages[number], chunk, taken)
+                    for stage, prepare in binder.before_stage:
+                        if stage == number:
+                            prepare()
+                    self._run(steps)
+                    if is_aborted():
+                        return {}  # and those who read say why
+                    keep(stages[number + 1], chunk, kept)
+                taken = kept
+        return dict(zip(binder.graph.outputs, taken, strict=True))
+
+    def _experts_at_hand(self, *, repeats: bool = False) -> AbstractContextManager[Aborted]:
+        if self._stream is None:
+            return nullcontext(lambda: False)
+        return self._stream.run(repeats=repeats)
+
+    def _run(self, steps: _Steps) -> None:
+        """One call for all instructions, or one for each when they are to be timed."""
+        if not steps.single:
             start = time.perf_counter()
-            self._team.run(self._program)
+            self._team.run(steps.program)
             self._launches.native_s += time.perf_counter() - start
             if not self._launches.runs:
                 self._launches.waits = self._program.waits()
             self._launches.runs += 1
-        for label, step in self._steps:
+        for label, step in steps.single:
             start = time.perf_counter()
             self._team.run(step)
             self._times.add(label, time.perf_counter() - start)
 
-    def _single_steps(self) -> list[tuple[str, Program]]:
-        frame = self._binder.frame
-        return [(step.label, Program([step], [], frame)) for step in self._program.instructions]
+    def _program_of(self, instructions: Sequence[Instruction]) -> Program:
+        binder = self._binder
+        used = [binder.keep, binder.operands, binder.weights, binder.experts]
+        return Program(instructions, [*used, binder.pool.all, binder.graph], binder.frame)
+
+    def _single_steps(self, program: Program) -> list[tuple[str, Program]]:
+        if not trace.enabled(trace.TIMES):
+            return []
+        return [(step.label, Program([step], [], program.frame)) for step in program.instructions]
 
     def _bind(self, cache: SequenceStore) -> None:
         states, expected = cache.states, self._binder.options.states

@@ -19,11 +19,11 @@ def emit_embedding(binder: Binder, node: Node, index: int) -> None:
         check_many_scales(table)
     if can_stage(table):
         staged = StagedRows(table, binder.shape.rows)
-        binder.before_run.append(lambda: staged.fetch(binder.ids[: binder.frame[ROWS]]))
+        binder.prepare_stage(lambda: staged.fetch(binder.ids[: binder.frame[ROWS]]))
         table, ids = staged.table, staged.ids
     else:
         table, rows = copied(table), table.shape[0]
-        binder.before_run.append(lambda: check_ids(binder.ids[: binder.frame[ROWS]], rows))
+        binder.prepare_stage(lambda: check_ids(binder.ids[: binder.frame[ROWS]], rows))
     width = table.shape[1]
     out = binder.new(node.outputs[0], width, ROWS)
     arguments: dict[str, Argument] = {

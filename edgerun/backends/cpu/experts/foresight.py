@@ -59,7 +59,7 @@ class Foresight:
         """
         guess = self._guesses.setdefault(layer, Guess())
         before, guess.entries = guess.entries, frozenset(entries)
-        guess.absent[ahead] = frozenset(absent)
+        guess.absent[ahead] = guess.absent.get(ahead, frozenset[Entry]()).union(absent)
         self._wish(layer, ahead, absent)
         return before.union(entries)
 
@@ -96,6 +96,17 @@ class Foresight:
         wasted: Set[Entry] = frozenset().union(*guess.absent.values()) - needed
         self._prefetch.guesses.wasted += sum(entry in unused for entry in wasted)
         return guess.entries
+
+    def keep(self, layer: int, entries: Iterable[Entry]) -> Iterable[Entry]:
+        """Awaits experts of a layer that comes again, and none of those before it any more.
+
+        Returns:
+            what was awaited of these.
+        """
+        behind = [each for each in self._guesses if each < layer]
+        awaited = [entry for each in behind for entry in self._guesses.pop(each).entries]
+        self._guesses[layer] = Guess(frozenset(entries))
+        return awaited
 
     def next_wish(self, is_absent: Callable[[Entry], bool]) -> Entry | None:
         """What is to be read next, of the nearest layer, where that pays; it is wished no more.

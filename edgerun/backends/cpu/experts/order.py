@@ -92,7 +92,7 @@ class LeavingOrder:
 
     def _worth(self, entry: Entry) -> Worth:
         if self._foresight.awaits(entry):
-            return AWAITED, *entry
+            return AWAITED, -entry[0], entry[1]  # what is needed last leaves first
         if entry in self.unused:
             return UNUSED, *entry
         return USED, *self._policy.rank(entry), *entry

@@ -23,6 +23,8 @@ class Pool:
 
     Attributes:
         prefetch: says whether wishes are to be read.
+        repeats: the run under way may come to a layer several times before it goes on to the next:
+            what of the layer it brought stays until then.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class Pool:
             prefetch: says when wishes are read.
             spare: slots that are to be free when a program asks, so that reads begin at once.
         """
-        self.prefetch = prefetch
+        self.prefetch, self.repeats = prefetch, False
         self._slots, self._wave, self._policy, self._words = slots, wave, policy, words
         self._spare, self._free = spare, list(range(slots))
         self._resident: dict[Entry, int] = {}
@@ -168,10 +170,14 @@ class Pool:
         while self._unsettled:
             post = self._unsettled.popleft()
             entries, unused = post.entries, self._order.unused
-            if post.layer <= self._settled:
+            is_again = self.repeats and post.layer == self._settled
+            if post.layer <= self._settled and not is_again:
                 self._order.note(self._foresight.forget())  # of a run that was given up
             self._settled = post.layer
-            self._order.note(self._foresight.judge(post.layer, entries, unused))
+            awaited = self._foresight.judge(post.layer, entries, unused)
+            if self.repeats:
+                awaited = [*awaited, *self._foresight.keep(post.layer, [*awaited, *entries])]
+            self._order.note(awaited)
             try:
                 if post is self._live:
                     self._make_room(len(self._missing))

@@ -8,11 +8,12 @@ in between, at any place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 Entry: TypeAlias = tuple[int, int]  # layer, expert
+Aborted: TypeAlias = Callable[[], bool]  # whether the run under way was given up
 
 
 class Eviction(Protocol):

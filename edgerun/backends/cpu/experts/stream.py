@@ -24,7 +24,7 @@ from edgerun.backends.cpu.experts.gate import Gate
 from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.backends.cpu.experts.pool import Pool
 from edgerun.backends.cpu.experts.prefetch import ALL, Prefetch
-from edgerun.backends.cpu.experts.protocol import Glance, Post, Read
+from edgerun.backends.cpu.experts.protocol import Aborted, Glance, Post, Read
 from edgerun.backends.cpu.experts.source import ExpertSource, OpenFiles
 from edgerun.backends.cpu.experts.words import LayerWords, SharedWords
 from edgerun.errors import BackendError, EdgerunError
@@ -99,8 +99,14 @@ class ExpertStream:
         self._gates[words.number] = gate
 
     @contextmanager
-    def run(self) -> Iterator[None]:
+    def run(self, *, repeats: bool = False) -> Iterator[Aborted]:
         """Around a run of a program; nobody else runs one meanwhile.
+
+        Args:
+            repeats: it may come to a layer several times before it goes on to the next.
+
+        Yields:
+            Whether it was given up, so that nothing more of it is of use.
 
         Raises:
             BackendError: experts could not be read, or came too late. What the run computed is of
@@ -109,10 +115,10 @@ class ExpertStream:
         if not self._threads:
             self._start()
         with self._lock:  # a reader that is giving up the run before this one ends that first
-            self._fault = None
+            self._fault, self._pool.repeats = None, repeats
             self._words.start(self._bell[1], foresees=self._prefetch.begin_run())
         try:
-            yield
+            yield lambda: self._words.aborted != 0
         finally:  # what is behind the lock must not be left in the middle by Ctrl-C
             self._words.end()
             self._ring()

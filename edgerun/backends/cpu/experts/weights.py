@@ -136,6 +136,11 @@ class ExpertStore:
             self._layers[key] = layer.stacks, prepare(layer)
         return self._layers[key][1]
 
+    def reads(self, graph: Graph, node: Node) -> bool:
+        """Whether a node has experts that are read while programs run."""
+        is_layer = self.stream is not None and node.op == "experts"
+        return is_layer and _Layer.of(graph, node).has_choice
+
     def add_gate(self, words: LayerWords, gate: Gate) -> None:
         """Takes what says where the rows of a layer go whose experts are read."""
         assert self.stream is not None
