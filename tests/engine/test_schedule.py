@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgerun.engine.scheduler import Limits, admit, schedule
-from edgerun.engine.sequence import AHEAD, Ending, Lease, Sequence, shared_prefix
+from edgerun.engine.sequence import AHEAD, Ending, Lease, Scoring, Sequence, shared_prefix
 from edgerun.state import Room
 
 PAGE = 4
@@ -156,6 +156,22 @@ def test_prompts_get_what_replies_leave_of_a_call() -> None:
     parts, _ = schedule(running[1::2], [], Store(0, 99).room, Limits(40, 12))
     assert [part.rows for part in parts] == [30, 5]
     assert preempted == []
+
+
+def test_a_call_that_goes_layer_by_layer_takes_whole_prompts() -> None:
+    """But of texts whose logits are all wanted, no more of these than other calls have."""
+    limits = Limits(40, 1000, 1000)
+    running = [replying(5, 2), sequence(300, cached=0), sequence(90, cached=4)]
+    parts, _ = schedule(running, [], Store(0, 999).room, limits)
+    assert [part.rows for part in parts] == [1, 300, 86]
+    parts, _ = schedule(running, [], Store(0, 999).room, replace(limits, prompt_rows=12))
+    assert [part.rows for part in parts] == [1, 12]
+    texts = [Scoring(list(range(count))) for count in (30, 90, 70)]
+    for each in texts:
+        each.lease = Lease()
+    parts, _ = schedule([*running[:2], *texts], [], Store(0, 999).room, limits)
+    assert [part.rows for part in parts] == [1, 300, 30, 7, 1]
+    assert sum(rows if each.wants_all else 1 for each, rows in parts) == 40
 
 
 def test_a_prompt_waits_for_the_pages_of_one_like_it() -> None:

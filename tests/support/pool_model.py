@@ -47,6 +47,7 @@ class Sizes:
         wishes: how often experts are wished for.
         faults: share of the reads that fail.
         spare: slots that are to be free when something is asked for.
+        repeats: how often a run comes to a layer before it goes on to the next.
     """
 
     slots: int
@@ -60,6 +61,7 @@ class Sizes:
     wishes: int = 0
     faults: float = 0.0
     spare: int = 0
+    repeats: int = 1
 
 
 class Always(Prefetch):
@@ -81,6 +83,7 @@ class World:
         self.sizes, self.chance = sizes, random.Random(seed)
         policy = policy or ScanResistant()
         self.pool = pool(sizes.slots, sizes.wave, policy, self, Always(), spare=sizes.spare)
+        self.pool.repeats = sizes.repeats > 1
         self.posts: list[tuple[int, Post] | None] = [None] * sizes.layers
         self.log: dict[int, int] = {}
         self.number, self.last_over, self.aborted = 0, 0, False
@@ -176,9 +179,10 @@ class World:
         for _ in range(self.sizes.runs):
             yield ALWAYS
             self.aborted, self.reads = False, Counter()
-            for layer in range(self.sizes.layers):
+            for place in range(self.sizes.layers * self.sizes.repeats):
                 count = self.chance.randint(0, self.sizes.most)
-                yield from self._layer(layer, self.chance.sample(range(self.sizes.experts), count))
+                experts = self.chance.sample(range(self.sizes.experts), count)
+                yield from self._layer(place // self.sizes.repeats, experts)
             yield ALWAYS
             self.last_over = self.number
             yield ALWAYS

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from edgerun.backends.cpu.experts.pool import Pool
-from edgerun.backends.cpu.experts.prefetch import Guesses
+from edgerun.backends.cpu.experts.prefetch import ALL, Guesses
 from edgerun.backends.cpu.experts.protocol import Entry, Glance, Post, Read
 from edgerun.offload.cache import ExpertCache, Step
 from edgerun.offload.policies.base import Policy
@@ -29,6 +29,9 @@ WORLDS = {
     "spare": Sizes(slots=5, most=4, spare=1, wishes=2),
     "spare in waves": Sizes(slots=4, most=4, wave=2, readers=3, wishes=3, faults=0.1, spare=2),
     "wishes in waves": Sizes(slots=3, layers=1, most=4, wave=2, readers=3, wishes=6),
+    "layers again": Sizes(slots=6, most=4, repeats=3, wishes=3, spare=1),
+    "layers again in waves": Sizes(slots=3, most=4, wave=2, repeats=2, wishes=2, faults=0.1),
+    "layers again, each read once": Sizes(slots=4, most=4, repeats=3),
     "faults": Sizes(slots=3, faults=0.3),
     "all of it": Sizes(slots=3, most=4, wave=2, wishes=3, faults=0.2),
 }
@@ -180,6 +183,17 @@ def test_what_is_awaited_stays_when_more_is_wished_for() -> None:
     assert world.pool.resident.keys() == {(0, 0), (1, 0)}
 
 
+def test_of_what_is_awaited_leaves_first_what_is_awaited_last() -> None:
+    world = Alone(2, ScanResistant())
+    for layer in (1, 2):
+        world.pool.wish(layer, [0])
+        read = world.pool.next_read()
+        assert read is not None
+        world.fill(read)
+    world.step(Step(0, (0,), (1.0,)))
+    assert world.pool.resident.keys() == {(0, 0), (1, 0)}
+
+
 def test_what_a_run_awaited_that_was_given_up_is_forgotten() -> None:
     world = Alone(3, ScanResistant())
     world.step(Step(0, (0,), (1.0,)))
@@ -189,6 +203,45 @@ def test_what_a_run_awaited_that_was_given_up_is_forgotten() -> None:
     assert world.pool.resident.keys() == {(0, 0)}, "nothing is wished for any more"
     world.step(Step(2, (4,), (1.0,)))
     assert world.pool.prefetch.guesses.needed == 0
+
+
+def test_what_a_layer_brought_stays_until_the_next_comes_where_runs_repeat_layers() -> None:
+    """Also what its last post does not need, and whatever is wished for meanwhile."""
+    world = Alone(4, ScanResistant())
+    world.pool.repeats = True
+    world.step(Step(0, (0, 1), (1.0, 1.0)))
+    world.step(Step(0, (2,), (1.0,)))
+    for wish, room in ((0, True), (1, False)):
+        world.pool.wish(1, range(wish + 1))
+        read = world.pool.next_read()
+        assert (read is not None) == room, "three of four slots are the first layer's"
+        if read is not None:
+            world.fill(read)
+    world.step(Step(0, (0, 1), (1.0, 1.0)))
+    assert world.pool.resident.keys() == {(0, 0), (0, 1), (0, 2), (1, 0)}
+    world.step(Step(1, (0, 1, 2), (1.0,) * 3))
+    assert world.pool.resident.keys() == {(0, 2), (1, 0), (1, 1), (1, 2)}
+    awaits = world.pool._foresight.awaits
+    assert (awaits((0, 2)), awaits((1, 2))) == (False, True)
+    world.step(Step(0, (0,), (1.0,)))  # another run, which forgets what the last one awaited
+    assert not awaits((1, 2))
+
+
+def test_a_layer_that_comes_again_is_guessed_at_again_and_judged_once() -> None:
+    """What was missing when any of the guesses was made counts."""
+    world = Alone(6, ScanResistant())
+    world.pool.repeats = True
+    for experts in ((0,), (0, 1)):
+        post = world.ask(Post(0, experts, (1.0,) * len(experts), needs_most=True))
+        while read := world.pool.next_read():
+            world.fill(read)
+        glance = world.pool.next_glance()
+        assert glance == Glance(post, 1)
+        world.pool.wish(1, range(3), post.number, ALL)
+    assert {(1, 0), (1, 1), (1, 2)} <= world.pool.resident.keys()
+    world.step(Step(1, (0, 2), (1.0, 1.0)))
+    right = world.pool.prefetch._right[ALL]
+    assert (right.count, right.value) == (1, pytest.approx(2 / 3))
 
 
 @pytest.mark.parametrize("name", sorted(policies()))
@@ -347,6 +400,14 @@ class KeepsWhatCameTooEarly(Pool):
         pass
 
 
+class TakesEveryLayerForANewRun(Pool):
+    """What a layer brought may leave before it comes again."""
+
+    def _settle(self) -> None:
+        self.repeats = False
+        super()._settle()
+
+
 class ForgetsWhatIsMissing(Pool):
     def _next_missing(self) -> Entry | None:
         entry = super()._next_missing()
@@ -363,6 +424,7 @@ MUTANTS = {
     LosesSlots: "faults",
     KeepsQuiet: "faults",
     KeepsWhatCameTooEarly: "wishes in waves",
+    TakesEveryLayerForANewRun: "layers again, each read once",
     ForgetsWhatIsMissing: "waves of two",
 }
 

@@ -23,6 +23,7 @@ REACH = 2  # layers that guesses are made ahead
 ALL = 0
 NO_LAYER = -2  # none comes after it
 ENOUGH = 16  # guesses, before they are trusted
+ENOUGH_LAYERS = 2  # likewise, where each is of a whole layer
 MOST_WASTED = 0.15  # of what is read
 WASTED_AT_FIRST = 8
 LEAST_RIGHT = 0.3
@@ -79,7 +80,7 @@ class Prefetch:
 
         ``ALL`` stands for the guess that nearly all experts are needed, however far ahead.
         """
-        is_new = self._right[ahead].count < ENOUGH
+        is_new = not self._is_known(ahead)
         is_trial = self._runs % TRIAL_RUNS == 0
         return is_new or is_trial or self._is_worth(self._idle.value, ahead)
 
@@ -88,8 +89,11 @@ class Prefetch:
 
         However long it has been idle, for how much longer nobody knows.
         """
-        is_known = self._right[ahead].count >= ENOUGH
-        return is_known and self._is_worth(self._idle.value, ahead)
+        return self._is_known(ahead) and self._is_worth(self._idle.value, ahead)
+
+    def _is_known(self, ahead: int) -> bool:
+        """Whether so many guesses were made that they tell how good the next will be."""
+        return self._right[ahead].count >= (ENOUGH_LAYERS if ahead == ALL else ENOUGH)
 
     def _is_worth(self, idle_s: float, ahead: int) -> bool:
         """Whether to read where the link will be idle for so long."""
