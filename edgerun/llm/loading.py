@@ -229,9 +229,9 @@ def call_rows(options: LoadOptions, experts: ExpertBudget | None) -> int:
 
 
 def prompt_rows(options: LoadOptions, experts: ExpertBudget | None) -> int:
-    """Most prompt tokens of a call that replies wait for: all, unless chosen, where it reads experts.
+    """Most prompt tokens of a call that replies wait for: any number where it reads experts.
 
-    A few dozen of them ask for nearly as many experts as all of them do.
+    Unless another is chosen. A few dozen of them ask for nearly as many experts as all of them do.
     """
     is_chosen = experts is None or options.prompt_rows != DEFAULT_PROMPT_ROWS
     return options.prompt_rows if is_chosen else MAX_CONTEXT

@@ -151,6 +151,19 @@ def test_replies_go_on_as_with_all_experts_in_memory(folder: Path) -> None:
             assert llm.generate(prompt[1:], max_tokens=12, **GREEDY).ids == reply.ids
 
 
+@pytest.mark.parametrize("chosen", [None, 8])
+def test_a_prompt_beside_a_reply_is_one_call_unless_another_number_is_chosen(
+    folder: Path, chosen: int | None
+) -> None:
+    options = {} if chosen is None else {"prompt_rows": chosen}
+    with loaded(folder, 0.6, **options) as llm:
+        reply = iter(llm.stream(ids(3), max_tokens=60, **GREEDY))
+        next(reply)
+        calls = calls_of(llm)
+        llm.generate(ids(LENGTHS[-1], 5), max_tokens=1, **GREEDY)
+        assert max(calls) == (chosen or LENGTHS[-1]) + 1
+
+
 def calls_of(llm: LLM) -> list[int]:
     """Rows of each call from now on."""
     calls, run = [], llm.model.programs.run
