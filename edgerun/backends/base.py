@@ -159,8 +159,7 @@ class Executable(ABC):
     Attributes:
         launches: what starting its kernels costs; None if that is not counted.
         is_due: whether it is compiled, or is worth compiling if it is wanted now.
-        is_layered: a batch may have more rows than its shape says, and go through it layer by
-            layer, with logits of no more rows than that.
+        is_layered: it takes batches of more rows, layer by layer, but logits of no more.
     """
 
     launches: Launches | None = None
@@ -263,12 +262,11 @@ class Backend(ABC):
         name: how users call it.
         whole_graph: it runs the original model file or nothing, and is not mixed with others.
         companions: of a back-end that runs some nodes only, the names of those that run the rest,
-            and everything if its device fails. Asked for by name, it takes every node that it
-            supports, whatever that costs; else it takes part only if a device is named for it
-            (``EDGERUN_<NAME>_DEVICE``).
+            and everything if its device fails. Asked for by name, it takes all that it supports,
+            whatever that costs; else only if a device is named (``EDGERUN_<NAME>_DEVICE``).
         mirrors: it keeps what it read of keys and values, so a call reads what is new.
-        is_simulated: its times are those of another machine, so even asked for by name it takes
-            only what it does faster there, and nothing is measured of it.
+        is_simulated: its times are another machine's: asked for by name it takes only what it does
+            faster there, and nothing is measured of it.
         chooses_device: it has a device of its own choice, so that its name alone names one.
         holds_experts: in a device's memory, besides those of the processor.
         takes_gpu_memory: ``gpu_memory`` says how much of it.
@@ -293,11 +291,10 @@ class Backend(ABC):
         Args:
             given: options of ``edgerun.load`` that concern back-ends: ``threads`` to work with,
                 ``kv_cache``, how keys and values are stored, ``pack``, how ternary weights lie in
-                memory, ``prefill`` and ``attention``, whether prompts may be multiplied, or
-                attended to, faster and not quite as the model has it, ``experts``, the
-                ``ExpertMemory``, ``gpu_memory``, bytes of a GPU for experts, ``expert_history``,
-                what these were asked before, ``share_always``, whatever that takes, and the
-                profile of another ``machine``, whose costs are to be estimated.
+                memory, ``prefill`` and ``attention``, whether prompts may be computed faster and
+                not quite as the model has it, ``experts``, the ``ExpertMemory``, ``gpu_memory``,
+                bytes of a GPU for experts, ``expert_history``, what these were asked before,
+                ``share_always``, and another ``machine``, a profile to estimate costs with.
         """
         del given
 

@@ -1,13 +1,16 @@
-"""One call of the model: the rows of several sequences as arrays."""
+"""One call of the model: the rows of several sequences as arrays, and what comes of them."""
 
 from __future__ import annotations
 
 from itertools import compress, pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgerun.engine.scheduler import Part
-from edgerun.state import Adjust, Batch
+from edgerun.errors import BackendError
+from edgerun.plan.programs import Programs
+from edgerun.state import Adjust, Batch, SequenceStore
 
 
 def batch_of(parts: list[Part]) -> tuple[Batch, list[int]]:
@@ -41,3 +44,21 @@ def batch_of(parts: list[Part]) -> tuple[Batch, list[int]]:
     wanted = lambda: not all(each.cancelled for each in sequences)  # noqa: E731 - short as it is
     batch = Batch(table[0], table[1], table[2], rows_, largest_only, adjustments, wanted)
     return batch, bounds
+
+
+def logits_of(
+    programs: Programs, batch: Batch, store: SequenceStore, vocab_size: int
+) -> NDArray[np.float32]:
+    """Logits of the rows that a batch wants, float32 ``[n, vocab_size]``, until the next call.
+
+    Raises:
+        BackendError: the model failed, or returned logits of another shape.
+        Cancelled: nobody wants them any more.
+    """
+    logits: NDArray[np.float32] = programs.run(batch, store)["logits"]
+    if logits.shape != (len(batch.logit_rows), vocab_size):
+        raise BackendError(
+            f"the model returned logits of shape {logits.shape}; expected "
+            f"({len(batch.logit_rows)}, {vocab_size})"
+        )
+    return logits

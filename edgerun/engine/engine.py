@@ -10,16 +10,16 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.engine.call import batch_of
+from edgerun.engine.call import batch_of, logits_of
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.scheduler import Limits, Part, admit, schedule
 from edgerun.engine.sequence import Ending, Scoring, Sequence, Token
 from edgerun.engine.slots import Slots, take_back
 from edgerun.engine.stats import Stats
-from edgerun.errors import BackendError, Full, InputError, PromptError
+from edgerun.errors import Full, InputError, PromptError
 from edgerun.plan.programs import Programs
-from edgerun.state import Batch, Room, SequenceStore
+from edgerun.state import Room, SequenceStore
 from edgerun.state.capacity import largest_call
 
 DEFAULT_CHUNK_ROWS = 256
@@ -337,7 +337,7 @@ class Engine:
         began = time.perf_counter()
         batch, bounds = batch_of(parts)
         try:
-            logits = self._forward(batch)
+            logits = logits_of(self._check_open(), batch, self._store, self.vocab_size)
         except Exception as error:
             if all(part.sequence.cancelled for part in parts):
                 return [part.sequence for part in parts]
@@ -369,16 +369,6 @@ class Engine:
         if length == sequence.prompt_tokens:  # behind which a next turn may go on otherwise
             self._store.checkpoint(sequence.lease.slot)
         sequence.cached = length
-
-    def _forward(self, batch: Batch) -> NDArray[np.float32]:
-        """Logits of the rows that the batch wants, float32 ``[n, vocab]``, until the next call."""
-        logits: NDArray[np.float32] = self._check_open().run(batch, self._store)["logits"]
-        if logits.shape != (len(batch.logit_rows), self.vocab_size):
-            raise BackendError(
-                f"the model returned logits of shape {logits.shape}; expected "
-                f"({len(batch.logit_rows)}, {self.vocab_size})"
-            )
-        return logits
 
     def _check_prompt(self, prompt: Sequence_[int]) -> None:
         self._check_open()

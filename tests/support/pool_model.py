@@ -319,3 +319,31 @@ class World:
             raise Broken(f"slots {sorted(slots)} of {self.sizes.slots}")
         if resident != self.table:
             raise Broken(f"resident {resident} and in the table {self.table}")
+
+
+WORLDS = {
+    "tight": Sizes(slots=3),
+    "roomy": Sizes(slots=5, most=4),
+    "one thread": Sizes(slots=3, threads=1, readers=1),
+    "waves": Sizes(slots=2, most=4, wave=1, runs=2),
+    "waves of two": Sizes(slots=3, experts=6, most=6, wave=2, runs=2, readers=3),
+    "no more than a wave": Sizes(slots=2, most=4, wave=2, runs=2),
+    "wishes": Sizes(slots=4, wishes=4),
+    "wishes from afar": Sizes(slots=5, layers=4, wishes=1, spare=1),
+    "spare": Sizes(slots=5, most=4, spare=1, wishes=2),
+    "spare in waves": Sizes(slots=4, most=4, wave=2, readers=3, wishes=3, faults=0.1, spare=2),
+    "wishes in waves": Sizes(slots=3, layers=1, most=4, wave=2, readers=3, wishes=6),
+    "layers again": Sizes(slots=6, most=4, repeats=3, wishes=3, spare=1),
+    "layers again in waves": Sizes(slots=3, most=4, wave=2, repeats=2, wishes=2, faults=0.1),
+    "layers again, each read once": Sizes(slots=4, most=4, repeats=3),
+    "faults": Sizes(slots=3, faults=0.3),
+    "all of it": Sizes(slots=3, most=4, wave=2, wishes=3, faults=0.2),
+}
+
+
+def explore(name: str, seeds: range, pool: type[Pool] = Pool, world: type[World] = World) -> None:
+    for seed in seeds:
+        try:
+            world(WORLDS[name], seed, pool).explore()
+        except Broken as error:
+            raise Broken(f"{name}, seed {seed}: {error}") from error

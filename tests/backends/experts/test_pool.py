@@ -3,46 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 from dataclasses import replace
 
 import pytest
 
-from edgerun.backends.cpu.experts.pool import Pool
 from edgerun.backends.cpu.experts.prefetch import ALL, Guesses
-from edgerun.backends.cpu.experts.protocol import Entry, Glance, Post, Read
+from edgerun.backends.cpu.experts.protocol import Glance, Post, Read
 from edgerun.offload.cache import ExpertCache, Step
 from edgerun.offload.policies.base import Policy
 from edgerun.offload.policies.registry import policies
 from edgerun.offload.policies.scan_lru import ScanResistant
-from tests.support.pool_model import ALWAYS, Broken, Sizes, Steps, World
-
-WORLDS = {
-    "tight": Sizes(slots=3),
-    "roomy": Sizes(slots=5, most=4),
-    "one thread": Sizes(slots=3, threads=1, readers=1),
-    "waves": Sizes(slots=2, most=4, wave=1, runs=2),
-    "waves of two": Sizes(slots=3, experts=6, most=6, wave=2, runs=2, readers=3),
-    "no more than a wave": Sizes(slots=2, most=4, wave=2, runs=2),
-    "wishes": Sizes(slots=4, wishes=4),
-    "wishes from afar": Sizes(slots=5, layers=4, wishes=1, spare=1),
-    "spare": Sizes(slots=5, most=4, spare=1, wishes=2),
-    "spare in waves": Sizes(slots=4, most=4, wave=2, readers=3, wishes=3, faults=0.1, spare=2),
-    "wishes in waves": Sizes(slots=3, layers=1, most=4, wave=2, readers=3, wishes=6),
-    "layers again": Sizes(slots=6, most=4, repeats=3, wishes=3, spare=1),
-    "layers again in waves": Sizes(slots=3, most=4, wave=2, repeats=2, wishes=2, faults=0.1),
-    "layers again, each read once": Sizes(slots=4, most=4, repeats=3),
-    "faults": Sizes(slots=3, faults=0.3),
-    "all of it": Sizes(slots=3, most=4, wave=2, wishes=3, faults=0.2),
-}
-
-
-def explore(name: str, seeds: range, pool: type[Pool] = Pool, world: type[World] = World) -> None:
-    for seed in seeds:
-        try:
-            world(WORLDS[name], seed, pool).explore()
-        except Broken as error:
-            raise Broken(f"{name}, seed {seed}: {error}") from error
+from tests.support.pool_model import WORLDS, Sizes, World, explore
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -330,120 +301,3 @@ def test_after_a_policy_has_failed_every_slot_can_be_had(
         for experts in ((3, 4, 5), (0, 2, 5)):
             world.step(Step(0, experts, (1.0,) * 3))
             assert world.pool.resident.keys() == {(0, expert) for expert in experts}
-
-
-class EvictsWhateverWasPosted(Pool):
-    """Does not ask whether the program has posted since."""
-
-    def _make_room(self, slots: int, *, for_wish: bool = False) -> None:
-        words, self._words = self._words, _Forced(self._words)  # type: ignore[arg-type]
-        super()._make_room(slots, for_wish=for_wish)
-        self._words = words
-
-
-class _Forced:
-    """Words of which the number of the last post is always right."""
-
-    def __init__(self, words: World) -> None:
-        self._words, self.done, self.over = words, words.done, words.over
-
-    def evict(self, entry: Entry, number: int) -> bool:
-        return self._words.evict(entry, self._words.number)
-
-
-class EvictsTheNeeded(Pool):
-    def _needed(self) -> set[Entry]:
-        return set()
-
-
-class KeepsWhatIsDoneWith(Pool):
-    """The experts of earlier waves stay."""
-
-    def _needed(self) -> set[Entry]:
-        return set(self._live.entries) if self._live else set()
-
-
-class PublishesFirst(Pool):
-    """The word is set before the weights are there."""
-
-    def next_read(self) -> Read | None:
-        read = super().next_read()
-        if read is not None:
-            self._words.publish(read.entry, read.slot)
-        return read
-
-
-class ReadsTwice(Pool):
-    def _is_absent(self, entry: Entry) -> bool:
-        return entry not in self._resident
-
-
-class LosesSlots(Pool):
-    def fail(self, read: Read) -> bool:
-        is_waited_for = super().fail(read)
-        self._free.pop()
-        return is_waited_for
-
-
-class KeepsQuiet(Pool):
-    """Nobody learns that a read has failed."""
-
-    def fail(self, read: Read) -> bool:
-        super().fail(read)
-        return False
-
-
-class KeepsWhatCameTooEarly(Pool):
-    """Experts of later waves leave no slot to those of the first."""
-
-    def _make_room_in_order(self) -> None:
-        pass
-
-
-class TakesEveryLayerForANewRun(Pool):
-    """What a layer brought may leave before it comes again."""
-
-    def _settle(self) -> None:
-        self.repeats = False
-        super()._settle()
-
-
-class ForgetsWhatIsMissing(Pool):
-    def _next_missing(self) -> Entry | None:
-        entry = super()._next_missing()
-        self._missing = deque(list(self._missing)[:1])
-        return entry
-
-
-MUTANTS = {
-    EvictsWhateverWasPosted: "wishes",
-    EvictsTheNeeded: "tight",
-    KeepsWhatIsDoneWith: "waves",
-    PublishesFirst: "tight",
-    ReadsTwice: "all of it",
-    LosesSlots: "faults",
-    KeepsQuiet: "faults",
-    KeepsWhatCameTooEarly: "wishes in waves",
-    TakesEveryLayerForANewRun: "layers again, each read once",
-    ForgetsWhatIsMissing: "waves of two",
-}
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_exploring_finds_every_mistake(mutant: type[Pool]) -> None:
-    with pytest.raises((Broken, KeyError, IndexError)):
-        explore(MUTANTS[mutant], range(2000), mutant)
-
-
-class SaysLateWhatIsDone(World):
-    """A layer posts while it still says of its last post how much of it is done with."""
-
-    def _post(self, layer: int, parts: tuple[int, ...]) -> Steps:
-        self.publish_post(layer, parts)
-        yield ALWAYS
-
-
-@pytest.mark.parametrize("name", ["waves", "no more than a wave", "waves of two"])
-def test_exploring_finds_a_post_that_is_done_with_too_early(name: str) -> None:
-    with pytest.raises(Broken, match="evicted while it was needed"):
-        explore(name, range(2000), world=SaysLateWhatIsDone)
