@@ -12,6 +12,7 @@ import typer
 from edgerun.cli.screen.visible import visible
 from edgerun_export.recipe import (
     ACTIVATIONS,
+    EMBEDDING_WEIGHTS,
     GROUP_SIZES,
     HEAD_WEIGHTS,
     SCALES,
@@ -84,8 +85,16 @@ _Scales = Annotated[
 _HeadWeights = Annotated[
     str | None,
     typer.Option(
-        help=f"Format of the output head: {', '.join(HEAD_WEIGHTS)}. The embedding is int8, or "
-        "fp32 if the head is. Default: int8, or fp32 with --weights fp32."
+        help=f"Format of the output head: {', '.join(HEAD_WEIGHTS)}. Default: int8, or fp32 with "
+        "--weights fp32."
+    ),
+]
+_EmbeddingWeights = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Format of the embedding: {', '.join(EMBEDDING_WEIGHTS)}. Where the model has one "
+        "table for embedding and head, it is stored once if both have the same format. Default: "
+        "int8, or fp32 if the head is."
     ),
 ]
 _Method = Annotated[
@@ -191,6 +200,7 @@ def export_command(
     calibration_windows: _Windows = 64,
     calibration_tokens: _WindowTokens = 512,
     head_weights: _HeadWeights = None,
+    embedding_weights: _EmbeddingWeights = None,
     activations: _Activations = None,
     profile: _Profile = "portable",
     pack: _Pack = "two_bits",
@@ -215,6 +225,7 @@ def export_command(
         rules=tuple(rule or ()),
         scales=scales,
         head_weights=head_weights,
+        embedding_weights=embedding_weights,
         activations=activations,
         profile=profile,
         pack=pack,

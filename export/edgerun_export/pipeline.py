@@ -72,6 +72,7 @@ class ExportOptions:
             counts.
         scales: type of scales in the file, ``fp32`` or ``fp16``.
         head_weights: weight format of the head.
+        embedding_weights: weight format of the embedding.
         activations: ``int8`` or ``fp32``.
         profile: which runtimes the graph is written for.
         pack: how edgerun should keep ternary weights in memory; a hint, which alters no weights.
@@ -89,6 +90,7 @@ class ExportOptions:
     rules: tuple[str, ...] = ()
     scales: str = "fp32"
     head_weights: str | None = None
+    embedding_weights: str | None = None
     activations: str | None = None
     profile: str = "portable"
     pack: str = "two_bits"
@@ -233,6 +235,7 @@ class _Job:
             method,
             options.transforms,
             options.scales,
+            options.embedding_weights,
         )
         recipe = with_rules(recipe, rules, self._spec, partial(source_recipe, self._weights))
         return with_methods(recipe, self._weights, calibrates=bool(options.calibration.texts))

@@ -10,7 +10,7 @@ from edgerun.discovery import entry_names
 from edgerun.env import PACKS
 from edgerun.errors import UnsupportedError
 
-HEAD_WEIGHTS = ("int8", "int4", "fp32")
+HEAD_WEIGHTS = EMBEDDING_WEIGHTS = ("int8", "int4", "fp32")
 ACTIVATIONS = ("int8", "fp32")
 SCALES = ("fp32", "fp16")
 SOURCE = "source"  # stands for the format that holds what the checkpoint has
@@ -91,7 +91,8 @@ class Recipe:
     Attributes:
         weights: format of the projections.
         group_size: weights that share a scale.
-        head_weights: format of the head; the embedding is int8, or fp32 if the head is.
+        head_weights: format of the head.
+        embedding_weights: format of the embedding; a tied head of the same format shares it.
         activations: ``int8`` lets runtimes quantise activations in their kernels
             (MatMulNBits accuracy_level 4); ``fp32`` forbids it (level 1).
         profile: which runtimes the bundle is written for, a key of ``PROFILES``.
@@ -106,6 +107,7 @@ class Recipe:
     weights: str
     group_size: int
     head_weights: str
+    embedding_weights: str
     activations: str
     profile: str
     method: str | None
@@ -154,6 +156,7 @@ def make_recipe(
     method: str | None = None,
     transforms: Sequence[str] = (),
     scales: str = "fp32",
+    embedding_weights: str | None = None,
 ) -> Recipe:
     """Returns a recipe; ``None`` stands for the default that suits ``weights``.
 
@@ -166,11 +169,13 @@ def make_recipe(
     if method is not None:
         _check("method", method, method_names())
     fp32 = weights == "fp32"
+    head = head_weights or ("fp32" if fp32 else "int8")
     usual_group = 32 if fp32 else format_named(weights).group
     recipe = Recipe(
         weights=weights,
         group_size=usual_group if group_size is None else group_size,
-        head_weights=head_weights or ("fp32" if fp32 else "int8"),
+        head_weights=head,
+        embedding_weights=embedding_weights or ("fp32" if head == "fp32" else "int8"),
         activations=activations or ("fp32" if fp32 else "int8"),
         profile=profile,
         method=method,
@@ -181,6 +186,7 @@ def make_recipe(
         _check("transform", name, transform_names())
     _check("group-size", recipe.group_size, GROUP_SIZES)
     _check("head-weights", recipe.head_weights, HEAD_WEIGHTS)
+    _check("embedding-weights", recipe.embedding_weights, EMBEDDING_WEIGHTS)
     _check("activations", recipe.activations, ACTIVATIONS)
     _check("profile", recipe.profile, tuple(PROFILES))
     _check("scales", recipe.scales, SCALES)
@@ -196,8 +202,8 @@ def vocabulary_block(width: int, group_size: int) -> int:
     block = min(width & -width, group_size, _MAX_HEAD_BLOCK)
     if block < MIN_BLOCK:
         raise UnsupportedError(
-            f"a quantised embedding needs a hidden_size that is a multiple of {MIN_BLOCK}, "
-            f"not {width}; use --head-weights fp32"
+            "a quantised embedding or head needs a hidden_size that is a multiple of "
+            f"{MIN_BLOCK}, not {width}; use --head-weights fp32, and leave --embedding-weights out"
         )
     return block
 

@@ -59,15 +59,18 @@ def weight_bytes(spec: DecoderSpec, recipe: Recipe) -> int:
 
 def _vocabulary_bytes(spec: DecoderSpec, recipe: Recipe) -> int:
     """Embedding and head; one table where they are tied and alike."""
+    formats = [recipe.embedding_weights, recipe.head_weights]
+    if spec.tied:
+        formats = sorted(set(formats))
+    return sum(_table_bytes(spec, recipe, name) for name in formats)
+
+
+def _table_bytes(spec: DecoderSpec, recipe: Recipe, format_name: str) -> int:
     shape = (spec.vocab_size, spec.hidden_size)
-    head = recipe.head_weights
-    if head == "fp32":
-        return math.prod(shape) * _FLOAT_BYTES * (1 if spec.tied else 2)
+    if format_name == "fp32":
+        return math.prod(shape) * _FLOAT_BYTES
     block = vocabulary_block(spec.hidden_size, recipe.group_size)
-    table = matrix_bytes(shape, TensorRecipe("int8", block), recipe.scale_bytes)
-    if spec.tied and head == "int8":
-        return table
-    return table + matrix_bytes(shape, TensorRecipe(head, block), recipe.scale_bytes)
+    return matrix_bytes(shape, TensorRecipe(format_name, block), recipe.scale_bytes)
 
 
 def parse_size(option: str, text: str) -> int:

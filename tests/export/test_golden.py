@@ -104,13 +104,28 @@ def test_quantised_bundle_computes_with_its_dequantised_weights(name, weights, g
     assert relative_error(run_onnx(bundle, model.spec, model.ids), expected) <= EXACT
 
 
+def is_exact(model, bundle):
+    expected = forward(model.spec, BundleWeights(bundle, model.spec), model.ids)
+    return relative_error(run_onnx(bundle, model.spec, model.ids), expected) <= EXACT
+
+
 @pytest.mark.parametrize("head", ["int4", "int8", "fp32"])
 @pytest.mark.parametrize("name", ["llama", "qwen3", "granite", "granitemoehybrid", "gemma3_text"])
 def test_every_head_format_works_tied_and_untied(name, head, golden, exported):
-    model = golden(name)
-    bundle = exported(name, weights="int4", head_weights=head, activations="fp32").folder
-    expected = forward(model.spec, BundleWeights(bundle, model.spec), model.ids)
-    assert relative_error(run_onnx(bundle, model.spec, model.ids), expected) <= EXACT
+    options = {"weights": "int4", "head_weights": head, "activations": "fp32"}
+    assert is_exact(golden(name), exported(name, **options).folder)
+
+
+@pytest.mark.parametrize("scales", ["fp32", "fp16"])
+@pytest.mark.parametrize(
+    ("head", "embedding"),
+    [("int4", "int4"), ("int8", "int4"), ("int4", "fp32"), ("fp32", "int4"), ("fp32", "int8")],
+)
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_an_embedding_may_have_another_format(name, head, embedding, scales, golden, exported):
+    options = {"head_weights": head, "embedding_weights": embedding, "scales": scales}
+    bundle = exported(name, weights="int4", activations="fp32", **options).folder
+    assert is_exact(golden(name), bundle)
 
 
 @needs_complete_onnxruntime

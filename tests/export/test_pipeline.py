@@ -98,6 +98,7 @@ def test_manifest_says_what_the_bundle_is(exported):
         "weights": "int4",
         "group_size": 32,
         "head_weights": "int8",
+        "embedding_weights": "int8",
         "activations": "int8",
         "profile": "portable",
         "method": None,
@@ -274,6 +275,7 @@ def test_unpacked_weights_in_a_packed_checkpoint_are_refused(tmp_path):
         ({"weights": "int3"}, "--weights int3 is not supported; choose one of: int2, .*, source$"),
         ({"group_size": 48}, "--group-size 48"),
         ({"head_weights": "int2"}, "--head-weights int2"),
+        ({"embedding_weights": "int2"}, "--embedding-weights int2"),
         ({"activations": "int4"}, "--activations int4"),
         ({"profile": "npu"}, "--profile npu"),
     ],
@@ -292,6 +294,8 @@ def test_hidden_size_that_blocks_do_not_divide_needs_an_fp32_head(tmp_path, chec
     save_file(tensors, checkpoint / "model.safetensors")
     with pytest.raises(UnsupportedError, match="--head-weights fp32"):
         export(checkpoint, tmp_path / "out", ExportOptions(head_weights="int8"))
+    with pytest.raises(UnsupportedError, match="leave --embedding-weights out"):
+        export(checkpoint, tmp_path / "out", ExportOptions(embedding_weights="int4"))
     result = export(checkpoint, tmp_path / "out", ExportOptions(verify=True))
     assert result.recipe.head_weights == "fp32"
 

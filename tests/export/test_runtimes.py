@@ -43,7 +43,7 @@ TINY = [
             "rules": ("*.down_proj=int2_offset:16", "layers.1.*=int8_offset"),
         },
     ),
-    ("qwen3", {"weights": "int4", "head_weights": "int4"}),
+    ("qwen3", {"weights": "int4", "head_weights": "int4", "embedding_weights": "int4"}),
     ("qwen3", {"weights": "int4", "scales": "fp16", "calibration": CALIBRATION}),
     ("bitnet-packed", {"weights": "ternary"}),
     ("mixtral", {"weights": "int4"}),

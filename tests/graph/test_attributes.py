@@ -32,14 +32,27 @@ SOURCES = {
     "mixtral": {"weights": "int4"},
     "gpt_oss": {"weights": "int4"},
     "olmoe": {"weights": "int4", "profile": "genai"},
-    "lfm2": {"weights": "int4"},
+    "lfm2": {"weights": "int4", "head_weights": "int4", "embedding_weights": "int4"},
 }
 
 
 # Ops of which no attribute is read.
 PLAIN = (
-    *("Abs", "Add", "And", "Clip", "ConstantOfShape", "Cos", "Div", "Greater", "LessOrEqual"),
-    *("MatMul", "Max", "Min", "Mul", "Neg", "NonZero", "Range", "Relu", "Round", "Sigmoid", "Sin"),
+    *("Abs", "Add", "And", "Clip", "ConstantOfShape", "Cos", "Div", "Floor", "Greater"),
+    *(
+        "LessOrEqual",
+        "MatMul",
+        "Max",
+        "Min",
+        "Mul",
+        "Neg",
+        "NonZero",
+        "Range",
+        "Relu",
+        "Round",
+        "Sigmoid",
+        "Sin",
+    ),
     *("Slice", "Squeeze", "Sub", "Unsqueeze", "Where"),
 )
 
@@ -130,6 +143,7 @@ def test_defaults_that_are_spelled_out_change_nothing(tmp_path):
         ("llama", "norm/RMSNormalization", {"axis": 1}),
         ("llama", "norm/RMSNormalization", {"stash_type": 10}),
         ("mistral", "embed_tokens/Gather", {"axis": 1}),
+        ("lfm2", "embed_tokens/both", {"axis": 1}),
         ("bitnet-packed", "ReduceMax", {"keepdims": 0}),
         ("bitnet-packed", "ReduceMax", {"noop_with_empty_axes": 1}),
     ],
@@ -159,6 +173,13 @@ def other_value_heads(bundle):
     name = bundle.node("q_proj/Reshape").input[1]
     shape = bundle.array(name)
     assert shape.tolist() == [0, 0, 4, 16]
+
+
+def other_halves(bundle):
+    """The upper half of a byte before the lower one."""
+    node = bundle.node("embed_tokens/both")
+    low, high = node.input
+    node.input[:] = [high, low]
 
 
 def shape_of(node, *shape):
@@ -201,6 +222,8 @@ def value_norm(bundle):
         ("llama", shape_of("layers.0/self_attn/Reshape", 0, -1, 64)),
         ("llama", shape_of("layers.0/self_attn/q_proj/Reshape", 1, 0, 4, 16)),
         ("llama", shape_of("embed_tokens/Reshape", 0, 0, 32)),
+        ("lfm2", shape_of("embed_tokens/halves", 0, 0, 4, 16)),
+        ("lfm2", other_halves),
     ],
 )
 def test_further_inputs_and_other_shapes_are_another_form(source, change, tmp_path):

@@ -1,4 +1,4 @@
-"""The lookup of token rows, in float or from shared int8 codes, becomes ``embedding``."""
+"""The lookup of token rows, in float or from codes of a head, becomes ``embedding``."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph
-from edgerun.graph.match import Const, Matcher, Num, Op, Var
+from edgerun.graph.match import Const, Match, Matcher, Num, Op, Var
 from edgerun.graph.passes.base import Pass
 from edgerun.ops.base import IDS
 
 FLOAT = 1  # onnx.TensorProto
 _DENSE = Op("Gather", Const("table"), Var("ids"), axis=0)
-_INT8 = Op(
-    "Reshape",
-    Op(
-        "Mul",
-        Op("Sub", Op("Cast", Op("Gather", Const("codes"), Var("ids"), axis=0), to=FLOAT), Num(128)),
-        Op("Unsqueeze", Op("Gather", Const("scales"), Var("ids"), axis=0), Num(-1)),
-    ),
-    Const("shape"),
-)
+_BYTES = Op("Cast", Op("Gather", Const("codes"), Var("ids"), axis=0), to=FLOAT)
+_PAIRS = Op("Unsqueeze", _BYTES, Num(-1))  # of codes of 4 bits, the lower half first
+_HIGH = Op("Floor", Op("Mul", _PAIRS, Num(1 / 16)))
+_LOW = Op("Sub", _PAIRS, Op("Mul", _HIGH, Num(16)))
+_HALVES = Op("Reshape", Op("Concat", _LOW, _HIGH, axis=-1), Const("blocks"))
+
+
+def _looked_up(codes: Op, middle: int) -> Op:
+    scales = Op("Unsqueeze", Op("Gather", Const("scales"), Var("ids"), axis=0), Num(-1))
+    return Op("Reshape", Op("Mul", Op("Sub", codes, Num(middle)), scales), Const("shape"))
+
+
+_PACKED = {"int8": _looked_up(_BYTES, 128), "int4": _looked_up(_HALVES, 8)}
 
 
 def fuse_embedding(graph: Graph) -> Graph:
@@ -31,13 +36,12 @@ def fuse_embedding(graph: Graph) -> Graph:
     matcher = Matcher(graph)
     nodes = list(graph.nodes)
     for index, node in enumerate(nodes):
-        int8 = matcher.match(node.outputs[0], _INT8)
-        if int8 is not None and int8["ids"] == "input_ids":
-            table = _packed(graph, int8["codes"], int8["scales"])
-            shape = graph.array(int8["shape"]).reshape(-1).tolist()
-            if table is None or shape != [0, 0, table.shape[1]]:
+        for format_name, pattern in _PACKED.items():
+            match = matcher.match(node.outputs[0], pattern)
+            table = None if match is None else _table(graph, format_name, match)
+            if match is None or table is None:
                 continue
-            name = f"{int8['codes']}/table"
+            name = f"{match['codes']}/table"
             graph.add_constant(name, table)
             nodes[index] = node.replace(op="embedding", inputs=(IDS, name), attrs={})
             return graph.with_nodes(nodes)
@@ -51,14 +55,26 @@ def fuse_embedding(graph: Graph) -> Graph:
     return graph
 
 
-def _packed(graph: Graph, codes_name: str, scales_name: str) -> PackedWeight | None:
-    codes, scales = graph.array(codes_name), graph.array(scales_name)
-    if codes.ndim != 3 or codes.dtype != np.uint8 or scales.dtype != np.float32:
+def _table(graph: Graph, format_name: str, match: Match) -> PackedWeight | None:
+    """The table, if rows of it are looked up by ``input_ids`` and its tensors are such a one's."""
+    codes, scales = graph.array(match["codes"]), graph.array(match["scales"])
+    if match["ids"] != "input_ids" or codes.ndim != 3:
         return None
-    rows, blocks, block = codes.shape
-    if scales.size != rows * blocks:
+    if codes.dtype != np.uint8 or scales.dtype != np.float32:
         return None
-    return PackedWeight("int8", (rows, blocks * block), block, codes, scales.reshape(rows, blocks))
+    rows, blocks, size = codes.shape
+    block = size * 8 // format_named(format_name).bits
+    if scales.size != rows * blocks or _dims(graph, match["shape"]) != [0, 0, blocks * block]:
+        return None
+    if format_name == "int4" and _dims(graph, match["blocks"]) != [0, 0, blocks, block]:
+        return None
+    scales = scales.reshape(rows, blocks)
+    return PackedWeight(format_name, (rows, blocks * block), block, codes, scales)
+
+
+def _dims(graph: Graph, name: str) -> list[int]:
+    dims: list[int] = graph.array(name).reshape(-1).tolist()
+    return dims
 
 
 # From the operator specifications of ONNX (opset 23).

@@ -67,26 +67,28 @@ class LinearBuilder:
     def embedding(self) -> str:
         """Adds the lookup of ``input_ids``, float32 ``[batch, sequence, hidden]``."""
         name, at = self._spec.embedding_weight, "/model/embed_tokens"
-        if self._recipe.head_weights == "fp32":
-            self._shared = self._store.table(name)
+        if self._recipe.embedding_weights == "fp32":
+            self._shared = self._store.table(name, name)
             return self._graph.node("Gather", [self._shared, "input_ids"], f"{at}/Gather", axis=0)
-        stored = self._store.vocabulary(name, "int8", name)
+        stored = self._store.vocabulary(name, self._recipe.embedding_weights, name)
         self._shared = stored
         return self._lookup(stored, at)
 
     def head(self, value: str) -> str:
-        """Adds the head; a tied one reads the embedding's own initializers where it can."""
+        """Adds the head; a tied one of the embedding's format reads its initializers."""
         spec, kind = self._spec, self._recipe.head_weights
         if kind == "fp32":
             return self._dense_head(value)
-        shared = self._shared if spec.tied and kind == "int8" else None
+        shared = self._shared if spec.tied and kind == self._recipe.embedding_weights else None
         if not isinstance(shared, StoredMatrix):
             shared = self._store.vocabulary(spec.head_weight, kind, HEAD_WEIGHT)
         return self._matmul(value, shared, (spec.vocab_size, spec.hidden_size), "/lm_head")
 
     def _dense_head(self, value: str) -> str:
-        tied = self._spec.tied and isinstance(self._shared, str)
-        table = str(self._shared) if tied else self._store.table(self._spec.head_weight)
+        if self._spec.tied and isinstance(self._shared, str):
+            table = self._shared
+        else:
+            table = self._store.table(self._spec.head_weight, HEAD_WEIGHT)
         turned = self._graph.node("Transpose", [table], "/lm_head/Transpose", perm=[1, 0])
         return self._graph.node("MatMul", [value, turned], "/lm_head/MatMul", outputs=["logits"])
 
@@ -96,11 +98,25 @@ class LinearBuilder:
         codes = add("Gather", [stored.codes, "input_ids"], f"{at}/codes", axis=0)
         scales = add("Gather", [stored.scales, "input_ids"], f"{at}/scales", axis=0)
         codes = add("Cast", [codes], f"{at}/Cast", to=FLOAT)
-        values = add("Sub", [codes, graph.scalar(128)], f"{at}/Sub")
+        if stored.bits == 4:
+            codes = self._halves_of_bytes(codes, stored.block, at)
+        values = add("Sub", [codes, graph.scalar(1 << (stored.bits - 1))], f"{at}/Sub")
         scales = add("Unsqueeze", [scales, graph.integers(-1)], f"{at}/Unsqueeze")
         values = add("Mul", [values, scales], f"{at}/Mul")
         shape = graph.integers(0, 0, self._spec.hidden_size)
         return add("Reshape", [values, shape], f"{at}/Reshape")
+
+    def _halves_of_bytes(self, codes: str, block: int, at: str) -> str:
+        """Two codes of a byte each, the lower one first; in floats, which all runtimes divide."""
+        add, graph = self._graph.node, self._graph
+        codes = add("Unsqueeze", [codes, graph.integers(-1)], f"{at}/bytes")
+        high = add("Mul", [codes, graph.scalar(1 / 16)], f"{at}/sixteenths")
+        high = add("Floor", [high], f"{at}/high")
+        low = add("Mul", [high, graph.scalar(16)], f"{at}/sixteens")
+        low = add("Sub", [codes, low], f"{at}/low")
+        both = add("Concat", [low, high], f"{at}/both", axis=-1)
+        shape = graph.integers(0, 0, self._spec.hidden_size // block, block)
+        return add("Reshape", [both, shape], f"{at}/halves")
 
     def _matmul(
         self, value: str, stored: StoredMatrix, shape: tuple[int, int], at: str, bias: str = ""

@@ -116,11 +116,11 @@ class WeightStore:
         """Writes a float32 array that is not in the checkpoint."""
         return self._add(name, value.astype(np.float32, copy=False))
 
-    def table(self, name: str) -> str:
+    def table(self, name: str, stored_as: str) -> str:
         """Writes a matrix as float32, rows as they are."""
         shape = self._source.shape(name)
         pieces = (self._counted(self._source.rows(name, rows)) for rows in self._source.slabs(name))
-        return self._graph.initializer(self._data.add(name, _FLOAT, shape, pieces))
+        return self._graph.initializer(self._data.add(stored_as, _FLOAT, shape, pieces))
 
     def transposed(self, name: str) -> str:
         """Writes a matrix ``[N, K]`` as float32 ``[K, N]``."""

@@ -74,10 +74,12 @@ class BundleWeights:
             codes, scales = (
                 self._view(f"{stored}.{part}")[expert][outputs] for part in ("codes", "scales")
             )
-        # Codes that no product reads belong to an embedding, which is always int8.
-        bits = self._bits.get(f"{stored}.codes", 8)
         blocks = codes[rows].reshape(*scales[rows].shape, -1)
-        weights = _dequantise(blocks, scales[rows], zeros, bits, self._columns(name))
+        columns = self._columns(name)
+        # Codes that no product reads belong to an embedding, whose rows are whole blocks.
+        row_bits = 8 * blocks.shape[1] * blocks.shape[2]
+        bits = self._bits.get(f"{stored}.codes", row_bits // columns)
+        weights = _dequantise(blocks, scales[rows], zeros, bits, columns)
         if offsets is None:
             return weights
         return weights + np.repeat(offsets.astype(np.float32), blocks.shape[2] * 8 // bits, axis=1)

@@ -33,7 +33,7 @@ FILES = {
 FORMATS = [
     ("llama", {"weights": "fp32"}),
     ("llama", {"weights": "int2"}),
-    ("qwen3", {"weights": "int4", "head_weights": "int4"}),
+    ("qwen3", {"weights": "int4", "head_weights": "int4", "embedding_weights": "int4"}),
     ("mistral", {"weights": "int8"}),
     ("bitnet-packed", {"weights": "ternary"}),
 ]
