@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,3 +67,20 @@ def test_force_replaces_an_existing_bundle(run, tmp_path):
         assert result.exit_code == 0, result.output
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["model"]["architecture"] == "qwen2"
+
+
+def test_the_package_is_a_command_without_being_installed(tmp_path, repo_root):
+    folders = [str(repo_root), str(repo_root / "export")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+    command = [sys.executable, "-m", "edgerun_export"]
+    for source, code in ((GOLDEN / "llama", 0), (tmp_path / "none", 1)):
+        result = subprocess.run(
+            [*command, source, "-o", tmp_path / "out", "--weights", "int8"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == code, result.stderr
+    assert (tmp_path / "out" / "manifest.json").exists()
+    assert len(result.stderr.splitlines()) == 1 and result.stderr.startswith("edgerun_export: ")

@@ -100,7 +100,7 @@ run() {
 # BUNDLE OPTIONS: exports the model, has it tell stories, and counts what they keep to.
 bundle() {
     bundle=$1 && shift
-    in_child "$python" -m edgerun export "$hf" -o "$bundle" --force "$@"
+    in_child "$python" -m edgerun_export "$hf" -o "$bundle" --force "$@"
     step evaluate samples --bundle "$bundle" --out "${bundle%/*}/samples.md"
     step evaluate following --bundle "$bundle"
 }

@@ -87,7 +87,14 @@ def test_the_default_model_goes_from_text_to_bundle(tmp_path: Path, trial: str) 
     assert all(f" {where}/" in step for step in steps)
     assert all("out/trial" in step for step in steps) is bool(trial)
     again = [step.split()[0] for step in script.steps(TRIAL=trial)]
-    assert again == ["from_teacher.targets", "save", "describe", "edgerun", "evaluate", "evaluate"]
+    assert again == [
+        "from_teacher.targets",
+        "save",
+        "describe",
+        "edgerun_export",
+        "evaluate",
+        "evaluate",
+    ]
 
 
 def test_a_trial_reads_little_by_the_same_recipes(tmp_path: Path) -> None:
