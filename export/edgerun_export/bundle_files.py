@@ -286,6 +286,7 @@ def manifest(
             "location": source.location,
             "revision": source.revision,
             "licence": source.licence,
+            "url": source.url,
         },
         "quality": dict(quality),
         "pack": pack,

@@ -178,6 +178,17 @@ _Force = Annotated[
 ]
 _Tokenizer = Annotated[Path | None, typer.Option(help="Tokenizer file, for llama2.c checkpoints.")]
 _Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub checkpoint.")]
+_Licence = Annotated[
+    str | None,
+    typer.Option(help="Licence to state in the manifest. Default: what the checkpoint says."),
+]
+_Location = Annotated[
+    str | None,
+    typer.Option(
+        help="Where the checkpoint comes from, a URL or a few words, to state in the manifest. "
+        "Default: its name or hub id, and the URL that a GGUF file says."
+    ),
+]
 _Json = Annotated[bool, typer.Option("--json", help="Print the manifest to stdout when done.")]
 
 
@@ -208,13 +219,14 @@ def export_command(
     force: _Force = False,
     tokenizer: _Tokenizer = None,
     revision: _Revision = None,
+    licence: _Licence = None,
+    location: _Location = None,
     as_json: _Json = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
     # The exporter's modules need onnx and others, which `edgerun --help` should not wait for.
-    from rich.console import Console
-
     from edgerun_export.calibrate.step import CalibrationOptions
+    from edgerun_export.checkpoint.base import Provenance
     from edgerun_export.pipeline import ExportOptions
     from edgerun_export.sizes import parse_size
 
@@ -231,6 +243,7 @@ def export_command(
         pack=pack,
         tokenizer=tokenizer,
         revision=revision,
+        provenance=Provenance(licence, location),
         verify=verify,
         force=force,
         transforms=tuple(transform or ()),
@@ -241,6 +254,13 @@ def export_command(
             budget=None if budget is None else parse_size("--budget", budget),
         ),
     )
+    _run(source, out, options, as_json=as_json)
+
+
+def _run(source: str, out: Path, options: ExportOptions, *, as_json: bool) -> None:
+    """Exports, and says what became of it."""
+    from rich.console import Console
+
     console = Console(stderr=True)
     result = _export(source, out, options, console)
     _report(out, result, console, as_json=as_json)

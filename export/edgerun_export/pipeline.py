@@ -38,7 +38,7 @@ from edgerun_export.calibrate.step import (
 )
 from edgerun_export.calibrate.text import CalibrationText
 from edgerun_export.checkpoint import open_checkpoint
-from edgerun_export.checkpoint.base import Checkpoint
+from edgerun_export.checkpoint.base import Checkpoint, Provenance
 from edgerun_export.graph.builder import build_model
 from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.fused_experts import expert_warnings
@@ -68,8 +68,7 @@ class ExportOptions:
         weights: weight format of the projections; ``source`` keeps what the checkpoint has.
         group_size: weights that share a scale.
         method: how projections are quantised.
-        rules: ``PATTERN=FORMAT[:GROUP[:METHOD]]`` for some projections; the last that matches one
-            counts.
+        rules: ``PATTERN=FORMAT[:GROUP[:METHOD]]``; the last that matches a projection counts.
         scales: type of scales in the file, ``fp32`` or ``fp16``.
         head_weights: weight format of the head.
         embedding_weights: weight format of the embedding.
@@ -78,6 +77,7 @@ class ExportOptions:
         pack: how edgerun should keep ternary weights in memory; a hint, which alters no weights.
         tokenizer: a llama2.c tokenizer file, for checkpoints that carry none.
         revision: commit of a hub checkpoint.
+        provenance: licence and location for the manifest, in the place of what the checkpoint says.
         verify: compare the bundle with the source before it appears.
         force: replace an existing bundle; other files in its folder stay.
         calibration: text that weights are fitted to.
@@ -96,6 +96,7 @@ class ExportOptions:
     pack: str = "two_bits"
     tokenizer: Path | None = None
     revision: str | None = None
+    provenance: Provenance = Provenance()
     verify: bool = False
     force: bool = False
     calibration: CalibrationOptions = CalibrationOptions()
@@ -390,7 +391,7 @@ class _Job:
             recipe=self._recipe,
             pack=self._options.pack,
             ids=self._ids,
-            source=self._checkpoint.source,
+            source=self._options.provenance.applied(self._checkpoint.source),
             quality=self._quality,
             files=self._files,
         )

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from edgerun.errors import InputError, UnsupportedError
+from edgerun_export.checkpoint.base import Provenance, Source
 from edgerun_export.cli import register
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -44,6 +46,32 @@ def test_json_prints_the_manifest_to_stdout(run, tmp_path):
     assert value["recipe"]["weights"] == "ternary"
     assert value["path"] == str(tmp_path / "out")
     assert value["warnings"] == []
+
+
+def test_licence_and_location_of_the_user_go_into_the_manifest(run, tmp_path):
+    stated = ["--licence", "Apache-2.0", "--location", "https://models.example/a"]
+    result = run(GOLDEN / "llama", "-o", tmp_path / "out", "--json", *stated)
+    source = json.loads(result.stdout)["source"]
+    assert (source["licence"], source["location"]) == ("Apache-2.0", "https://models.example/a")
+    for option, value in [
+        ("--licence", ""),
+        ("--licence", "x" * 101),
+        ("--licence", "mit\n"),
+        ("--location", " here"),
+        ("--location", "a\x1b[2Jb"),
+        ("--location", "x" * 501),
+    ]:
+        result = run(GOLDEN / "llama", "-o", tmp_path / "no", option, value)
+        assert isinstance(result.exception, InputError)
+        assert str(result.exception).startswith(f"{option} is ")
+        assert not (tmp_path / "no").exists()
+
+
+def test_a_location_that_is_given_replaces_the_url_of_the_file():
+    file = Source("gguf", "a.gguf", licence="mit", url="https://a.example")
+    assert Provenance().applied(file) == file
+    assert Provenance(licence="BSD-2-Clause").applied(file) == replace(file, licence="BSD-2-Clause")
+    assert Provenance(location="here").applied(file) == Source("gguf", "here", licence="mit")
 
 
 def test_warnings_go_to_stderr(run, tmp_path):

@@ -113,6 +113,7 @@ def test_manifest_says_what_the_bundle_is(exported):
         "location": "qwen3",
         "revision": None,
         "licence": None,
+        "url": None,
     }
 
 

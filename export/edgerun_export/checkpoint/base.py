@@ -8,12 +8,16 @@ one module to this package (see ``registry.py``); nothing else changes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.errors import InputError
+from edgerun.values import shown
+
+MAX_LICENCE, MAX_LOCATION = 100, 500  # characters
 Array = NDArray[Any]
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
@@ -44,12 +48,51 @@ class Source:
         location: file or folder name, or hub id.
         revision: the hub's commit, where there is one.
         licence: licence identifier stated by the checkpoint, where it states one.
+        url: where the checkpoint says that it is published.
     """
 
     kind: str
     location: str
     revision: str | None = None
     licence: str | None = None
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What a user says of a checkpoint; None leaves what its files say.
+
+    Attributes:
+        licence: its licence, best as an SPDX identifier.
+        location: where it comes from: a URL, or a few words.
+
+    Raises:
+        InputError: one is no line of printable characters, or too long.
+    """
+
+    licence: str | None = None
+    location: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, most in (("licence", MAX_LICENCE), ("location", MAX_LOCATION)):
+            value = getattr(self, name)
+            if value is not None and printable_line(value, most) != value:
+                raise InputError(
+                    f"--{name} is {shown(value)}; expected one line of 1 to {most} printable "
+                    "characters, without spaces around it"
+                )
+
+    def applied(self, source: Source) -> Source:
+        """Returns the source as a manifest is to state it."""
+        if self.location is not None:
+            source = replace(source, location=self.location, url=None)
+        return source if self.licence is None else replace(source, licence=self.licence)
+
+
+def printable_line(value: Any, most: int) -> str | None:
+    """Returns a text as one line without spaces around it; None for what is none, or too long."""
+    text = value.strip() if isinstance(value, str) else ""
+    return text if 0 < len(text) <= most and text.isprintable() else None
 
 
 class Affine(NamedTuple):

@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.checkpoint.base import F32, Source, TensorInfo
+from edgerun_export.checkpoint.base import (
+    F32,
+    MAX_LICENCE,
+    MAX_LOCATION,
+    Source,
+    TensorInfo,
+    printable_line,
+)
 from edgerun_export.checkpoint.files import ByteFile
 from edgerun_export.checkpoint.gguf_architectures import SHARED_GATE, SHORT_CONV, Architecture
 from edgerun_export.checkpoint.gguf_config import architecture, make_config
@@ -29,6 +36,8 @@ from edgerun_export.tokenizers import from_gguf
 # No leading zeros: two spellings of a layer would be one tensor.
 _BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,5})\.((?:shortconv\.)?\w+)\.(weight|bias)")
 _EXPERTS = re.compile(r"blk\.(0|[1-9]\d{0,5})\.ffn_(gate_inp|(?:gate|up|down)_exps)\.(weight|bias)")
+_URL_KEYS = ("general.url", "general.repo_url", "general.source.url", "general.source.repo_url")
+_URL = re.compile(r"https?://[!-~]+")
 _ROPE_FACTORS = ("rope_freqs.weight", LONG_FACTORS, SHORT_FACTORS)
 
 _WHOLE_MODEL = {
@@ -76,9 +85,16 @@ def open_path(path: Path, tokenizer: Path | None = None) -> StoredCheckpoint:
     except Exception:
         file.close()
         raise
-    licence = header.metadata.get("general.license")
-    source = Source("gguf", path.name, licence=licence if isinstance(licence, str) else None)
+    source = _source(path.name, header.metadata)
     return StoredCheckpoint(config, source, stored, lambda: from_gguf(header.metadata))
+
+
+def _source(name: str, metadata: Mapping[str, Any]) -> Source:
+    """Where a file of this name says that it comes from: what is no printable line says nothing."""
+    urls = (printable_line(metadata.get(key), MAX_LOCATION) for key in _URL_KEYS)
+    url = next((url for url in urls if url and _URL.fullmatch(url)), None)
+    licence = printable_line(metadata.get("general.license"), MAX_LICENCE)
+    return Source("gguf", name, licence=licence, url=url)
 
 
 def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], dict[str, Any]]:

@@ -8,7 +8,7 @@ demands.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -44,8 +44,10 @@ from edgerun_export.tokenizers import from_hugging_face
 _HEADER_LIMIT_BYTES = 16 * MIB
 _INDEX_LIMIT_BYTES = 16 * MIB
 _TOKENIZER_LIMIT_BYTES = MAX_BYTES[TOKENIZER]
+_CARD, _CARD_BYTES = "README.md", 16384
+_CARD_FIELD = re.compile(r"(license|license_name)[ \t]*:[ \t]*([^#]*)(?:#.*)?", re.ASCII)
+_IDENTIFIER = re.compile(r"[\w.+-]{1,64}", re.ASCII)
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_LICENCE = re.compile(rb"^---\r?\n.*?^license:[ \t]*([\w.+-]{1,64})", re.DOTALL | re.MULTILINE)
 
 
 class _Entry(msgspec.Struct):
@@ -237,8 +239,25 @@ def _stored(file: ByteFile, name: str, entry: _Entry, data: int) -> Stored:
 
 
 def _licence(folder: Path) -> str | None:
-    """The licence in a model card's front matter, if there is a card that says."""
-    check_inside(folder / "README.md")
-    front_matter = head(folder / "README.md", 16384).partition(b"\n---")[0]
-    match = _LICENCE.match(front_matter)
-    return match[1].decode() if match else None
+    """The licence in a model card's front matter, if there is a card that says.
+
+    ``license: other`` with a ``license_name`` is that name, as on the hub.
+    """
+    check_inside(folder / _CARD)
+    card = head(folder / _CARD, _CARD_BYTES).decode("utf-8", "replace")
+    fields = dict(_card_fields(card.splitlines()))
+    licence = fields.get("license")
+    return fields.get("license_name", licence) if licence == "other" else licence
+
+
+def _card_fields(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Fields of a card's front matter about licences, if they are identifiers."""
+    for index, line in enumerate(lines):
+        if (index == 0) != (line.rstrip() == "---"):  # it begins and ends so
+            return
+        field = _CARD_FIELD.fullmatch(line)
+        value = field[2].strip() if field else ""
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
+        if field and _IDENTIFIER.fullmatch(value):
+            yield field[1], value

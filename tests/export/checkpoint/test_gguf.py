@@ -35,6 +35,47 @@ def test_gives_back_the_model_it_was_made_from(
         assert checkpoint.source.licence == "mit"
 
 
+@pytest.mark.parametrize(
+    ("metadata", "licence", "url"),
+    [
+        ({}, "mit", None),
+        ({"license": " Apache-2.0\n"}, "Apache-2.0", None),
+        ({"license": "Llama 3 Community"}, "Llama 3 Community", None),
+        ({"license": "x" * 101}, None, None),
+        ({"license": "mit\nurl: https://elsewhere"}, None, None),
+        ({"license": "mit\x1b[2J"}, None, None),
+        ({"license": "tim\u202e"}, None, None),
+        ({"license": 7}, None, None),
+        ({"source.url": "https://a.example/m"}, "mit", "https://a.example/m"),
+        (
+            {"url": "https://b.example", "source.url": "https://a.example"},
+            "mit",
+            "https://b.example",
+        ),
+        ({"url": "javascript:alert(1)", "repo_url": "http://c.example"}, "mit", "http://c.example"),
+        ({"url": "https://a b"}, "mit", None),
+        ({"url": "https://\u0430.example"}, "mit", None),
+        ({"url": "https://" + "a" * 493}, "mit", None),
+        ({"url": ["https://a.example"]}, "mit", None),
+    ],
+)
+def test_licence_and_url_are_lines_that_can_be_shown(
+    make_gguf: Make, tensors: Tensors, metadata: dict[str, Any], licence: str, url: str
+) -> None:
+    """A file may say anything, which terminals are to show."""
+
+    def extra(writer: Any) -> None:
+        for key, value in metadata.items():
+            name = f"general.{key}"
+            writer.kv_data[0].pop(name, None)
+            add = {str: writer.add_string, int: writer.add_uint32, list: writer.add_array}
+            add[type(value)](name, value)
+
+    with open_checkpoint(str(make_gguf(tensors, "llama", extra=extra))) as checkpoint:
+        assert (checkpoint.source.licence, checkpoint.source.url) == (licence, url)
+        assert checkpoint.source.location.endswith(".gguf")
+
+
 def llama_cpp_permute(weight: np.ndarray, heads: int) -> np.ndarray:
     """``LlamaModel.permute`` of llama.cpp's ``convert_hf_to_gguf.py``."""
     return (

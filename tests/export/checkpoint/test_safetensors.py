@@ -41,6 +41,33 @@ def test_reads_every_tensor_as_written(hf_folder: Path, tensors: dict[str, np.nd
         assert checkpoint.source.licence == "apache-2.0"
 
 
+@pytest.mark.parametrize(
+    ("card", "licence"),
+    [
+        ("---\nlanguage: en\nlicense: mit\n---\n", "mit"),
+        ("---\r\nlicense : 'bsd-3-clause'  # the new one\r\n---\r\n", "bsd-3-clause"),
+        ('---\nlicense: other\nlicense_name: "llama3.2"\n---\n', "llama3.2"),
+        ("---\nlicense: other\n---\n", "other"),
+        ("---\nlicense_name: llama3.2\n---\n", None),
+        ("---\nlicense:\n- mit\n---\n", None),
+        ("---\nx: y\n---\nlicense: mit\n", None),
+        ("\n---\nlicense: mit\n---\n", None),
+        ("---\n  license: mit\n---\n", None),
+        ("---\nlicense: mit and more\n---\n", None),
+        ("---\nlicense: mit\x1b[2J\n---\n", None),
+        (f"---\nlicense: {'m' * 65}\n---\n", None),
+        ("---\nlicense: \u043cit\n---\n", None),
+        (f"---\n{'x: y' + chr(10) * 20_000}license: mit\n---\n", None),
+    ],
+)
+def test_the_licence_is_an_identifier_in_the_front_matter(
+    hf_folder: Path, card: str, licence: str | None
+) -> None:
+    (hf_folder / "README.md").write_bytes(card.encode())
+    with open_checkpoint(str(hf_folder)) as checkpoint:
+        assert checkpoint.source.licence == licence
+
+
 @pytest.mark.parametrize("rows", [slice(0, 5), slice(7, 8), slice(250, None), slice(3, 3)])
 def test_reads_only_the_rows_asked_for(
     hf_folder: Path, tensors: dict[str, np.ndarray], rows: slice
