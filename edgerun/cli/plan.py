@@ -18,6 +18,7 @@ from edgerun.cli.screen.visible import folded
 
 if TYPE_CHECKING:
     from edgerun.backends.base import Backend, Report
+    from edgerun.llm.experts import PromptCalls
     from edgerun.model.bundle import Bundle
     from edgerun.plan.expert_forecast import ExpertForecast
     from edgerun.plan.expert_memory import ExpertBudget
@@ -79,13 +80,14 @@ def plan(
     bundle = open_bundle(resolve(options.model_of(model, named)))
     experts = experts_of(bundle, chosen)
     candidates = candidates_for(bundle, chosen, experts)
-    budget = Budget(call_rows=call_rows(chosen, experts), memory_bytes=available_memory())
+    rows = call_rows(chosen, experts)
+    budget = Budget(call_rows=rows, memory_bytes=available_memory())
     planned = plan_for(bundle.graph, candidates, budget, weighs_all=True)
     if plot is not None:
         draw(planned, bundle.path.resolve().name, bundle.manifest.model.context_length, plot)
     held = held_bytes(planned, candidates.every(), experts.nbytes if experts else None)
     of_prompts = prompt_bytes(planned, candidates.every())
-    expected = _forecast(bundle, experts, candidates.every(), trace)
+    expected = _forecast(bundle, experts, candidates.every(), trace, planned, rows)
     outlooks = _outlooks(planned, candidates.every()) if explain or as_json else []
     for candidate in candidates.every():
         candidate.close()
@@ -138,6 +140,8 @@ def _forecast(
     experts: ExpertBudget | None,
     backends: Sequence[Backend],
     trace: Path | None,
+    planned: Plan,
+    rows: int,
 ) -> ExpertForecast | None:
     """What to expect where experts are read from a disk; None where they are not."""
     if experts is None:
@@ -151,7 +155,20 @@ def _forecast(
         return None
     from edgerun.llm.experts import forecast_for
 
-    return forecast_for(bundle, experts, backends, trace)
+    return forecast_for(bundle, experts, backends, _calls(planned, bundle, rows), trace)
+
+
+def _calls(planned: Plan, bundle: Bundle, rows: int) -> PromptCalls:
+    """How prompts go through a model of which so many rows are multiplied at a time at best."""
+    from edgerun.llm.experts import PromptCalls
+    from edgerun.plan.states import states_of
+    from edgerun.plan.workload import affordable_rows
+    from edgerun.state.capacity import largest_call
+
+    most = largest_call(states_of(bundle.graph, bundle.config, "fp16"))
+    rows = min(rows, most, affordable_rows(bundle.graph))
+    is_layered = planned.prompts is None and len(planned.backends()) == 1
+    return PromptCalls(bundle.config.context_length, rows, most if is_layered else rows)
 
 
 def _outlooks(planned: Plan, backends: Sequence[Backend]) -> list[Report]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,28 @@ if TYPE_CHECKING:
     from edgerun.llm.options import LoadOptions
 
 FLOAT_BYTES = 4
+LONG_PROMPT_TOKENS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCalls:
+    """How prompts go through a model whose experts are read.
+
+    Attributes:
+        context: most tokens of one.
+        chunk_rows: that are multiplied at a time.
+        call_rows: for which an expert is read once.
+    """
+
+    context: int
+    chunk_rows: int
+    call_rows: int
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Of prompts to forecast: the usual one, and a longer one if there may be such."""
+        longer = min(LONG_PROMPT_TOKENS, self.context)
+        return (PROMPT_TOKENS, longer) if longer > PROMPT_TOKENS else (PROMPT_TOKENS,)
 
 
 def expert_budget(
@@ -90,6 +112,7 @@ def forecast_for(
     bundle: Bundle,
     budget: ExpertBudget,
     backends: Sequence[Backend],
+    calls: PromptCalls,
     trace: Path | None = None,
     reads: ExpertReads | None = None,
 ) -> ExpertForecast:
@@ -99,6 +122,7 @@ def forecast_for(
         bundle: of the model.
         budget: of memory.
         backends: that run it.
+        calls: how prompts go through it.
         trace: file of what its experts were asked before, by which hits are counted.
         reads: what was read so far.
 
@@ -115,15 +139,27 @@ def forecast_for(
             read_trace(trace, bundle.digest), budget.slots, policies()[POLICY]()
         )
         shares = dict(zip(names, counted, strict=True))
+    prompt, *longer = (
+        _prompt_compute(bundle.graph, cpu, tokens, calls.chunk_rows) for tokens in calls.lengths
+    )
     return forecast(
         budget,
         decode=_compute(bundle.graph, cpu, Shape(Phase.DECODE, 1, CACHED)),
-        prompt=_compute(bundle.graph, cpu, Shape(Phase.PREFILL, PROMPT_TOKENS, CACHED // 2)),
+        prompt=prompt,
         hit_shares=shares,
         reads=reads,
         memory_bytes_s=machine_bandwidth(1),
         threads=cpu.threads,
+        longer=longer,
+        call_rows=calls.call_rows,
     )
+
+
+def _prompt_compute(graph: Graph, cpu: Backend, tokens: int, chunk_rows: int) -> Compute:
+    """Seconds that a prompt takes with everything in memory: chunks like that in its middle."""
+    rows = min(chunk_rows, tokens)
+    chunk = _compute(graph, cpu, Shape(Phase.PREFILL, rows, (tokens - rows) // 2))
+    return Compute(tokens, chunk.experts_s * tokens / rows, chunk.others_s * tokens / rows)
 
 
 def _compute(graph: Graph, cpu: Backend, shape: Shape) -> Compute:

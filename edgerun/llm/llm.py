@@ -37,6 +37,7 @@ from edgerun.model.chat.format import ChatFormat
 from edgerun.model.chat.template import DEFAULT_STOPS, Message
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.state import SequenceStore
+from edgerun.state.capacity import largest_call
 from edgerun.state.memory import Memory
 from edgerun.values import suggestion
 
@@ -244,10 +245,12 @@ class LLM:
         model = self.model
         if model.experts is None or model.bundle is None:
             return None
-        from edgerun.llm.experts import forecast_for
+        from edgerun.llm.experts import PromptCalls, forecast_for
 
+        most = largest_call(model.states) if model.programs.is_layered else model.chunk_rows
+        calls = PromptCalls(model.context, model.chunk_rows, most)
         reads = self.expert_reads()
-        return forecast_for(model.bundle, model.experts, model.everyone, reads=reads)
+        return forecast_for(model.bundle, model.experts, model.everyone, calls, reads=reads)
 
     def place(self, places: str) -> None:
         """Computes elsewhere from now on, replies under way too: they go on where they are.

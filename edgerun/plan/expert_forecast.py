@@ -7,7 +7,8 @@ an expert will be in memory when it is needed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -88,6 +89,21 @@ class LayerForecast:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptForecast:
+    """What to expect of a prompt.
+
+    Attributes:
+        compute: with everything in memory.
+        nbytes: read for it.
+        seconds: that it takes.
+    """
+
+    compute: Compute
+    nbytes: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertForecast:
     """What to expect of a reply and of a prompt.
 
@@ -96,9 +112,7 @@ class ExpertForecast:
         layers: of experts.
         hits_from: where the shares of hits come from.
         decode: one token, with everything in memory.
-        prompt: a prompt, likewise.
-        prompt_bytes: read for a prompt.
-        prompt_s: seconds for a prompt.
+        prompts: the usual one first, then longer ones.
         foreseen: of what layers need, the share that is before they ask for it.
         is_foreseen_assumed: nothing was foreseen so far.
         calibrated_bytes_s: what the disk was measured to bring, if it brought far less since.
@@ -108,12 +122,25 @@ class ExpertForecast:
     layers: tuple[LayerForecast, ...]
     hits_from: str
     decode: Compute
-    prompt: Compute
-    prompt_bytes: float
-    prompt_s: float
+    prompts: tuple[PromptForecast, ...]
     foreseen: float
     is_foreseen_assumed: bool
     calibrated_bytes_s: float | None = None
+
+    @property
+    def prompt(self) -> Compute:
+        """The usual prompt, with everything in memory."""
+        return self.prompts[0].compute
+
+    @property
+    def prompt_bytes(self) -> float:
+        """Read for it."""
+        return self.prompts[0].nbytes
+
+    @property
+    def prompt_s(self) -> float:
+        """Seconds that it takes."""
+        return self.prompts[0].seconds
 
     @property
     def token_s(self) -> float:
@@ -177,6 +204,7 @@ class ExpertForecast:
             "prompt": asdict(self.prompt),
             "prompt_bytes": self.prompt_bytes,
             "prompt_s": self.prompt_s,
+            "longer_prompts": [asdict(each) for each in self.prompts[1:]],
         }
 
 
@@ -188,19 +216,23 @@ def forecast(
     reads: ExpertReads | None = None,
     memory_bytes_s: float = math.inf,
     threads: int = 1,
+    longer: Sequence[Compute] = (),
+    call_rows: int = sys.maxsize,
 ) -> ExpertForecast:
     """Estimates what a model will take.
 
     Args:
         budget: of memory, the layers that share it, and the disk that others are read from.
         decode: a call of one row.
-        prompt: a call of a prompt's rows.
+        prompt: the rows of a prompt.
         hit_shares: of each layer by its name, as a trace says; where there is none, tokens are
             taken to go to all experts alike.
         reads: what was read so far: a disk that brought far less than it was measured to counts as
             what it brought, and what was foreseen as what will be.
         memory_bytes_s: that one thread reads of memory.
         threads: that compute.
+        longer: the rows of longer prompts.
+        call_rows: most rows for which an expert is read once.
     """
     calibrated_bytes_s = budget.disk.bytes_s
     budget = _corrected(budget, reads)
@@ -225,9 +257,9 @@ def forecast(
         layers=layers,
         hits_from="a trace" if hit_shares else "tokens go to all experts alike",
         decode=decode,
-        prompt=prompt,
-        prompt_bytes=sum(_prompt_bytes(layer, budget, prompt.rows) for layer in budget.layers),
-        prompt_s=_prompt_s(budget, prompt, memory_bytes_s, threads),
+        prompts=tuple(
+            _prompt(budget, each, call_rows, memory_bytes_s, threads) for each in (prompt, *longer)
+        ),
         foreseen=foreseen,
         is_foreseen_assumed=measured is None,
         calibrated_bytes_s=None
@@ -305,8 +337,22 @@ def _layer(
     )
 
 
+def _prompt(
+    budget: ExpertBudget, compute: Compute, call_rows: int, memory_bytes_s: float, threads: int
+) -> PromptForecast:
+    """A prompt, in calls each of which reads an expert once."""
+    nbytes = seconds = 0.0
+    for start in range(0, compute.rows, call_rows):
+        rows = min(call_rows, compute.rows - start)
+        share = rows / compute.rows
+        call = Compute(rows, compute.experts_s * share, compute.others_s * share)
+        nbytes += sum(_prompt_bytes(layer, budget, rows) for layer in budget.layers)
+        seconds += _prompt_s(budget, call, memory_bytes_s, threads)
+    return PromptForecast(compute, nbytes, seconds)
+
+
 def _prompt_s(budget: ExpertBudget, prompt: Compute, memory_bytes_s: float, threads: int) -> float:
-    """Seconds for a prompt: the next layer's experts are read while everything else is computed.
+    """Seconds for a call of a prompt: all but its first layer is read while others compute.
 
     Those of the first layer are read under its own products, if at all; whoever reads takes
     processor time from whoever computes.
@@ -324,7 +370,7 @@ def _prompt_s(budget: ExpertBudget, prompt: Compute, memory_bytes_s: float, thre
 
 
 def _prompt_bytes(layer: ExpertLayer, budget: ExpertBudget, rows: int) -> float:
-    """What a prompt reads of a layer: every expert that some row goes to, unless it is there."""
+    """What a call reads of a layer: every expert that some row goes to, unless it is there."""
     active = layer.experts * (1 - (1 - layer.top_k / layer.experts) ** rows)
     return active * (1 - budget.resident_share) * layer.stored_bytes
 

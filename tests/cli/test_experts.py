@@ -22,7 +22,7 @@ from edgerun.machine.disk import NOMINAL_DISK
 from edgerun.plan.expert_memory import MARGIN_BYTES
 from edgerun.state.capacity import sequence_bytes
 from tests.cli.conftest import Result, limits
-from tests.support.bundles import bundle_of
+from tests.support.bundles import bundle_of, tiny_experts
 
 WORDS = ("-p", "Once", "-n", "8", "--raw", "--ignore-eos", "--temperature", "0", "--backend", "cpu")
 LINE = re.compile(
@@ -112,6 +112,18 @@ def test_a_plan_shows_layers_and_terms(run: Run, folder: str) -> None:
         terms["decode"]["others_s"] + sum(layer["seconds"] for layer in terms["layers"])
     )
     assert json.loads(run("plan", folder, "--backend", "cpu", "--json").out)["experts"] is None
+
+
+def test_a_plan_says_what_long_prompts_read(run: Run, tmp_path: Path) -> None:
+    folder = str(tiny_experts(tmp_path, "ternary", num_hidden_layers=2, num_experts=16))
+    command = ("plan", folder, "--backend", "cpu", "--expert-memory", "60%")
+    shown = run(*command, "--explain").out
+    for words in ("a prompt of 512 takes", "a prompt of 4096 reads", "a prompt of 4096 takes"):
+        assert words in shown
+    terms = json.loads(run(*command, "--json").out)["experts"]
+    (longer,) = terms["longer_prompts"]
+    assert longer["nbytes"] == pytest.approx(terms["prompt_bytes"], rel=1e-3)
+    assert longer["seconds"] > terms["prompt_s"]
 
 
 def test_a_trace_says_how_often_experts_will_be_there(

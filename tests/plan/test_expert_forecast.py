@@ -89,6 +89,23 @@ def test_a_prompt_reads_every_expert_once_or_computes_longer() -> None:
     assert few.prompt_bytes == pytest.approx(3 * 2 * 0.5e6)  # two experts, half of them there
 
 
+def test_a_longer_prompt_reads_no_more_unless_it_takes_several_calls() -> None:
+    longer = Compute(4096, 8 * PROMPT.experts_s, 8 * PROMPT.others_s)
+    slow = replace(HALF, disk=DiskProfile(direct={1: 1e6}))
+    for budget in (HALF, slow):
+        expected = forecast(budget, DECODE, PROMPT, longer=[longer])
+        once = expected.prompts[1]
+        assert (expected.prompt, once.compute) == (PROMPT, longer)
+        assert once.nbytes == pytest.approx(expected.prompt_bytes, rel=1e-3)
+        by_calls = forecast(budget, DECODE, PROMPT, longer=[longer], call_rows=512).prompts[1]
+        assert by_calls.nbytes == pytest.approx(8 * once.nbytes, rel=1e-3)
+        assert by_calls.seconds == pytest.approx(8 * expected.prompt_s)
+        ratio = by_calls.seconds / once.seconds
+        assert ratio == pytest.approx(8 if budget is slow else 1, rel=0.05)
+    calls = forecast(slow, DECODE, replace(PROMPT, rows=513), call_rows=512)
+    assert calls.prompt_bytes == pytest.approx(12e6 + 3 * 2 * 0.5e6, rel=1e-3), "one row's, too"
+
+
 def test_a_disk_ten_times_slower_makes_tokens_so() -> None:
     slow = DiskProfile(direct={count: speed / 10 for count, speed in DISK.direct.items()})
     fast, late = (forecast(replace(HALF, disk=disk), DECODE, PROMPT) for disk in (DISK, slow))
@@ -183,3 +200,6 @@ def test_the_terms_are_plain_numbers() -> None:
     assert again["slots"] == 12
     assert again["tokens_per_s"] == pytest.approx(1 / again["token_s"])
     assert again["disk_measured"] is None
+    assert again["longer_prompts"] == []
+    longer = forecast(HALF, DECODE, PROMPT, longer=[replace(PROMPT, rows=4096)]).terms()
+    assert [each["compute"]["rows"] for each in longer["longer_prompts"]] == [4096]

@@ -4,6 +4,8 @@
     edgerun doctor --calibrate BUNDLE
     python -m tools.bench.streaming BUNDLE [--share 25 50 75] [--tokens 32] [--prompt 512] [--json]
 
+Forecasts there are of prompts of 512 and 4,096 tokens; other prompts stand beside that of 512.
+
 Each share of all experts is measured in a process of its own, with nothing of the weights in the
 system's cache before, which is checked afterwards: where more than 5% of the experts' pages are
 there, the figures are those of another machine and the program ends with an error. Decoding is
@@ -182,7 +184,10 @@ def measure(folder: Path, share: str, tokens: int, prompt: int) -> Row:
             forecast_tokens_per_s=1 / expected.token_s,
             faults_tokens_per_s=1 / (expected.decode.seconds + faults_s),
             prompt_s=prompt_s,
-            forecast_prompt_s=expected.prompt_s,
+            forecast_prompt_s=next(
+                (each.seconds for each in expected.prompts if each.compute.rows == prompt),
+                expected.prompt_s,
+            ),
             prompt_of_file=read.read_bytes / budget.stored_bytes,
             peak_over_mb=(peak - budget.nbytes - others) / 1e6,
             cached_share=cached,

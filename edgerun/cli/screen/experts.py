@@ -39,9 +39,9 @@ def layer_rows(forecast: ExpertForecast) -> Iterator[dict[str, str]]:
 def term_pairs(forecast: ExpertForecast) -> dict[str, str]:
     """The terms of a forecast."""
     budget, disk, decode = forecast.budget, forecast.budget.disk, forecast.decode
-    prompt, way = forecast.prompt, "directly" if disk.is_direct else "through the system's cache"
+    way = "directly" if disk.is_direct else "through the system's cache"
     measured = f"measured {disk.measured}" if disk.measured else "assumed"
-    return {
+    pairs = {
         "experts": f"{budget.experts}, {size(budget.stored_bytes)} on disk; room in memory for "
         f"{budget.slots} of {size(budget.slot_bytes)} each",
         "disk": f"{disk.bytes_s / 1e9:.2f} GB/s, read {way} by {disk.threads} "
@@ -51,7 +51,11 @@ def term_pairs(forecast: ExpertForecast) -> dict[str, str]:
         "a token computes": f"{decode.seconds * 1e3:.2f} ms, {decode.experts_s * 1e3:.2f} of them "
         "in layers of experts",
         "a token takes": f"{forecast.token_s * 1e3:.2f} ms, {1 / forecast.token_s:.3g} tokens/s",
-        f"a prompt of {prompt.rows} reads": f"{size(forecast.prompt_bytes)}, in "
-        f"{forecast.prompt_bytes / disk.bytes_s:.3g} s",
-        f"a prompt of {prompt.rows} computes": f"{prompt.seconds:.3g} s, while others are read",
     }
+    for prompt in forecast.prompts:
+        title = f"a prompt of {prompt.compute.rows}"
+        read = f"{size(prompt.nbytes)}, in {prompt.nbytes / disk.bytes_s:.3g} s"
+        computed = f"{prompt.compute.seconds:.3g} s, while others are read"
+        pairs |= {f"{title} reads": read, f"{title} computes": computed}
+        pairs[f"{title} takes"] = f"{prompt.seconds:.3g} s"
+    return pairs

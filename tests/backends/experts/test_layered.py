@@ -17,8 +17,16 @@ from edgerun.backends.cpu.executable import CpuExecutable
 from edgerun.backends.cpu.experts import prefetch
 from edgerun.backends.cpu.experts.stream import ExpertStream
 from edgerun.errors import BackendError, Cancelled
+from edgerun.formats.stack import ExpertStack
+from edgerun.llm import experts
 from edgerun.llm.llm import LLM
-from edgerun.state import Batch, SequenceStore
+from edgerun.llm.loading import experts_of
+from edgerun.llm.options import LoadOptions
+from edgerun.machine.disk import NOMINAL_DISK
+from edgerun.model.bundle import open_bundle
+from edgerun.plan.expert_memory import MARGIN_BYTES
+from edgerun.plan.programs import Programs
+from edgerun.state import Batch, SequenceStore, same_attention
 from tests.support.bundles import tiny_experts
 
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
@@ -215,6 +223,48 @@ def test_every_expert_is_read_at_most_once_a_prompt(
             Text(llm, ids(8 * CHUNK + 5, seed)).run(CHUNK)
             assert by_chunks.total() > 1.5 * LAYERS * EXPERTS, "which is why"
     assert bool(early) == wishes
+
+
+def test_a_long_prompt_is_forecast_to_read_what_a_short_one_does(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a program takes it layer by layer; else once a chunk."""
+    options: dict[str, Any] = {"backend": "cpu", "expert_memory": "60%"}
+    with edgerun.load(folder, context=5000, **options) as llm:
+        expected = llm.forecast()
+        monkeypatch.setattr(Programs, "is_layered", False)
+        by_chunks = llm.forecast()
+    assert expected is not None
+    assert by_chunks is not None
+    short, long = expected.prompts
+    assert (short.compute.rows, long.compute.rows) == (512, 4096)
+    assert long.nbytes == pytest.approx(short.nbytes, rel=1e-3)
+    assert long.compute.seconds > 7 * short.compute.seconds
+    assert by_chunks.prompts[1].nbytes == pytest.approx(4 * long.nbytes, rel=1e-3)
+    with loaded(folder, 0.6) as llm:
+        few = llm.forecast()
+    assert few is not None
+    assert len(few.prompts) == 1, "200 tokens are all that there may be"
+
+
+def test_what_lies_between_layers_is_taken_from_the_memory_of_experts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row of 64 numbers for each token that the context has."""
+    bundle = open_bundle(folder)
+    weights = sum(
+        each.nbytes for each in bundle.graph.constants.values() if not isinstance(each, ExpertStack)
+    )
+    monkeypatch.setattr(experts, "available_memory", lambda: MARGIN_BYTES + weights + 400_000)
+    monkeypatch.setattr(experts, "disk_profile", lambda folder, file, progress: NOMINAL_DISK)
+    budgets = [
+        experts_of(bundle, LoadOptions(), same_attention(1, 1, 2, "fp32"), context)
+        for context in (128, 640)
+    ]
+    assert budgets[0] is not None
+    assert budgets[1] is not None
+    cached, carried = 2 * 2, 64  # numbers for a token: a key and a value, and a row
+    assert budgets[0].nbytes - budgets[1].nbytes == 512 * 4 * (cached + carried)
 
 
 def acts_at(
