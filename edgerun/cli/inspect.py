@@ -11,6 +11,8 @@ import typer
 from edgerun.cli import options
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from edgerun.graph.ir import Constant, Graph
     from edgerun.model.bundle import Bundle
 
@@ -68,7 +70,13 @@ def describe(bundle: Bundle, *, tensors: bool) -> dict[str, Any]:
 
 
 def _tensors(graph: Graph) -> Iterator[dict[str, Any]]:
+    """Every tensor once: embedding and head may be two constants of the same bytes."""
+    places = set()
     for name, constant in graph.constants.items():
+        place = _codes(constant).ctypes.data
+        if place in places and constant.nbytes:
+            continue
+        places.add(place)
         shape = list(constant.shape)
         weights = 1
         for side in shape:
@@ -80,6 +88,16 @@ def _tensors(graph: Graph) -> Iterator[dict[str, Any]]:
             "weights": weights,
             "bytes": constant.nbytes,
         }
+
+
+def _codes(constant: Constant) -> NDArray[Any]:
+    """Its numbers, or the first ones of many."""
+    from edgerun.formats import PackedWeight
+    from edgerun.formats.stack import ExpertStack
+
+    if isinstance(constant, ExpertStack):
+        return _codes(constant.matrices[0])
+    return constant.codes if isinstance(constant, PackedWeight) else constant
 
 
 def _format(constant: Constant) -> str:
@@ -101,17 +119,21 @@ def _stated(recipe: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
+def _amount(entry: dict[str, int]) -> str:
+    from edgerun.cli.screen.tables import size
+
+    tensors = f"{entry['tensors']} tensor" + "s" * (entry["tensors"] != 1)
+    bits = entry["bytes"] * 8 / max(entry["weights"], 1)
+    return f"{tensors}, {entry['weights']:,} weights, {size(entry['bytes'])}, {bits:.2f} bits each"
+
+
 def _print(description: dict[str, Any]) -> None:
     from edgerun.cli.screen.tables import print_pairs, print_rows, size
     from edgerun.cli.screen.visible import visible
 
     print(f"{visible(description['path'])}  ({description['digest'][:12]})")
     print_pairs("model", description["model"])
-    weights = {
-        name: f"{entry['tensors']} tensors, {entry['weights']:,} weights, {size(entry['bytes'])}, "
-        f"{entry['bytes'] * 8 / max(entry['weights'], 1):.2f} bits each"
-        for name, entry in description["formats"].items()
-    }
+    weights = {name: _amount(entry) for name, entry in description["formats"].items()}
     print_pairs("weights", weights)
     print_pairs("ternary weights in memory", description["packing"])
     print_pairs("files", {name: size(count) for name, count in description["files"].items()})

@@ -86,13 +86,18 @@ def test_the_decay_is_that_of_the_other_half() -> None:
 
 
 @pytest.mark.parametrize("share", [0.125, 0.25, 0.5])
-@pytest.mark.parametrize("count", [4, pytest.param(40, marks=pytest.mark.slow)])
-def test_of_a_trained_model_the_tuned_policy_is_about_the_best(count: int, share: float) -> None:
+@pytest.mark.parametrize(
+    ("count", "points"), [(4, 0.02), pytest.param(40, 0.01, marks=pytest.mark.slow)]
+)
+def test_of_a_trained_model_the_tuned_policy_is_about_the_best(
+    count: int, points: float, share: float
+) -> None:
+    """Of four stories it is tuned on two, which is little."""
     traces = [read_trace(path) for path in sorted(TRACES.glob("*.trace"))[:count]]
     assert len(traces) == count
     shares = row("", traces, share).rates
     bound, tuned = shares.pop("belady"), shares.pop("tuned")
-    assert max(shares.values()) - 0.01 <= tuned < bound
+    assert max(shares.values()) - points <= tuned < bound
     assert tuned > shares["lru"]
 
 
