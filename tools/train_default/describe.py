@@ -153,7 +153,7 @@ def main() -> None:
     settings = asdict(recipe)
     mix, model = settings.pop("mix"), settings.pop("model")
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    lines = ["# How the default model was made; see README.md for the commands.", ""]
+    lines = ["# How this model was made; tools/train_default/README.md has the commands.", ""]
     lines += toml_table("training", {"method": method(recipe, args.earlier), **settings})
     lines += toml_table("mix", {"shares": "before and during the decay", **mix})
     lines += toml_table("model", {**model, **model_sizes(load_hf(args.hf))})

@@ -13,4 +13,4 @@ mkdir -p "$out/experts"
 make "$out/experts/initial" from_teacher.student --teacher "$out/teacher" --recipe "$recipes/taught_experts.toml"
 run taught_experts "${EXPERTS_TOKENS:-$(amount 1.2e7 4e3)}" --initial "$out/experts/initial"
 cp "$before/recipe.toml" "$out/experts/recipe.toml"
-bundle "$out/experts/bundle" --weights ternary --head-weights int4 --group-size 256
+bundle "$out/experts/bundle" --weights ternary --group-size 256 --head-weights int4 --embedding-weights int4

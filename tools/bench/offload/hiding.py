@@ -39,7 +39,7 @@ from edgerun.offload.trace_file import NO_EXPERT, read_trace
 Entry = tuple[int, int]  # layer, expert
 Steps = list[tuple[Entry, ...]]
 TRACES = Path(__file__).parent.parent / "traces"
-GATES = (0.60, 0.44)  # recall one and two layers ahead, of the small trained mixture
+GATES = (0.74, 0.67)  # recall one and two layers ahead, of the small trained mixture
 UPLOAD_BYTES = 1 << 20
 ENDLESS, FAR = 1 << 10, 1 << 40
 COLUMNS = ["room", "link idles with LRU", "prefetch", "misses waited for", "bytes", "time waited"]
