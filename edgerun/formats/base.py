@@ -84,10 +84,10 @@ class WeightFormat(Protocol):
 
 
 def has_half_scales(packed: PackedWeight) -> bool:
-    """Whether half precision holds all scales exactly, and they are all that a block has."""
+    """Whether half precision holds all scales exactly, beside which there are no offsets."""
     step = max(1, SCALES_AT_ONCE // max(1, packed.blocks))
     with np.errstate(over="ignore"):
-        return packed.is_centred and all(
+        return packed.offsets is None and all(
             (rows.astype(np.float16) == rows).all()
             for rows in (packed.scales[at : at + step] for at in range(0, packed.shape[0], step))
         )

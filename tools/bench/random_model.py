@@ -3,8 +3,8 @@
     python -m tools.bench.random_model bitnet-2b-4t OUT [--layers N] [--seed S]
 
 Tensors are generated and written piece by piece: memory stays below 150 MB whatever the model.
-BitNet projections are written in transformers' packed form, everything else as bfloat16. Weights
-are scaled so that activations keep their size from layer to layer.
+BitNet projections are written in transformers' packed form, everything else as bfloat16, or as
+float32 if told so. Weights are scaled so that activations keep their size from layer to layer.
 """
 
 from __future__ import annotations
@@ -173,32 +173,38 @@ def config_of(arguments: argparse.Namespace) -> dict[str, Any]:
     return config
 
 
-def write(config: dict[str, Any], folder: Path, seed: int = 0) -> None:
-    """Writes ``config.json``, ``model.safetensors`` and a tokenizer."""
+def write(config: dict[str, Any], folder: Path, seed: int = 0, dtype: str = "BF16") -> None:
+    """Writes ``config.json``, ``model.safetensors`` and a tokenizer.
+
+    ``dtype`` is ``BF16`` or ``F32``. The largest of some bfloat16 weights is a number of half
+    precision, too, and so may a scale be that is made of it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     spec = describe(config)
     write_json(folder / "config.json", config)
     write_tokenizer(folder, spec.context_length)
-    tensors = stored_tensors(spec)
+    tensors = stored_tensors(spec, dtype)
     widths = {name: shape[-1] for name, shape in spec.tensors().items()}
     generator = np.random.Generator(np.random.SFC64(seed))
     with (folder / "model.safetensors").open("wb") as file:
         file.write(header(tensors))
-        for name, (dtype, shape) in tensors.items():
+        for name, (kind, shape) in tensors.items():
             width = widths[name.removesuffix("_scale")]
-            for piece in pieces(dtype, shape, width, generator):
+            for piece in pieces(kind, shape, width, generator):
                 file.write(np.ascontiguousarray(piece).data)
 
 
-def stored_tensors(spec: DecoderSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Names every tensor with its storage type and shape."""
+def stored_tensors(
+    spec: DecoderSpec, dtype: str = "BF16"
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Names every tensor with its storage type and shape; ``dtype`` is what is not packed."""
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, shape in spec.tensors().items():
         if spec.ternary == "packed" and "_proj.weight" in name:
             tensors[name] = ("U8", (shape[0] // _TERNARY_PER_BYTE, shape[1]))
             tensors[f"{name}_scale"] = ("F32", (1,))
         else:
-            tensors[name] = ("BF16", shape)
+            tensors[name] = (dtype, shape)
     return tensors
 
 
@@ -220,7 +226,7 @@ def pieces(
 ) -> Iterator[NDArray[Any]]:
     """Yields a tensor's stored values in order, as large as suits sums of ``width`` terms."""
     total = math.prod(shape)
-    if dtype == "F32":
+    if dtype == "F32" and shape == (1,):
         # Of the ternary weights two thirds are not zero.
         yield np.array([math.sqrt(1.5 / width)], np.float32)
         return
@@ -228,11 +234,11 @@ def pieces(
         count = min(_PIECE, total - start)
         if dtype == "U8":
             yield _VALID_BYTES[generator.integers(0, len(_VALID_BYTES), count, np.uint8)]
-        elif len(shape) == 1:
-            yield bfloat16(np.ones(count, np.float32))
         else:
-            values = generator.standard_normal(count, np.float32)
-            yield bfloat16(values * np.float32(width**-0.5))
+            values = np.ones(count, np.float32)
+            if len(shape) > 1:
+                values = generator.standard_normal(count, np.float32) * np.float32(width**-0.5)
+            yield bfloat16(values) if dtype == "BF16" else values
 
 
 def bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:

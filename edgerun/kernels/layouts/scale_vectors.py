@@ -5,8 +5,9 @@ Without zero points of their own a panel has a vector of scales for each block. 
 holds the zero points of those blocks, packed as in the bundle. So they are read in one stream with
 the scales, at ``bits`` bits a block.
 
-Where half precision holds all scales of a matrix without zero points exactly, a vector has those of
-two blocks, one behind the other, as float16: a tenth of int4 in blocks of 32 is not read then.
+Where half precision holds all scales of a matrix exactly, a vector has those of two blocks, one
+behind the other, as float16: a tenth of int4 in blocks of 32 is not read then. Zero points are
+among them in the same way: a dword has those of an even number of blocks.
 
 Where blocks have offsets, a dword has the scale in its lower half and the offset in the upper one,
 both float16: they take what scales of float32 take.
@@ -19,7 +20,6 @@ from typing import Any
 
 from llvmlite import ir
 from numba import int32, njit
-from numba.extending import intrinsic
 
 from edgerun.kernels.lang.ir import integer, load_from
 from edgerun.kernels.lang.simd import (
@@ -31,7 +31,7 @@ from edgerun.kernels.lang.simd import (
     shift_by,
     splat,
 )
-from edgerun.kernels.layouts.zero_kinds import OFFSETS, has_own_vectors
+from edgerun.kernels.layouts.zero_kinds import has_own_vectors
 
 WORD_BITS = 32
 HALF_BITS = 16
@@ -58,21 +58,36 @@ class ScalePlaces:
 
     def count(self, builder: Any, blocks: Any) -> Any:
         """Vectors of a panel."""
+        vectors = blocks
         if self.halves:
-            return builder.lshr(builder.add(blocks, integer(1)), integer(1))
+            vectors = builder.lshr(builder.add(blocks, integer(1)), integer(1))
+        return builder.add(vectors, self._words(builder, blocks)) if self.zeros else vectors
+
+    def scale_bytes(self, lanes: int) -> int:
+        """Bytes of the scales of a block."""
+        return lanes // 2 if self.halves else lanes
+
+    def begin(self, builder: Any, block: Any, lanes: int) -> Any:
+        """How far what is read for a block, and not before, is from the panel's first vector.
+
+        That is its scales, or the zero points in front of them. Vectors have ``lanes`` bytes.
+        """
+        place = builder.mul(block, integer(self.scale_bytes(lanes)))
         if not self.zeros:
-            return blocks
-        words = builder.udiv(builder.add(blocks, integer(self.group - 1)), integer(self.group))
-        return builder.add(blocks, words)
+            return place
+        return builder.add(place, builder.mul(self._words(builder, block), integer(lanes)))
 
     def scales(self, builder: Any, block: Any, lanes: int) -> Any:
         """How far the scales of a block are from the panel's first vector, of ``lanes`` bytes."""
-        if self.halves:
-            return builder.mul(block, integer(lanes // 2))
-        if self.zeros:
-            word = builder.udiv(block, integer(self.group))
-            block = builder.add(builder.add(block, word), integer(1))
-        return builder.mul(block, integer(lanes))
+        place = builder.mul(block, integer(self.scale_bytes(lanes)))
+        if not self.zeros:
+            return place
+        words = builder.add(builder.udiv(block, integer(self.group)), integer(1))
+        return builder.add(place, builder.mul(words, integer(lanes)))
+
+    def _words(self, builder: Any, blocks: Any) -> Any:
+        """Vectors with the zero points of so many blocks."""
+        return builder.udiv(builder.add(blocks, integer(self.group - 1)), integer(self.group))
 
     def load_scales(self, builder: Any, place: Any, lanes: int) -> Any:
         """The scales of a block, float32 whatever they are in memory."""
@@ -85,9 +100,15 @@ class ScalePlaces:
         word = builder.udiv(block, integer(self.group))
         place = builder.urem(block, integer(self.group))
         return (
-            builder.mul(word, integer(self.group + 1)),
+            builder.mul(word, integer(vectors_a_word(self.bits, self.halves))),
             builder.mul(place, integer(self.bits)),
         )
+
+
+def vectors_a_word(bits: int, halves: int) -> int:
+    """Vectors from one with zero points to the next one."""
+    group = WORD_BITS // bits
+    return 1 + (group // 2 if halves else group)
 
 
 def vectors_of(bits: int, zeros: int, halves: int) -> Any:
@@ -96,33 +117,10 @@ def vectors_of(bits: int, zeros: int, halves: int) -> Any:
 
     @njit(inline="always")
     def count(blocks):  # type: ignore[no-untyped-def]
-        if halves:
-            return (blocks + 1) // 2
-        if own:
-            return blocks + (blocks + group - 1) // group
-        return blocks
+        vectors = (blocks + 1) // 2 if halves else blocks
+        return vectors + (blocks + group - 1) // group if own else vectors
 
     return count
-
-
-def scales_of(bits: int, zeros: int, halves: int, floats: int) -> Any:
-    """The function that reads the scales of a block as float32.
-
-    Its arguments are the address of a panel's scales and the block; a panel has ``floats`` rows.
-    """
-    group, own, has_offsets = WORD_BITS // bits, has_own_vectors(zeros), zeros == OFFSETS
-
-    @njit(inline="always")
-    def scales(panel, block):  # type: ignore[no-untyped-def]
-        if halves:
-            return load(panel + block * floats * 2, "f16", floats)
-        if has_offsets:
-            return lower_halves(load(panel + block * floats * 4, "i32", floats))
-        if own:
-            return load(panel + (block + block // group + 1) * floats * 4, "f32", floats)
-        return load(panel + block * floats * 4, "f32", floats)
-
-    return scales
 
 
 def halves_of(builder: Any, words: Any) -> tuple[Any, Any]:
@@ -140,32 +138,12 @@ def halves_of(builder: Any, words: Any) -> tuple[Any, Any]:
     return lower, upper
 
 
-@intrinsic
-def lower_halves(typingctx, words):  # type: ignore[no-untyped-def]
-    """Scales that have offsets beside them, as float32, from int32 dwords."""
-
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        return halves_of(builder, args[0])[0]
-
-    return Vec("f32", words.lanes)(words), codegen
-
-
-@intrinsic
-def upper_halves(typingctx, words):  # type: ignore[no-untyped-def]
-    """Offsets that lie beside scales, as float32, from int32 dwords."""
-
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        return halves_of(builder, args[0])[1]
-
-    return Vec("f32", words.lanes)(words), codegen
-
-
-def raising(bits: int, floats: int) -> Any:
+def raising(bits: int, halves: int, floats: int) -> Any:
     """The function that says what raises a row's codes, in each of the bytes of its dword.
 
     Arguments are those of ``zero_points_of``.
     """
-    zero_points, greatest = zero_points_of(bits, 0, floats), (1 << bits) - 1
+    zero_points, greatest = zero_points_of(bits, halves, floats), (1 << bits) - 1
 
     @njit(inline="always")
     def raised(scales, block):  # type: ignore[no-untyped-def]
@@ -175,17 +153,16 @@ def raising(bits: int, floats: int) -> Any:
     return raised
 
 
-def zero_points_of(bits: int, centre: int, floats: int) -> Any:
-    """The function that reads the zero points of a block as int32, less ``centre``.
+def zero_points_of(bits: int, halves: int, floats: int) -> Any:
+    """The function that reads the zero points of a block as int32.
 
     Its arguments are the address of a panel's scales and the block; a panel has ``floats`` rows.
     """
-    group, mask = WORD_BITS // bits, (1 << bits) - 1
+    group, mask, apart = WORD_BITS // bits, (1 << bits) - 1, vectors_a_word(bits, halves)
 
     @njit(inline="always")
     def zero_points(scales, block):  # type: ignore[no-untyped-def]
-        place = scales + block // group * (group + 1) * floats * 4
-        words = shift_by(load(place, "i32", floats), block % group * bits)
-        return mask_bits(words, mask) - splat(int32(centre), "i32", floats)
+        place = scales + block // group * apart * floats * 4
+        return mask_bits(shift_by(load(place, "i32", floats), block % group * bits), mask)
 
     return zero_points

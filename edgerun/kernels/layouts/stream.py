@@ -137,8 +137,7 @@ class StreamForm:
     ) -> StreamForm:
         """The form of a packed weight; ``row_scale`` demands equal scales along each row.
 
-        ``halves`` demands scales of blocks that float16 holds exactly, and neither zero points nor
-        offsets.
+        ``halves`` demands scales of blocks that float16 holds exactly, and no offsets.
         """
         tile, unit = DWORD * 8 // packed.bits, ROW_UNIT if row_scale else packed.block
         tiles = -(-packed.shape[1] // unit) * unit // tile
@@ -155,14 +154,17 @@ class StreamForm:
     @property
     def scales_shape(self) -> tuple[int, int, int]:
         """``(panels, blocks, lanes / 4)``; zero points of codes have vectors, two halves one."""
-        blocks = self._blocks
-        words = -(-blocks * self.bits // (DWORD * 8)) if has_own_vectors(self.zeros) else 0
-        vectors = -(-blocks // 2) if self.halves else blocks + words
-        return self.codes_shape[0], vectors, self.lanes // DWORD
+        vectors = -(-self._blocks // 2) if self.halves else self._blocks
+        return self.codes_shape[0], vectors + self._words, self.lanes // DWORD
 
     @property
     def _blocks(self) -> int:
         return self.tiles * (DWORD * 8 // self.bits) // self.block
+
+    @property
+    def _words(self) -> int:
+        """Vectors with zero points."""
+        return -(-self._blocks * self.bits // (DWORD * 8)) if has_own_vectors(self.zeros) else 0
 
     def fill(
         self,
@@ -184,8 +186,9 @@ class StreamForm:
         """
         numbers = np.ascontiguousarray(packed.scales, np.float32)
         words = _SCALE_WORDS[self.zeros](numbers, packed)
-        panels, count, height = scales.shape
-        vectors = scales if not self.halves else _empty_scales((panels, self._blocks, height))
+        panels, _, height = scales.shape
+        sizes = panels, self._blocks + self._words, height
+        vectors = _empty_scales(sizes) if self.halves else scales
         # The scales first: ``read`` may use their memory for the codes.
         is_infinite = _rearrange(
             words,
@@ -195,9 +198,7 @@ class StreamForm:
             alone,
         )
         if self.halves:
-            halves = scales.view(np.float16).reshape(panels, 2 * count, height)
-            halves[:, : self._blocks] = vectors
-            halves[:, self._blocks :] = 0
+            _store_halves(vectors, scales, self.zeros, self.bits)
         if self.zeros != MIDDLE:  # words that may look like anything
             is_infinite = not np.isfinite(numbers).all()
         rows = np.ascontiguousarray(packed.codes.reshape(packed.shape[0], -1))
@@ -260,6 +261,27 @@ def _with_zero_points(scales: NDArray[np.float32], packed: PackedWeight) -> NDAr
     grouped[:, :blocks] = scales.view(np.uint32)
     rows[:, :, 1:] = grouped.reshape(n, words, group)
     return np.ascontiguousarray(rows.reshape(n, -1)[:, : blocks + words]).view(np.uint8)
+
+
+def _store_halves(
+    vectors: NDArray[np.float32], scales: NDArray[np.float32], zeros: int, bits: int
+) -> None:
+    """Writes vectors ``[panels, vectors, lanes / 4]`` to ``scales`` with scales as float16.
+
+    Vectors of zero points, each in front of the scales of its blocks, stay as they are.
+    """
+    panels, count, height = scales.shape
+    halves = scales.view(np.float16).reshape(panels, 2 * count, height)
+    halves[:, -1] = 0  # which an odd number of blocks leaves free
+    if not has_own_vectors(zeros):
+        halves[:, : vectors.shape[1]] = vectors
+        return
+    group, dwords = DWORD * 8 // bits, scales.view(np.uint32)
+    for index, first in enumerate(range(0, vectors.shape[1], 1 + group)):
+        at = index * (1 + group // 2)
+        dwords[:, at] = vectors[:, first].view(np.uint32)
+        following = vectors[:, first + 1 : first + 1 + group]
+        halves[:, 2 * at + 2 : 2 * at + 2 + following.shape[1]] = following
 
 
 _SCALE_WORDS = {MIDDLE: _alone, OWN: _with_zero_points, OFFSETS: _with_offsets}

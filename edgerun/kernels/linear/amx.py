@@ -33,7 +33,7 @@ from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.layouts.scale_vectors import vectors_of, zero_points_of
 from edgerun.kernels.layouts.tile_order import MOST_DEPTH, PAIR, TOKENS, depth_of
-from edgerun.kernels.layouts.zero_kinds import OWN
+from edgerun.kernels.layouts.zero_kinds import MIDDLE, OWN
 from edgerun.kernels.linear.amx_tiles import (
     STEP_BYTES,
     SUMS_BYTES,
@@ -90,7 +90,7 @@ class BlockForm:
 
     Attributes:
         bits: of a code.
-        block: weights that share a scale.
+        block: weights that share a scale; 0 if all of a row do.
         zeros: what zero points of blocks are (``layouts/zero_kinds.py``).
         halves: whether scales are float16.
     """
@@ -156,17 +156,17 @@ def _take(taken, slots):  # type: ignore[no-untyped-def]
     return slot
 
 
-def _unpacking(bits: int, block: int, zeros: int, sides: Sides) -> Any:
+def _unpacking(form: BlockForm, sides: Sides) -> Any:
     """The function that unpacks all of K of two panels into ``codes``.
 
     They are consecutive panels, or the same one of each matrix; one beyond the last is read as it.
     Codes of rows with one scale stay as they are. In ``block``s they become signed bytes: what they
     stand for, or with zero points of 8 bits, what those say relative to the middle.
     """
-    planes, depth = 8 // bits, depth_of(block)
-    lines = depth // 4
+    bits, depth = form.bits, depth_of(form.block)
+    planes, lines = 8 // bits, depth // 4
     vectors, tile_bytes = lines // planes, lines * LINE
-    less, matrices, distances = _less(bits, block, zeros), sides.matrices, sides.distances
+    less, matrices, distances = _less(form), sides.matrices, sides.distances
 
     @njit(inline="always")
     def unpack(a, panel, codes):  # type: ignore[no-untyped-def]
@@ -199,10 +199,12 @@ def _unpacking(bits: int, block: int, zeros: int, sides: Sides) -> Any:
     return unpack
 
 
-def _less(bits: int, block: int, zeros: int) -> Any:
+def _less(form: BlockForm) -> Any:
     """The function that says what is subtracted from the codes of a tile, in every byte."""
+    bits, block, zeros, halves = form.bits, form.block, form.zeros, form.halves
     middle, tiles = 1 << (bits - 1), max(1, block // depth_of(block))
-    scale_vectors, zero_points = vectors_of(bits, zeros, 0), zero_points_of(bits, 0, SIDE)
+    scale_vectors = vectors_of(bits, zeros, halves)
+    zero_points = zero_points_of(bits, halves, SIDE)
 
     @njit(inline="always")
     def less(a, panel, to_scales, tile):  # type: ignore[no-untyped-def]
@@ -236,7 +238,7 @@ def _row_operands(bits: int, tokens: int, packed: int, isa: str, sides: Sides) -
         else:
             multiply_tiles(codes, x, k // MOST_DEPTH, sums, 1, isa)
 
-    unpack = _unpacking(bits, 0, 0, sides)
+    unpack = _unpacking(BlockForm(bits, 0, MIDDLE, 0), sides)
     return Operands(MOST_DEPTH, sides, tokens, isa, unpack, activations, multiply)
 
 
@@ -280,7 +282,7 @@ def _block_operands(form: BlockForm, tokens: int, packed: int, isa: str, sides: 
                     isa,
                 )
 
-    unpack = _unpacking(bits, block, zeros, sides)
+    unpack = _unpacking(form, sides)
     return Operands(depth, sides, tokens, isa, unpack, activations, multiply)
 
 

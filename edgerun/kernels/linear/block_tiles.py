@@ -186,7 +186,7 @@ class _Scaling:
         """Addresses of the scales of a block, by vector."""
         builder, lanes = self.tile.builder, self.tile.shape.lanes
         if self.points:
-            place = self.points.next_vector()
+            place = self.points.next_scales()
         else:
             place = self.vectors.scales(builder, builder.add(block, self.first), lanes)
         return [builder.add(base, place) for base in self.scales]
@@ -223,7 +223,7 @@ class _Points:
         self.tile, self.vectors, self.panels, self.first = tile, vectors, panels, first
         builder, lanes = tile.builder, tile.shape.lanes
         self.kind = total_type(lanes)
-        self.place = variable(builder, builder.mul(vectors.count(builder, first), integer(lanes)))
+        self.place = variable(builder, vectors.begin(builder, first, lanes))
         # A piece of unpacked codes may begin with a block whose zero points are inside a dword.
         vector, shift = vectors.zero_points(builder, first)
         shift = broadcast(builder, builder.trunc(shift, I32), self.kind)
@@ -235,7 +235,8 @@ class _Points:
         builder, shape = self.tile.builder, self.tile.shape
         index = builder.urem(builder.add(block, self.first), integer(self.vectors.group))
         with builder.if_then(builder.icmp_unsigned("==", index, integer(0))):
-            for dwords, each in zip(self.dwords, self._load(self.next_vector()), strict=True):
+            words = self._load(self._next(self.tile.shape.lanes))
+            for dwords, each in zip(self.dwords, words, strict=True):
                 builder.store(each, dwords)
         raised = (1 << (shape.bits - 1)) - zero_point(shape.bits, shape.isa)
         values = [builder.load(dwords) for dwords in self.dwords]
@@ -243,10 +244,14 @@ class _Points:
             builder.store(builder.lshr(each, constant(self.kind, shape.bits)), dwords)
         return [negated(builder, self.tile.dots, each, shape.bits, raised) for each in values]
 
-    def next_vector(self) -> Any:
-        """How far the next vector, of scales or zero points, is from a panel's first."""
+    def next_scales(self) -> Any:
+        """How far the scales of the next block are from a panel's first vector."""
+        return self._next(self.vectors.scale_bytes(self.tile.shape.lanes))
+
+    def _next(self, size: int) -> Any:
+        """How far the next thing to be read, of so many bytes, is from a panel's first vector."""
         place = self.tile.builder.load(self.place)
-        moved = self.tile.builder.add(place, integer(self.tile.shape.lanes))
+        moved = self.tile.builder.add(place, integer(size))
         self.tile.builder.store(moved, self.place)
         return place
 

@@ -73,18 +73,21 @@ def zeros_when_unpacked(bits: int, isa: str, zeros: int) -> int:
     return RAISED if zeros == OWN and not is_narrow else zeros
 
 
-def unpacking(bits: int, lanes: int, pieces: int, sides: Sides = ALONE, raised_by: int = 0) -> Any:
+def unpacking(
+    bits: int, lanes: int, pieces: int, sides: Sides = ALONE, raised_by: int = 0, halves: int = 0
+) -> Any:
     """The function that unpacks ``steps`` steps, from ``step`` on, of the panels from ``panel`` on.
 
     ``codes`` becomes uint8 ``[steps, VECTORS, lanes]``, and so much further on has the next piece
     of the codes, if there are ``pieces``; panels beyond the last are read as it. Vectors are
     consecutive panels, or the same panel of each matrix. If blocks of ``raised_by`` weights have
-    zero points, codes are raised such that all stand for the greatest.
+    zero points, codes are raised such that all stand for the greatest. With ``halves`` scales are
+    float16.
     """
     planes, low = 8 // bits, (1 << bits) - 1
     matrices, distances = sides.matrices, sides.distances
     vectors_a_block = max(1, raised_by * bits // 32)
-    raised, scale_vectors = raising(bits, lanes // 4), vectors_of(bits, OWN, 0)
+    raised, scale_vectors = raising(bits, halves, lanes // 4), vectors_of(bits, OWN, halves)
 
     @njit(inline="always")
     def distance(a, panel, matrix, tile):  # type: ignore[no-untyped-def]
@@ -239,7 +242,7 @@ def block_tiles(
     pieces, width, matrices = parts(bits, isa), VECTORS * lanes, sides.matrices
     scale_vectors, zeros = vectors_of(bits, zeros, halves), zeros_when_unpacked(bits, isa, zeros)
     raised_by, distances = block if zeros == RAISED else 0, sides.distances
-    unpack = unpacking(bits, lanes, pieces, sides, raised_by)
+    unpack = unpacking(bits, lanes, pieces, sides, raised_by, halves)
 
     @njit(inline="always")
     def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]

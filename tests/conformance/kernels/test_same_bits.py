@@ -187,20 +187,22 @@ def test_the_largest_sums_of_blocks_meet_the_farthest_zero_points(isa: str) -> N
         np.testing.assert_array_equal(output, expected)
 
 
+@pytest.mark.parametrize("form", ["int8+", "int8+~"])
 @pytest.mark.parametrize("isa", [isa for isa, _ in VECTORS])
-def test_a_piece_may_begin_in_the_middle_of_a_dword_of_zero_points(isa: str) -> None:
+def test_a_piece_may_begin_in_the_middle_of_a_dword_of_zero_points(isa: str, form: str) -> None:
     """As pieces of 512 weights do where a dword has zero points of four blocks of 256."""
-    packed = packed_weight(("int8+", 256), N, 1024, row_scale=False)
-    x, lanes = random((8, 1024)), isa_of(isa).vector_bytes
+    packed = packed_weight((form, 256), N, 1024, row_scale=False)
+    x, lanes, halves = random((8, 1024)), isa_of(isa).vector_bytes, form.endswith("~")
     np.testing.assert_array_equal(
-        product("gemm_block", packed, x, lanes, {"isa": isa, "tokens": 4}),
+        product("gemm_block", packed, x, lanes, {"isa": isa, "tokens": 4}, halves=halves),
         product("linear_block", packed, x, lanes, {"isa": isa}),
     )
 
 
+@pytest.mark.parametrize("form", [("int4~", 32), ("int4+~", 32)], ids=str)
 @pytest.mark.parametrize("isa", [isa for isa, _ in VECTORS])
-def test_scales_in_half_precision_change_no_bit(isa: str, x: F32) -> None:
-    lanes, packed = isa_of(isa).vector_bytes, packed_weight(("int4~", 32), N, K, row_scale=False)
+def test_scales_in_half_precision_change_no_bit(isa: str, form: tuple[str, int], x: F32) -> None:
+    lanes, packed = isa_of(isa).vector_bytes, packed_weight(form, N, K, row_scale=False)
     for kernel, tokens in (("linear_block", {}), ("gemm_block", {"tokens": 4})):
         params = {"isa": isa, **tokens}
         np.testing.assert_array_equal(

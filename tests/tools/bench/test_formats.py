@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from edgerun.formats.base import has_half_scales
+from edgerun.model.bundle import open_bundle
 from edgerun_export.pipeline import export
 from tools.bench import random_model
-from tools.bench.formats.__main__ import MIXES, OTHER, PLAIN, bundle_options, main, mixed, ratios
+from tools.bench.formats.__main__ import (
+    MIXES,
+    OTHER,
+    PLAIN,
+    bundle_options,
+    main,
+    mixed,
+    ratios,
+    write_checkpoint,
+)
 
 CONFIG = {
     "hidden_size": 64,
@@ -36,6 +48,20 @@ def test_a_mix_and_its_complement_store_everything_in_both_formats(mix: str, tmp
     assert 0 < len(first) < CONFIG["num_hidden_layers"] * 7
     assert first.keys() == second.keys()
     assert set(first.values()) == {other} and set(second.values()) == {plain}
+
+
+@pytest.mark.parametrize("scales", ["fp32", "fp16"])
+def test_weights_that_are_compared_have_scales_of_the_same_size_in_memory(
+    scales: str, tmp_path: Path
+):
+    write_checkpoint({**random_model.PRESETS["smollm2-135m"], **CONFIG}, tmp_path / "checkpoint")
+    for kind, zeros in product((PLAIN, OTHER), ("", "_asym")):
+        folder = tmp_path / f"{kind}{zeros}"
+        export(tmp_path / "checkpoint", folder, bundle_options(scales)[folder.name])
+        constants = open_bundle(folder).graph.constants.values()
+        low_bit = [each for each in constants if getattr(each, "bits", 8) < 8]
+        assert len(low_bit) == CONFIG["num_hidden_layers"] * 7
+        assert {has_half_scales(each) for each in low_bit} == {scales == "fp16"}
 
 
 def test_what_takes_longer_is_slower_than_expected():

@@ -1,8 +1,10 @@
 """What zero points cost, and whether a mix of formats takes the sum of what its parts take.
 
     python -m tools.bench.formats [--model smollm2-135m] [--layers N] [--rounds 15] [--threads 1]
+                                  [--scales fp16]
 
 A model of random weights in a known shape, its head and embedding small, is stored in several ways.
+Scales are float32 in all of them, in file and memory, or in all of them half precision.
 The bundles answer prompts and reply in turn; the table has medians over rounds of ratios of times,
 with quartiles. A rule that mixes two formats has a complement: together they store every projection
 once in each format, as both formats whole do, and so should take as long.
@@ -27,6 +29,7 @@ import numpy as np
 
 import edgerun
 from edgerun_export.pipeline import ExportOptions, export
+from edgerun_export.recipe import SCALES
 from tools.bench import random_model
 
 GROUP = 32
@@ -37,9 +40,18 @@ PHASES = ("reply", "prompt")
 Round = dict[tuple[str, str], float]  # seconds by bundle and phase
 
 
-def bundle_options() -> dict[str, ExportOptions]:
+def write_checkpoint(config: dict[str, Any], folder: Path) -> None:
+    """Writes random weights of which no scale is half precision by chance.
+
+    Of bfloat16 weights those of ``rtn`` with two bits and without zero points would all be, and lie
+    in memory as such: a sixth of the bytes less than with zero points.
+    """
+    random_model.write(config, folder, dtype="F32")
+
+
+def bundle_options(scales: str = "fp32") -> dict[str, ExportOptions]:
     """How each bundle is stored, by its name."""
-    common: dict[str, Any] = {"group_size": GROUP, "method": "rtn"}
+    common: dict[str, Any] = {"group_size": GROUP, "method": "rtn", "scales": scales}
     stored = {
         kind: ExportOptions(weights=kind, **common)
         for plain in (PLAIN, OTHER)
@@ -82,6 +94,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=24, help="of a reply")
     parser.add_argument("--prompt", type=int, default=128, help="tokens of a prompt")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--scales", choices=SCALES, default="fp32", help="of all bundles")
     given = parser.parse_args()
     rest = [given.tokens, given.prompt, given.threads]
     rest += [] if given.layers is None else [given.layers]
@@ -92,9 +105,9 @@ def main() -> None:
         config["num_hidden_layers"] = given.layers
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
-        random_model.write(config, folder / "checkpoint")
+        write_checkpoint(config, folder / "checkpoint")
         models = {}
-        for number, (kind, options) in enumerate(bundle_options().items()):
+        for number, (kind, options) in enumerate(bundle_options(given.scales).items()):
             export(folder / "checkpoint", folder / str(number), options)
             bundle = edgerun.load(folder / str(number), threads=given.threads, backend="cpu")
             models[kind] = stack.enter_context(bundle)

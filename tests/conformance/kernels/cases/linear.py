@@ -82,7 +82,8 @@ def packed_weight(form: tuple[str, int], n: int, k: int, *, row_scale: bool) -> 
         return with_offsets(packed_weight((f"{name[:-1]}~", block), n, k, row_scale=row_scale))
     halves, name = name.endswith("~"), name.removesuffix("~")
     if name.endswith("+"):
-        return with_zeros(packed_weight((name[:-1], block), n, k, row_scale=row_scale))
+        plain = name[:-1] + "~" * halves
+        return with_zeros(packed_weight((plain, block), n, k, row_scale=row_scale))
     weight, kind = random((n, -(-k // block) * block), 7), format_named(name)
     scales = kind.pack(weight, block).scales
     if row_scale:
@@ -156,7 +157,7 @@ def linear_row(
 
 BLOCK_FORMS = [("int4", 16), ("int8", 32), ("int4", 128), ("int2", 128)]
 ZERO_FORMS = [("int4+", 32), ("int2+", 16), ("int8+", 32)]
-HALF_FORMS = [("int4~", 32), ("int4^", 32)]
+HALF_FORMS = [("int4~", 32), ("int4^", 32), ("int2+~", 32), ("int8+~", 16)]
 OFFSET_FORMS = [("int2^", 16), ("int8^", 32)]
 
 
