@@ -32,6 +32,7 @@ STEP = 16
 FORMS = [("int4", 32), ("int8", 32), ("int4", 16), ("int2", 128), ("int8", 128), ("int4", 256)]
 # With zero points and with offsets of their own.
 ZERO_FORMS = [("int4+", 32), ("int4^", 32), ("int2+", 16), ("int8+", 32), ("int2^", 16)]
+HALF_FORMS = [("int4+~", 32), ("int8+~", 32)]  # with zero points
 BEST = VECTORS[0]
 VARIANTS = [
     (*one, form)
@@ -146,7 +147,7 @@ def test_gate_and_up_side_by_side_have_the_bits_of_three_kernels(
         np.testing.assert_array_equal(many, expected)
 
 
-@pytest.mark.parametrize("form", [*FORMS[:4], *ZERO_FORMS], ids=str)
+@pytest.mark.parametrize("form", [*FORMS[:4], *ZERO_FORMS, *HALF_FORMS], ids=str)
 @pytest.mark.parametrize("isa", ["amx_model", *({"amx"} & set(ISAS))])
 def test_tiles_have_the_bits_of_one_row(isa: str, form: tuple[str, int], x: F32) -> None:
     packed = packed_weight(form, N, K, row_scale=False)
@@ -155,7 +156,8 @@ def test_tiles_have_the_bits_of_one_row(isa: str, form: tuple[str, int], x: F32)
     blocks = K // packed.block
     memory = {"areas": np.zeros((1, 1 << 17), np.uint8), "area_bytes": 1 << 17, "strip": 4}
     memory |= {"taken": np.zeros((1, 8), np.int64), "slots": 1, "blocks": blocks}
-    tiles = product("amx_block", packed, x, 64, {"isa": isa, "tokens": -1, "packed": 0}, memory)
+    params, halves = {"isa": isa, "tokens": -1, "packed": 0}, form[0].endswith("~")
+    tiles = product("amx_block", packed, x, 64, params, memory, halves=halves)
     np.testing.assert_array_equal(tiles, every)
 
 
