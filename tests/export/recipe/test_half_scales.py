@@ -9,8 +9,10 @@ import onnx
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from edgerun.backends.cpu.weights import WeightStore
 from edgerun.errors import UnsupportedError
 from edgerun.formats.base import has_half_scales
+from edgerun.kernels.isa import selected_isa
 from edgerun.model.bundle import open_bundle
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.sizes import weight_bytes
@@ -120,3 +122,24 @@ def test_the_genai_profile_reads_them_too(golden, exported):
     portable, fused = (exported("qwen3", profile=each, **options) for each in ("portable", "genai"))
     with runner(portable.folder, "cpu") as expected, runner(fused.folder, "cpu") as found:
         assert relative_error(found.run(tiny.ids), expected.run(tiny.ids)) < 1e-5
+
+
+def test_zero_points_among_halves_compute_as_among_floats(golden, exported, monkeypatch):
+    """The same bits, many rows at a time and one alone, of fewer bytes."""
+    folder = exported("qwen3", weights="int4_asym", scales="fp16").folder
+    outputs, sizes = [], []
+    for _ in range(2):
+        with runner(folder, "cpu") as model:
+            many = model.run(golden("qwen3").ids)
+        with runner(folder, "cpu") as model:
+            alone = model.run(golden("qwen3").ids[:1])
+        outputs.append(np.concatenate([np.ravel(many), np.ravel(alone)]))
+        store = WeightStore(selected_isa())
+        for each in open_bundle(folder).graph.constants.values():
+            if getattr(each, "zeros", None) is not None:
+                sizes.append(store.prepare(each, "int8_block").nbytes)
+        monkeypatch.setattr("edgerun.backends.cpu.weights.has_half_scales", lambda packed: False)
+    np.testing.assert_array_equal(*outputs)
+    halved, whole = np.reshape(sizes, (2, -1))
+    assert len(halved) == len(PROJECTIONS)
+    assert (halved < whole).all()
