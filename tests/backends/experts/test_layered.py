@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import edgerun
+from edgerun.backends.cpu.binder import ROWS, Rounding
+from edgerun.backends.cpu.emit.linear import take_rounded
 from edgerun.backends.cpu.executable import CpuExecutable
 from edgerun.backends.cpu.experts import prefetch
 from edgerun.backends.cpu.experts.stream import ExpertStream
@@ -136,6 +138,19 @@ def test_a_program_is_cut_where_the_residual_stream_alone_goes_on(folder: Path) 
         assert len(binder.stages) == LAYERS
         assert [len(stage.taken) for stage in binder.stages] == [0] + [1] * (LAYERS - 1)
         assert {buffer.width for stage in binder.stages for buffer, _ in stage.taken} == {64}
+
+
+def test_what_was_rounded_before_a_cut_is_kept_and_columns_are_made_anew(folder: Path) -> None:
+    """No model that there is needs it: a cut lies where nothing but sums goes on."""
+    with loaded(folder, 0.6) as llm:
+        binder = executable(llm)._binder
+        form = Rounding("quantize_row", 0, 64)
+        take_rounded(binder, "x", form, ROWS)
+        binder.columns["of some width"] = "x"
+        binder.begin_stage()
+        kept = {buffer.key for buffer, _ in binder.stages.pop().taken}
+        assert binder.rounded["x", form].keys() <= kept
+        assert not binder.columns
 
 
 def test_replies_go_on_as_with_all_experts_in_memory(folder: Path) -> None:

@@ -348,3 +348,15 @@ def test_no_run_begins_while_a_reader_gives_up_the_one_before(
     with stream.run():
         reader.join()
     stream.close()
+
+
+def test_whole_layers_are_foreseen_after_two_right_guesses_others_after_many() -> None:
+    for ahead, enough in ((ALL, 2), (1, 16), (2, 16)):
+        link = Prefetch(now=lambda: 0.0)
+        link.note_arrival(1e-3, is_wish=False)
+        link.note_post(0, 0.0)
+        link.note_post(1, 1.0)  # so it rests for long
+        for _ in range(enough):
+            assert not link.pays(ahead)
+            link.note_guess(ahead, absent=8, right=8)
+        assert link.pays(ahead)
