@@ -6,13 +6,17 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+pytest.importorskip("tomllib")
+
 from tools.train_default.recipe import Recipe
 
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
 FOLDER = Path("tools/train_default")
 # Stands for python: notes its arguments and makes what they name, or waits for a signal.
 PYTHON = r"""#!/bin/sh
@@ -137,3 +141,21 @@ def test_another_number_of_tokens_makes_a_finished_run_go_on(tmp_path: Path) -> 
     script = Script(tmp_path, "run_all.sh")
     script.steps()
     assert trained(script.steps(MORE_TOKENS="2e7")) == ["taught_more"]
+
+
+def test_the_small_model_goes_on_too(tmp_path: Path) -> None:
+    script = Script(tmp_path, "run_small.sh")
+    runs = ["run", "run_on", "run_end", "run_own"]
+    assert runs_of(script.steps(TRIAL="1")) == runs
+    assert runs_of(script.steps(TRIAL="1")) == []
+    script.command[-1] = "09:00"
+    assert runs_of(script.steps()) == runs[:1]
+    script.command += ["10:00", "10:30"]
+    steps = script.steps()
+    assert runs_of(steps) == runs[1:3]
+    assert "--until 10:30" in " ".join(steps) and trained(steps) == ["go_on", "end"]
+
+
+def runs_of(steps: list[str]) -> list[str]:
+    """The folders of what trains."""
+    return [re.findall(r"--run \S*/(\w+)", step)[0] for step in steps if "train --" in step]
