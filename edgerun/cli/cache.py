@@ -44,7 +44,7 @@ class Item:
 
 def cache(
     action: Annotated[
-        str, typer.Argument(help="'show', or 'clear' to delete what is there; show if left out.")
+        str, typer.Argument(help="'show', or 'clear' to delete what is there.")
     ] = "show",
     as_json: options.Json = False,
 ) -> None:

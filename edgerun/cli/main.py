@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_output()
         return READER_GONE
     except Exception as error:
-        code = _report(error)
+        code = _report(error, words[:1])
         try:
             sys.stdout.flush()
         except OSError:  # the disk is full, which may be what was reported
@@ -88,24 +88,27 @@ def _dispatch(arguments: list[str]) -> int:
     return 0
 
 
-def _report(error: Exception) -> int:
+def _report(error: Exception, command: Sequence[str] = ()) -> int:
     """Prints an error as one sentence; the traceback only for ourselves."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # the page is its message
+        print(getattr(error, "format_message", lambda: error)(), file=sys.stderr)
+        return 2
     if _debugging():
         import traceback
 
         traceback.print_exc()
-    message, code = _described(error)
+    message, code = _described(error, command)
     if message:
         print(folded(f"edgerun: {visible(message)}", sys.stderr), file=sys.stderr)
     return code
 
 
-def _described(error: Exception) -> tuple[str, int]:
+def _described(error: Exception, command: Sequence[str] = ()) -> tuple[str, int]:
     """What to say of an error, and the exit code."""
     if isinstance(error, EdgerunError):
         return str(error), 2 if isinstance(error, InputError) else 1
     if type(error).__module__.startswith(("typer", "click")):
-        return _usage_error(error)
+        return _usage_error(error, command)
     if isinstance(error, MemoryError):
         return "there is not enough memory", 1
     if isinstance(error, OSError):
@@ -117,16 +120,14 @@ def _described(error: Exception) -> tuple[str, int]:
     ), 1
 
 
-def _usage_error(error: Exception) -> tuple[str, int]:
+def _usage_error(error: Exception, words: Sequence[str]) -> tuple[str, int]:
     """Errors of typer: wrong options (which have a context) and Ctrl-C at one of its prompts."""
     if type(error).__name__ == "Exit":
         return "", int(getattr(error, "exit_code", 1))
     if type(error).__name__ == "Abort":
         return "", INTERRUPTED
-    if type(error).__name__ == "NoArgsIsHelpError":
-        return "", 2
     context = getattr(error, "ctx", None)
-    command = context.command_path if context else "edgerun"
+    command = context.command_path if context else " ".join(["edgerun", *words])
     return f"{_usage_message(error)}; see '{command} --help'", 2
 
 
@@ -137,8 +138,10 @@ def _usage_message(error: Exception) -> str:
         near = difflib.get_close_matches(name, _options(getattr(error, "ctx", None)), 1)
         return f"there is no option {name}" + (f": did you mean {near[0]}?" if near else "")
     message: str = getattr(error, "format_message", lambda: str(error))().rstrip(".")
-    if "unexpected extra argument" in message:
+    if "unexpected extra argument" in message and "text" in _names(getattr(error, "ctx", None)):
         message += ": a text of several words goes in quotes"
+    if message.startswith("No such command "):
+        message = message.replace("No such", "there is no").replace(". Did you", ": did you")
     details = getattr(error.__cause__, "errors", None)  # of a validator, which has the value
     if details:
         return _invalid_value(message, details()[0])
@@ -152,6 +155,11 @@ def _invalid_value(message: str, detail: dict[str, Any]) -> str:
     if expected is None:
         return f"{message[:1].lower()}{message[1:]}, got {detail['input']!r}"
     return f"{option} is {detail['input']!r}; expected {expected.format(**detail.get('ctx', {}))}"
+
+
+def _names(context: Any) -> list[str]:
+    """Of the arguments and options of the command at hand."""
+    return [entry.name for entry in getattr(getattr(context, "command", None), "params", ())]
 
 
 def _options(context: Any) -> list[str]:

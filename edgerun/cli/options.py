@@ -80,7 +80,12 @@ Require = Annotated[
 ]
 Context = Annotated[
     int | None,
-    typer.Option("-c", "--context", metavar="N", help="Tokens of prompt and reply together."),
+    typer.Option(
+        "-c",
+        "--context",
+        metavar="N",
+        help="Tokens that a text may have, prompt and reply together.",
+    ),
 ]
 KVCacheType = Annotated[
     str | None,

@@ -168,8 +168,7 @@ _Verify = Annotated[
     typer.Option(
         "--verify",
         help="Before the bundle appears, run it in onnxruntime and compare its logits with those "
-        "of a plain NumPy pass over the source's weights as they were read, each of which must "
-        "have been.",
+        "of a plain NumPy pass over the source's weights, all of which must have been read.",
     ),
 ]
 _Force = Annotated[

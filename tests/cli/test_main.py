@@ -144,6 +144,15 @@ def test_a_prompt_without_a_command_is_told_where_it_goes(run: Run) -> None:
             "there is no option --temperature: did you mean --trace?; see 'edgerun",
         ),
         (["run", "a", "b", "c"], "a text of several words goes in quotes"),
+        (
+            ["cache", "clear", "now"],
+            "unexpected extra argument(s) (now); see 'edgerun cache --help'",
+        ),
+        (["plan", "--plot"], "option '--plot' requires an argument; see 'edgerun plan --help'"),
+        (
+            ["fpga", "doctorr"],
+            "there is no command 'doctorr': did you mean 'doctor'?; see 'edgerun",
+        ),
         (["--modle", "x"], "there is no option --modle before a command"),
         (["run", "-n", "abc"], "-n / --max-tokens is 'abc'; expected a whole number; see"),
         (["run", "--temperature", "hot"], "--temperature is 'hot'; expected a number; see"),
@@ -156,6 +165,12 @@ def test_a_wrong_option_is_named_with_what_is_expected(
     result = run(*arguments)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert words in result.err
+
+
+def test_a_group_without_a_command_shows_what_there_is(run: Run) -> None:
+    result = run("fpga")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("Usage: edgerun fpga ") and "  doctor " in result.err
 
 
 def test_errors_break_no_word_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ _CalibrationWindows = Annotated[
     int, typer.Option("--calibration-windows", min=1, help="Pieces of text to fit to.")
 ]
 _Scales = Annotated[
-    str, typer.Option(help="fp32 or fp16: the type of scales in the file, that bytes count.")
+    str, typer.Option(help="fp32 or fp16: the type of scales in the file, which sizes include.")
 ]
 _Budget = Annotated[
     str | None,

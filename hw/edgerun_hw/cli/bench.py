@@ -58,7 +58,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object inste
 
 def register(app: typer.Typer) -> None:
     """Adds the command to the group."""
-    app.command("bench", help="Simulated cycles of matrices, modelled tokens per second.")(bench)
+    app.command("bench", help="Simulate cycles of matrices, and model tokens per second.")(bench)
 
 
 def bench(

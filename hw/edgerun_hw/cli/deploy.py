@@ -22,9 +22,9 @@ _Force = Annotated[bool, typer.Option("--force", help="Load it again even if it 
 
 def register(app: typer.Typer) -> None:
     """Adds the command to the group."""
-    app.command("deploy", help="Put an application on a board; on any failure the old runs.")(
-        deploy_command
-    )
+    app.command(
+        "deploy", help="Put an application on a board; on any failure the old one runs on."
+    )(deploy_command)
 
 
 def deploy_command(

@@ -122,6 +122,8 @@ def load_profile(name: str = DEFAULT) -> Profile:
     try:
         record = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
+        if name.endswith(".json"):
+            raise InputError(f"there is no file {name}") from None
         raise InputError(
             f"there is no profile {name!r}: there are {', '.join(profile_names())}, or name a "
             "file that ends in .json"

@@ -184,6 +184,8 @@ def test_file_that_is_no_profile_is_refused(tmp_path, text, message):
 def test_profile_that_is_not_there_names_those_that_are():
     with pytest.raises(InputError, match="there are kv260"):
         load_profile("kv261")
+    with pytest.raises(InputError, match="there is no file nowhere.json"):
+        load_profile("nowhere.json")
 
 
 def test_attention_on_the_fabric_is_a_term_of_its_own_and_reads_what_the_unit_reads():
