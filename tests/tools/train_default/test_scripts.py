@@ -57,7 +57,12 @@ class Script:
         self.notes.write_text("")
         own = {"PYTHON": str(self.folder / "python"), "NOTES": str(self.notes)}
         environment = {**os.environ, **own, **variables}
-        return subprocess.Popen(self.command, cwd=self.folder, env=environment)
+        # What is started in a shell's background has SIGINT ignored, and hands that on.
+        usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            return subprocess.Popen(self.command, cwd=self.folder, env=environment)
+        finally:
+            signal.signal(signal.SIGINT, usual)
 
     def steps(self, **variables: str) -> list[str]:
         """Runs it to its end; the steps without `tools.train_default.`."""
@@ -114,14 +119,17 @@ def test_a_trial_reads_little_by_the_same_recipes(tmp_path: Path) -> None:
         assert (short.mix, short.model) == (usual.mix, usual.model)
 
 
-def test_a_signal_ends_the_step_and_the_script_which_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_step_and_the_script_which_go_on(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     script = Script(tmp_path, "run_all.sh")
     for stop in ("from_teacher.finetune", "runs/taught_own"):
         running = script.start(STOP_AT=f"{stop} " if "." in stop else f"--run out/{stop}")
         deadline = time.monotonic() + 60
         while stop not in script.notes.read_text() and time.monotonic() < deadline:
             time.sleep(0.05)
-        running.send_signal(signal.SIGTERM)
+        running.send_signal(number)
         assert running.wait(60) == 143
         assert script.noted()[-1] == "signal" and stop in script.noted()[-2]
     steps = script.steps()
