@@ -154,7 +154,8 @@ def test_another_number_of_tokens_makes_a_finished_run_go_on(tmp_path: Path) -> 
 def test_the_small_model_goes_on_too(tmp_path: Path) -> None:
     script = Script(tmp_path, "run_small.sh")
     runs = ["run", "run_on", "run_end", "run_own"]
-    assert runs_of(script.steps(TRIAL="1")) == runs
+    steps = script.steps(TRIAL="1")
+    assert runs_of(steps) == runs and "--until-tokens 1.4e4" in " ".join(steps)
     assert runs_of(script.steps(TRIAL="1")) == []
     script.command[-1] = "09:00"
     assert runs_of(script.steps()) == runs[:1]
