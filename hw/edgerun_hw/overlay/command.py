@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from edgerun_hw.overlay import register_map as regs
 
 TERNARY_TILE = regs.TABLES * regs.GROUP
-MULTIPLES_TILE = regs.TABLES
 RESULT_BYTES = regs.RESULT_BITS // 8
 GLUE_LANES = 4  # elements of a row in a beat
 GLUE_PASSES = 3  # over a row at most
