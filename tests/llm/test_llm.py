@@ -114,6 +114,7 @@ def test_the_models_recommendation_holds_unless_overridden() -> None:
         ({"temprature": 1}, SamplingError, "did you mean 'temperature'"),
         ({"temperature": -1}, SamplingError, "from 0 to 100"),
         ({"max_tokens": 0}, SamplingError, "max_tokens is 0"),
+        ({"stop": ["x", ""]}, SamplingError, "stop holds an empty text; expected 1 to 4096"),
     ],
 )
 def test_sampling_mistakes_are_named(sampling: Any, error: type[Exception], words: str) -> None:

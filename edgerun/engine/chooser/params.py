@@ -34,6 +34,10 @@ class Texts:
         texts = (value,) if isinstance(value, str) else value
         if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
             raise SamplingError(f"{name} is {shown(value)}; expected a text or a list of texts")
+        if "" in texts:
+            raise SamplingError(
+                f"{name} holds an empty text; expected 1 to {MAX_STOP_CHARACTERS} characters"
+            )
         sizes = {len(text) for text in texts}
         if len(texts) > MAX_STOPS or not all(0 < size <= MAX_STOP_CHARACTERS for size in sizes):
             raise SamplingError(
