@@ -182,15 +182,21 @@ def other_halves(bundle):
     node.input[:] = [high, low]
 
 
-def shape_of(node, *shape):
-    def change(bundle):
-        name = f"shape of {node}"
-        bundle.model.graph.initializer.append(
-            helper.make_tensor(name, 7, [len(shape)], np.array(shape))
-        )
-        bundle.node(node).input[1] = name
+def scales_by_column(bundle):
+    """As many of them, but not those of the row that is looked up."""
+    scales = bundle.array(bundle.node("embed_tokens/scales").input[0])
+    put_for(bundle, "embed_tokens/scales", 0, np.ascontiguousarray(scales.T))
 
-    return change
+
+def put_for(bundle, node, place, values):
+    """Has a node alone read other values."""
+    name = f"{node} reads {place}"
+    bundle.model.graph.initializer.append(numpy_helper.from_array(values, name))
+    bundle.node(node).input[place] = name
+
+
+def shape_of(node, *shape):
+    return lambda bundle: put_for(bundle, node, 1, np.int64(shape))
 
 
 def short_slice(bundle):
@@ -224,6 +230,8 @@ def value_norm(bundle):
         ("llama", shape_of("embed_tokens/Reshape", 0, 0, 32)),
         ("lfm2", shape_of("embed_tokens/halves", 0, 0, 4, 16)),
         ("lfm2", other_halves),
+        ("llama", scales_by_column),
+        ("lfm2", scales_by_column),
     ],
 )
 def test_further_inputs_and_other_shapes_are_another_form(source, change, tmp_path):

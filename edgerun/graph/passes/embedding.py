@@ -64,17 +64,14 @@ def _table(graph: Graph, format_name: str, match: Match) -> PackedWeight | None:
         return None
     rows, blocks, size = codes.shape
     block = size * 8 // format_named(format_name).bits
-    if scales.size != rows * blocks or _dims(graph, match["shape"]) != [0, 0, blocks * block]:
+    if scales.shape != (rows, blocks):
         return None
-    if format_name == "int4" and _dims(graph, match["blocks"]) != [0, 0, blocks, block]:
+    if not np.array_equal(graph.array(match["shape"]), [0, 0, blocks * block]):
         return None
-    scales = scales.reshape(rows, blocks)
+    halves = [0, 0, blocks, block]
+    if format_name == "int4" and not np.array_equal(graph.array(match["blocks"]), halves):
+        return None
     return PackedWeight(format_name, (rows, blocks * block), block, codes, scales)
-
-
-def _dims(graph: Graph, name: str) -> list[int]:
-    dims: list[int] = graph.array(name).reshape(-1).tolist()
-    return dims
 
 
 # From the operator specifications of ONNX (opset 23).
