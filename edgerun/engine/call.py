@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import compress, pairwise
 
 import numpy as np
@@ -40,10 +41,14 @@ def batch_of(parts: list[Part]) -> tuple[Batch, list[int]]:
         adjustments = tuple(sequence.adjust for sequence, _ in compress(parts, has_row))
         adjustments = adjustments if any(adjustments) else ()
     rows_ = np.array(logit_rows, np.int32)
-    sequences = [sequence for sequence, _ in parts]
-    wanted = lambda: not all(each.cancelled for each in sequences)  # noqa: E731 - short as it is
-    batch = Batch(table[0], table[1], table[2], rows_, largest_only, adjustments, wanted)
+    cancelled = partial(are_cancelled, parts)
+    batch = Batch(table[0], table[1], table[2], rows_, largest_only, adjustments, cancelled)
     return batch, bounds
+
+
+def are_cancelled(parts: list[Part]) -> bool:
+    """Whether nobody waits for any of the sequences any more."""
+    return all(sequence.cancelled for sequence, _ in parts)
 
 
 def logits_of(

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.engine.call import batch_of, logits_of
+from edgerun.engine.call import are_cancelled, batch_of, logits_of
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.scheduler import Limits, Part, admit, schedule
@@ -85,9 +85,11 @@ class Engine:
         Raises:
             PromptError: the prompt is empty, holds an id outside the vocabulary, or leaves no room
                 for one token.
+            SamplingError: a stop id lies outside the vocabulary.
             InputError: the engine was closed.
         """
         self._check_prompt(prompt)
+        params.check_stops(self.vocab_size)
         ids = [int(id_) for id_ in prompt]
         length = min(self._store.context, len(ids) + (params.max_tokens or self._store.context))
         stops = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
@@ -220,7 +222,9 @@ class Engine:
 
     def _use(self, programs: Programs) -> None:
         """Takes programs; a prompt is one call of such as go layer by layer."""
-        rows = largest_call(self._store.states) if programs.is_layered else 0
+        # Memory was set aside for a context's rows between layers, not for those of many prompts.
+        store = self._store
+        rows = min(largest_call(store.states), store.context) if programs.is_layered else 0
         self._programs, self.limits = programs, replace(self.limits, call_rows=rows)
 
     def _check_ids(self, ids: Sequence_[int]) -> None:
@@ -339,7 +343,7 @@ class Engine:
         try:
             logits = logits_of(self._check_open(), batch, self._store, self.vocab_size)
         except Exception as error:
-            if all(part.sequence.cancelled for part in parts):
+            if are_cancelled(parts):
                 return [part.sequence for part in parts]
             if len(parts) > 1:
                 return [sequence for part in parts for sequence in self._compute([part])]

@@ -193,8 +193,8 @@ def experts_of(
         return None
     from edgerun.llm.experts import expert_budget  # for few, and every start counts
 
-    kept, tokens = sequence_bytes(states, context) if states else 0, largest_call(states)
-    return expert_budget(bundle, options, kept, min(context, tokens))
+    state_bytes = sequence_bytes(states, context) if states else 0
+    return expert_budget(bundle, options, state_bytes, min(context, largest_call(states)))
 
 
 def read_tokenizer(bundle: Bundle, config: Mapping[str, Any]) -> Tokenizer:

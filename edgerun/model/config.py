@@ -48,8 +48,8 @@ def sampling_defaults(generation_config: Mapping[str, Any], names: Iterable[str]
         if _is_value(name, generation_config.get(name))
     }
     if generation_config.get("do_sample") is False:
-        kept = {name: value for name, value in recommended.items() if name not in DRAWING}
-        return {**kept, "temperature": 0.0}
+        greedy = {name: value for name, value in recommended.items() if name not in DRAWING}
+        return {**greedy, "temperature": 0.0}
     return recommended or dict(FALLBACK)
 
 

@@ -54,8 +54,8 @@ class Batch:
             that stays below it.
         adjustments: for each of ``logit_rows`` a function that makes one, None for rows without;
             empty if none has one. Making one takes time, and most devices never ask.
-        wanted: whether anybody still waits for the batch, asked now and then where it is long; None
-            where somebody does.
+        is_cancelled: whether nobody waits for the batch any more, asked now and then where it is
+            long; None where somebody always does.
     """
 
     ids: NDArray[np.int32]
@@ -64,7 +64,7 @@ class Batch:
     logit_rows: NDArray[np.int32]
     largest_only: bool = False
     adjustments: tuple[Adjust | None, ...] = ()
-    wanted: Callable[[], bool] | None = None
+    is_cancelled: Callable[[], bool] | None = None
 
     @property
     def rows(self) -> int:
@@ -87,16 +87,16 @@ class Batch:
             self.logit_rows[inside] - np.int32(start),
             self.largest_only,
             tuple(compress(self.adjustments, inside)),
-            self.wanted,
+            self.is_cancelled,
         )
 
-    def check_wanted(self) -> None:
+    def check_cancelled(self) -> None:
         """Makes sure that somebody waits for it.
 
         Raises:
             Cancelled: nobody does any more.
         """
-        if self.wanted is not None and not self.wanted():
+        if self.is_cancelled is not None and self.is_cancelled():
             raise Cancelled("nobody waits for this batch any more")
 
     @classmethod

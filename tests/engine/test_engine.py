@@ -14,7 +14,7 @@ from edgerun.engine import engine as engine_module
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import AHEAD, Sequence, Token
-from edgerun.errors import BackendError, Full, InputError, PromptError
+from edgerun.errors import BackendError, Full, InputError, PromptError, SamplingError
 from edgerun.state import Batch, Room, SequenceStore
 from tests.support import fakes, plain_store
 
@@ -120,6 +120,9 @@ def test_stop_ids_of_the_caller_count_and_eos_can_be_ignored() -> None:
     assert ids_of(generate(run, [1], stopping)) == [97, 98]
     going_on = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
     assert len(list(generate(run, [1], going_on))) == 6
+    assert ids_of(generate(run, [1], SamplingParams(temperature=0, stop_ids=(fakes.VOCAB - 1,))))
+    with pytest.raises(SamplingError, match=f"holds {fakes.VOCAB}; the vocabulary .* ends at"):
+        run.sequence([1], SamplingParams(stop_ids=(5, fakes.VOCAB)))
 
 
 def test_a_stop_id_in_the_prompt_ends_nothing() -> None:

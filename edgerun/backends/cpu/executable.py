@@ -118,9 +118,9 @@ class CpuExecutable(Executable):
         chunks, taken = chunks_of(batch, binder.shape.rows), list[NDArray[Any]]()
         with self._experts_at_hand(repeats=True) as is_aborted:
             for number, steps in enumerate(self._stages):
-                kept = room_for(stages[number + 1], batch, taken)
+                carried = room_for(stages[number + 1], batch, taken)
                 for chunk in chunks:
-                    batch.check_wanted()
+                    batch.check_cancelled()
                     self._take(chunk.batch)
                     give_back(stages[number], chunk, taken)
                     for stage, prepare in binder.before_stage:
@@ -129,8 +129,8 @@ class CpuExecutable(Executable):
                     self._run(steps)
                     if is_aborted():
                         return {}  # and those who read say why
-                    keep(stages[number + 1], chunk, kept)
-                taken = kept
+                    keep(stages[number + 1], chunk, carried)
+                taken = carried
         return dict(zip(binder.graph.outputs, taken, strict=True))
 
     def _experts_at_hand(self, *, repeats: bool = False) -> AbstractContextManager[Aborted]:

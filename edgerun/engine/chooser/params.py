@@ -143,6 +143,18 @@ class SamplingParams(Options):
         """Whether the likeliest token is taken every time."""
         return any(processor.is_greedy for processor in self.processors)
 
+    def check_stops(self, vocab_size: int) -> None:
+        """Makes sure that a model of so many tokens may say those that end its reply.
+
+        Raises:
+            SamplingError: it has no such token.
+        """
+        last = max(self.stop_ids, default=0)
+        if last >= vocab_size:
+            raise SamplingError(
+                f"stop_ids holds {last}; the vocabulary of the model ends at {vocab_size - 1}"
+            )
+
     def with_vocabulary(self, vocabulary: Vocabulary) -> SamplingParams:
         """Returns the same with processors that know the texts of tokens; ``LLM`` does this."""
         own: dict[str, Any] = {entry.name: getattr(self, entry.name) for entry in self.options()}

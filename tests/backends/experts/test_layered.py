@@ -128,8 +128,8 @@ def test_every_bit_is_that_of_chunks_one_after_the_other(
         assert llm.model.programs.is_layered
         for each, bits in zip(texts, expected, strict=True):
             for most in (CHUNK, 1000):
-                for found, array in zip(Text(llm, *each).run(most), bits, strict=True):
-                    np.testing.assert_array_equal(found, array)
+                for array, expected_bits in zip(Text(llm, *each).run(most), bits, strict=True):
+                    np.testing.assert_array_equal(array, expected_bits)
 
 
 def test_a_program_is_cut_where_the_residual_stream_alone_goes_on(folder: Path) -> None:
@@ -165,13 +165,23 @@ def test_replies_go_on_as_with_all_experts_in_memory(folder: Path) -> None:
             assert llm.generate(prompt, max_tokens=12, **GREEDY).ids == reply
         assert max(calls) > CHUNK, "a prompt is one call"
         together = llm.generate_many([each[1:] for each in prompts], max_tokens=12, **GREEDY)
-        found = [block.copy() for block in llm.logits(prompts[-1])]
-    assert [len(block) for block in found] == [CHUNK] * 3 + [CHUNK // 2], "not all logits at a time"
-    for block, other in zip(found, scores, strict=True):
+        blocks = [block.copy() for block in llm.logits(prompts[-1])]
+    assert [len(block) for block in blocks] == [CHUNK] * 3 + [CHUNK // 2], (
+        "not all logits at a time"
+    )
+    for block, other in zip(blocks, scores, strict=True):
         np.testing.assert_array_equal(block, other)
     with loaded(folder, None) as llm:
         for prompt, reply in zip(prompts, together, strict=True):
             assert llm.generate(prompt[1:], max_tokens=12, **GREEDY).ids == reply.ids
+
+
+def test_prompts_together_have_no_more_rows_between_layers_than_a_context(folder: Path) -> None:
+    """For so many there is memory, however many prompts come at once."""
+    with loaded(folder, 0.6) as llm:
+        calls = calls_of(llm)
+        llm.generate_many([ids(90, seed) for seed in range(4)], max_tokens=1, **GREEDY)
+        assert max(calls) == llm.model.context < 4 * 90
 
 
 @pytest.mark.parametrize("chosen", [None, 8])
@@ -315,11 +325,11 @@ def test_who_goes_away_ends_a_prompt_in_the_middle(
 def test_one_who_stays_has_the_prompt_computed(folder: Path) -> None:
     with loaded(folder, 0.6) as llm:
         text = Text(llm, ids(LENGTHS[-1]))
-        answers = iter([True] * 3)
-        batch = replace(text.batch, wanted=lambda: next(answers, False))
+        answers = iter([False] * 3)
+        batch = replace(text.batch, is_cancelled=lambda: next(answers, True))
         with pytest.raises(Cancelled):
             llm.model.programs.run(batch, text.store)
-        batch = replace(text.batch, wanted=lambda: True)
+        batch = replace(text.batch, is_cancelled=lambda: False)
         assert len(llm.model.programs.run(batch, text.store)["logits"]) == len(batch.logit_rows)
 
 
