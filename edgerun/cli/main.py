@@ -137,6 +137,10 @@ def _usage_message(error: Exception) -> str:
         name = getattr(error, "option_name", "")
         near = difflib.get_close_matches(name, _options(getattr(error, "ctx", None)), 1)
         return f"there is no option {name}" + (f": did you mean {near[0]}?" if near else "")
+    parameter: Any = getattr(error, "param", None)
+    is_argument = getattr(parameter, "param_type_name", "") == "argument"
+    if type(error).__name__ == "MissingParameter" and is_argument:  # as its page calls it
+        return f"missing argument {parameter.metavar or parameter.name.upper()}"
     message: str = getattr(error, "format_message", lambda: str(error))().rstrip(".")
     if "unexpected extra argument" in message and "text" in _names(getattr(error, "ctx", None)):
         message += ": a text of several words goes in quotes"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from edgerun import env
 from edgerun.backends.base import Backend, CompileOptions, ExpertMemory, buckets
-from edgerun.backends.registry import Candidates, find_candidates
+from edgerun.backends.registry import Candidates, backend_names, find_candidates
 from edgerun.errors import InputError
 from edgerun.kernels.host.memory import available_memory
 from edgerun.model.bundle import Bundle
@@ -78,6 +78,7 @@ def compile_bundle(
         UnsupportedError: no back-end runs it.
         BackendError: a back-end failed to compile it.
     """
+    _check_required(options.require)
     candidates = candidates_for(bundle, options, experts).reusing(reused)
     with ExitStack() as owned, bundle.files.verification() as verification:
         backends = candidates.every()
@@ -112,6 +113,19 @@ def compile_bundle(
     for backend in backends:
         closing.callback(backend.close)
     return Compiled(programs, used, backends, closing, streamed_bytes(plan, used))
+
+
+def _check_required(name: str | None) -> None:
+    """Makes sure that there is a back-end of that name, here or not.
+
+    Raises:
+        InputError: there is none.
+    """
+    if name is not None and name.partition(":")[0] not in backend_names():
+        raise InputError(
+            f"require is {shown(name)}; expected a back-end, with its device where it has several: "
+            f"there are {', '.join(backend_names())}"
+        )
 
 
 def _why_not(plan: Plan, preferred: str | None) -> str:

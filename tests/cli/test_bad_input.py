@@ -253,7 +253,8 @@ def test_an_option_that_cannot_be(
         ),
         (["--frobnicate"], "there is no option --frobnicate"),
         (["export", "x"], "'--out'"),
-        (["perplexity", "x"], "missing argument"),
+        (["perplexity", "x"], "missing argument FILE; see"),
+        (["export"], "missing argument SRC; see"),
     ],
 )
 def test_a_command_that_is_not_there(shell: Shell, arguments: list[str], words: str) -> None:

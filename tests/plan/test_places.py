@@ -249,6 +249,9 @@ def test_what_is_required_must_take_part() -> None:
         UnsupportedError, match="openvino:NPU is required and takes no part: .* by cpu; "
     ):
         edgerun.load(folder, require="openvino:NPU")
+    for name in ("gpu", "gpu:0"):
+        with pytest.raises(InputError, match=f"require is '{name}'; .* there are cpu, "):
+            edgerun.load(folder, require=name)
 
 
 def test_calls_that_are_too_small_for_a_place_are_refused() -> None:
