@@ -165,9 +165,9 @@ def make_recipe(
     """
     from edgerun.formats import format_named
 
-    _check("weights", weights, weight_names())
+    check_choice("weights", weights, weight_names())
     if method is not None:
-        _check("method", method, method_names())
+        check_choice("method", method, method_names())
     fp32 = weights == "fp32"
     head = head_weights or ("fp32" if fp32 else "int8")
     usual_group = 32 if fp32 else format_named(weights).group
@@ -183,13 +183,13 @@ def make_recipe(
         scales=scales,
     )
     for name in transforms:
-        _check("transform", name, transform_names())
-    _check("group-size", recipe.group_size, GROUP_SIZES)
-    _check("head-weights", recipe.head_weights, HEAD_WEIGHTS)
-    _check("embedding-weights", recipe.embedding_weights, EMBEDDING_WEIGHTS)
-    _check("activations", recipe.activations, ACTIVATIONS)
-    _check("profile", recipe.profile, tuple(PROFILES))
-    _check("scales", recipe.scales, SCALES)
+        check_choice("transform", name, transform_names())
+    check_choice("group-size", recipe.group_size, GROUP_SIZES)
+    check_choice("head-weights", recipe.head_weights, HEAD_WEIGHTS)
+    check_choice("embedding-weights", recipe.embedding_weights, EMBEDDING_WEIGHTS)
+    check_choice("activations", recipe.activations, ACTIVATIONS)
+    check_choice("profile", recipe.profile, tuple(PROFILES))
+    check_choice("scales", recipe.scales, SCALES)
     return recipe
 
 
@@ -214,7 +214,7 @@ def check_pack(pack: str, weights: str) -> None:
     Raises:
         UnsupportedError: it is not offered, or asks for trits of weights that are not ternary.
     """
-    _check("pack", pack, PACKS)
+    check_choice("pack", pack, PACKS)
     if pack == "trits" and weights != "ternary":
         raise UnsupportedError(
             f"--pack trits holds ternary weights only and these are {weights}: "
@@ -228,10 +228,15 @@ def check_weights(weights: str) -> None:
     Raises:
         UnsupportedError: it is not offered.
     """
-    _check("weights", weights, (*weight_names(), SOURCE))
+    check_choice("weights", weights, (*weight_names(), SOURCE))
 
 
-def _check(option: str, value: object, allowed: Sequence[object]) -> None:
+def check_choice(option: str, value: object, allowed: Sequence[object]) -> None:
+    """Checks what an option of the command line was given.
+
+    Raises:
+        UnsupportedError: it is not among what is allowed.
+    """
     if value not in allowed:
         names = ", ".join(map(str, allowed))
         raise UnsupportedError(f"--{option} {value} is not supported; choose one of: {names}")

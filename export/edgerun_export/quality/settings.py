@@ -9,7 +9,14 @@ from edgerun.errors import UnsupportedError
 from edgerun_export.calibrate.mixed import KINDS
 from edgerun_export.quantize import method_for
 from edgerun_export.quantize.method import Needs
-from edgerun_export.recipe import Recipe, make_recipe, method_names
+from edgerun_export.recipe import (
+    GROUP_SIZES,
+    Recipe,
+    check_choice,
+    make_recipe,
+    method_names,
+    weight_names,
+)
 from edgerun_export.sizes import parse_size
 
 ALL = "all"
@@ -76,6 +83,8 @@ def settings(
     usual = "mse,gptq,residual" if calibrates else "mse"
     names = split(usual if methods is None else methods)
     chosen = method_names() if names == [ALL] else names
+    for name in chosen:
+        check_choice("methods", name, method_names())
     settings: list[Setting] = []
     for text in split(formats):
         weights, _, group = text.partition(":")
@@ -84,6 +93,10 @@ def settings(
                 f"--formats {text}: expected FORMAT or FORMAT:GROUP, such as int4:32, and no fp32, "
                 "which is always measured"
             )
+        check_choice("formats", weights, [name for name in weight_names() if name != "fp32"])
+        if group and int(group) not in GROUP_SIZES:
+            groups = ", ".join(map(str, GROUP_SIZES))
+            raise UnsupportedError(f"--formats {text}: expected a group of one of {groups} weights")
         for method in chosen:
             recipe = make_recipe(
                 weights, int(group) if group else None, method=method, scales=scales

@@ -38,13 +38,13 @@ def method_for(format_name: str, name: str | None = None) -> Method:
     method = _methods()[name]
     if method.formats and format_name not in method.formats:
         raise UnsupportedError(
-            f"--method {name} makes {', '.join(method.formats)}, and not {format_name}"
+            f"the method {name} makes {', '.join(method.formats)}, and not {format_name}"
         )
     layout = block_layout(format_name)
     if layout.has_zeros and not method.makes_zeros:
-        raise UnsupportedError(f"--method {name} makes no zero points, which {format_name} has")
+        raise UnsupportedError(f"the method {name} makes no zero points, which {format_name} has")
     if layout.has_offsets and not method.makes_offsets:
-        raise UnsupportedError(f"--method {name} makes no offsets, which {format_name} has")
+        raise UnsupportedError(f"the method {name} makes no offsets, which {format_name} has")
     return method
 
 

@@ -56,13 +56,14 @@ def test_settings_are_all_formats_with_all_methods_that_make_them():
 @pytest.mark.parametrize(
     ("formats", "methods", "message"),
     [
-        ("int3", "mse", "--weights int3 is not supported"),
-        ("int4:33", "mse", "--group-size 33 is not supported"),
+        ("int4:33", "mse", "--formats int4:33: expected a group of one of 16, 32, "),
         ("int4:x", "mse", "--formats int4:x: expected FORMAT or FORMAT:GROUP"),
         ("fp32", "mse", "no fp32"),
-        ("int4", "magic", "--method magic is not supported"),
+        ("int3", "mse", "--formats int3 is not supported; .* int2_offset, "),
+        ("int4", "magic", "--methods magic is not supported; choose one of: "),
+        ("int4", "mse,all", "--methods all is not supported"),
         ("int4", "gptq", "--methods gptq fits weights .* --calibrate FILE"),
-        ("int4", "ternary", "--method ternary makes ternary, and not int4"),
+        ("int4", "ternary", "the method ternary makes ternary, and not int4"),
         (",", "mse", "name at least one"),
     ],
 )
@@ -155,7 +156,7 @@ def test_a_budget_needs_text_and_methods_that_make_all_formats():
     }
     with pytest.raises(UnsupportedError, match="--budget weighs .* --calibrate FILE"):
         settings("int4", "mse", budgets="1MB", calibrates=False)
-    with pytest.raises(UnsupportedError, match="--method ternary makes ternary, and not int2"):
+    with pytest.raises(UnsupportedError, match="the method ternary makes ternary, and not int2"):
         settings("ternary", "ternary", budgets="1MB", calibrates=True)
 
 

@@ -100,5 +100,5 @@ def test_rows_that_are_no_whole_blocks_are_filled_up():
 
 
 def test_a_method_that_makes_none_says_so():
-    with pytest.raises(UnsupportedError, match="--method ternary makes ternary"):
+    with pytest.raises(UnsupportedError, match="the method ternary makes ternary"):
         quantise_rows(rows(), "int4_asym", 32, "ternary")

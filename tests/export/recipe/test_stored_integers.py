@@ -178,7 +178,7 @@ def test_weights_too_large_for_half_precision_are_refused(tmp_path):
     ("options", "sentence"),
     [
         ({"weights": "int4_offset", "group_size": 256}, "sums whole groups of inputs: the rows of"),
-        ({"weights": "int4_offset", "method": "mse"}, "--method mse makes no offsets"),
+        ({"weights": "int4_offset", "method": "mse"}, "the method mse makes no offsets"),
     ],
 )
 def test_offsets_where_there_can_be_none(options, sentence, tmp_path):
