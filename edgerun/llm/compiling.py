@@ -78,7 +78,6 @@ def compile_bundle(
         UnsupportedError: no back-end runs it.
         BackendError: a back-end failed to compile it.
     """
-    _check_required(options.require)
     candidates = candidates_for(bundle, options, experts).reusing(reused)
     with ExitStack() as owned, bundle.files.verification() as verification:
         backends = candidates.every()
@@ -195,6 +194,7 @@ def candidates_for(
             no GPU, or layers are to be shared always whose experts are read from the disk.
         UnsupportedError: one that is named does not run here.
     """
+    _check_required(options.require)
     given = {
         "threads": options.worker_threads,
         "kv_cache": options.kv_cache,
