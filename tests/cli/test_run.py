@@ -210,7 +210,7 @@ MISTAKES = [
     (["-p", "x", "--seed", "-1"], "seed is -1"),
     (["-p", "x", "--threads", "0"], "threads is 0"),
     (["-p", "x", "--kv-cache", "fp8"], "kv_cache is 'fp8'"),
-    (["-p", "x", "--stop", ""], "stop has 1 texts"),
+    (["-p", "x", "--stop", ""], "stop holds an empty text"),
     (["-p", "x", "--frobnicate"], "--frobnicate"),
     (["-p", "x" * 600], "tokens and the context is 512"),
     (["-p", "x", "--raw", "--system", "y"], "leave --raw out"),
