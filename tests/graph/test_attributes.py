@@ -188,6 +188,11 @@ def scales_by_column(bundle):
     put_for(bundle, "embed_tokens/scales", 0, np.ascontiguousarray(scales.T))
 
 
+def rows_by_position(bundle):
+    for part in ("codes", "scales"):
+        bundle.node(f"embed_tokens/{part}").input[1] = "position_ids"
+
+
 def put_for(bundle, node, place, values):
     """Has a node alone read other values."""
     name = f"{node} reads {place}"
@@ -230,6 +235,7 @@ def value_norm(bundle):
         ("llama", shape_of("embed_tokens/Reshape", 0, 0, 32)),
         ("lfm2", shape_of("embed_tokens/halves", 0, 0, 4, 16)),
         ("lfm2", other_halves),
+        ("llama", rows_by_position),
         ("llama", scales_by_column),
         ("lfm2", scales_by_column),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 import edgerun
 from edgerun.backends.base import NO_VALUES, Executable, Phase, Shape, Values
-from edgerun.errors import InputError, UnsupportedError
+from edgerun.errors import BackendError, InputError, UnsupportedError
 from edgerun.model.bundle import open_bundle
 from edgerun.ops.base import LOGITS
 from edgerun.plan.places import Places, placed_candidates
@@ -241,6 +241,18 @@ def test_a_program_is_compiled_when_it_is_first_taken() -> None:
     assert (compiled, inner.calls) == ([1], [[1], [1]])
     deferred.close()
     assert not inner.calls
+
+
+def test_prompts_of_which_a_part_goes_elsewhere_go_chunk_by_chunk() -> None:
+    """A device takes no more rows than it was compiled for, whatever the processor takes."""
+    layered, shape = Noting(), Shape(Phase.PREFILL, 4)
+    layered.is_layered = True
+    batch, store = Batch.of(list(range(6)), 0, 0), SequenceStore(SPEC, 64)
+    assert Programs({shape: layered}).run(batch, store)[LOGITS].tolist() == [[5]]
+    programs = Programs({shape: layered}, PromptRows(Noting(), 4, {}))
+    assert not programs.is_layered
+    with pytest.raises(BackendError, match="6 rows for programs of at most 4"):
+        programs._program(batch.rows)
 
 
 def test_what_is_required_must_take_part() -> None:

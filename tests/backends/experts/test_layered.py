@@ -18,6 +18,7 @@ from edgerun.backends.cpu.emit.linear import take_rounded
 from edgerun.backends.cpu.executable import CpuExecutable
 from edgerun.backends.cpu.experts import prefetch
 from edgerun.backends.cpu.experts.stream import ExpertStream
+from edgerun.engine.engine import DEFAULT_PROMPT_ROWS
 from edgerun.errors import BackendError, Cancelled
 from edgerun.formats.stack import ExpertStack
 from edgerun.llm import experts
@@ -195,6 +196,8 @@ def test_a_prompt_beside_a_reply_is_one_call_unless_another_number_is_chosen(
         calls = calls_of(llm)
         llm.generate(ids(LENGTHS[-1], 5), max_tokens=1, **GREEDY)
         assert max(calls) == (chosen or LENGTHS[-1]) + 1
+    with loaded(folder, None, **options) as llm:
+        assert llm._engine.limits.prompt_rows == (chosen or DEFAULT_PROMPT_ROWS)
 
 
 def calls_of(llm: LLM) -> list[int]:

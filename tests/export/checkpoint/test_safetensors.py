@@ -52,6 +52,7 @@ def test_reads_every_tensor_as_written(hf_folder: Path, tensors: dict[str, np.nd
         ("---\nlicense:\n- mit\n---\n", None),
         ("---\nx: y\n---\nlicense: mit\n", None),
         ("\n---\nlicense: mit\n---\n", None),
+        ("# Model\nlicense: mit\n---\n", None),
         ("---\n  license: mit\n---\n", None),
         ("---\nlicense: mit and more\n---\n", None),
         ("---\nlicense: mit\x1b[2J\n---\n", None),
