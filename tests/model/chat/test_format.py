@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgerun.errors import InputError, PromptError
+from edgerun.model.chat import renderer
 from edgerun.model.chat.conversation import MAX_DEPTH
 from edgerun.model.chat.format import ChatFormat
 from edgerun.model.chat.template import ChatTemplate
@@ -172,6 +173,19 @@ def test_conversations_that_take_too_much_together_are_rendered_apart(
     assert next(texts) == "a"
     assert sizes == [3, 1]  # the others wait until they are asked for
     assert [*texts] == ["b", "c"]
+
+
+def test_conversations_that_say_too_much_together_are_refused_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each alone may do; the sandbox has no more memory for many."""
+    monkeypatch.setattr(renderer, "MAX_OUTPUT_CHARACTERS", 10)
+    request = {"source": "{{ x }}", "fuel": 1000}
+    texts = [{"x": "a" * 6}, {"x": "b" * 4}]
+    expected = {"rendered": [{"text": "a" * 6}, {"text": "b" * 4}]}
+    assert renderer.answer(request, json.dumps(texts).encode()) == expected
+    with pytest.raises(ValueError, match="it produced 11 characters"):
+        renderer.answer(request, json.dumps([*texts, {"x": "c"}]).encode())
 
 
 class FakeSandbox:
