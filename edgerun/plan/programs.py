@@ -237,9 +237,7 @@ def _check(plan: Plan, required: str | None) -> None:
         trace.say(trace.PLAN, f"{row.phase} {'' if row.chosen else 'not '}{row.backend}: {what}")
     if required is not None and required not in plan.backends():
         others = " and ".join(sorted(plan.backends()))
-        unnamed = (
-            f"this model is computed by {others}; name its part, as in --place prefill={required}"
-        )
+        unnamed = f"this model is computed by {others}; give it a part with --device or --place"
         why = plan.refusal_of(required) or unnamed
         raise UnsupportedError(f"{required} is required and takes no part: {why}")
 

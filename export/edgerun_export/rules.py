@@ -21,8 +21,10 @@ from edgerun_export.recipe import (
     SOURCE,
     Recipe,
     TensorRecipe,
-    check_weights,
+    check_choice,
     make_recipe,
+    method_names,
+    weight_names,
 )
 from edgerun_export.source.weights import SourceWeights
 
@@ -72,9 +74,12 @@ def parse_rule(text: str) -> Rule:
         raise UnsupportedError(f"--rule '{text[:100]}' is no rule; expected {_SYNTAX}")
     if weights == SOURCE and others:
         raise UnsupportedError(f"--rule '{text[:100]}': {SOURCE} comes with groups of its own")
-    check_weights(weights)
-    if weights != SOURCE:  # for the checks of what is offered
-        make_recipe(weights, int(group) if group else None, method=method or None)
+    option = f"rule '{text[:100]}':"
+    check_choice(option, weights, (*weight_names(), SOURCE))
+    if group:
+        check_choice(option, int(group), GROUP_SIZES)
+    if method:
+        check_choice(option, method, method_names())
     return Rule(pattern, weights, int(group) if group else None, method or None, text.strip())
 
 

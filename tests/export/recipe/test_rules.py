@@ -57,9 +57,9 @@ def test_rules_are_read_as_they_are_written(pattern, weights, group, method):
         ("*=", "is no rule"),
         ("*=int4:32:rtn:more", "is no rule"),
         ("*=int4:many", "is no rule"),
-        ("*=int3", "--weights int3 is not supported; choose one of: .*, source$"),
-        ("*=int4:48", "--group-size 48 is not supported; choose one of: 16, 32, 64, 128, 256"),
-        ("*=int4:32:magic", "--method magic is not supported"),
+        ("*=int3", r"--rule '\*=int3': int3 is not supported; choose one of: .*, source$"),
+        ("*=int4:48", ": 48 is not supported; choose one of: 16, 32, 64, 128, 256"),
+        ("*=int4:32:magic", ": magic is not supported; choose one of: .*, rtn"),
     ],
 )
 def test_what_is_no_rule_is_refused(text, reason):
