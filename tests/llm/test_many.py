@@ -35,6 +35,17 @@ def test_many_prompts_are_continued_as_if_alone(max_sessions: int) -> None:
         assert llm.generate_many([]) == []
 
 
+def test_a_prompt_of_many_that_cannot_fit_is_refused_before_any_is_encoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    llm = model()
+    llm.tokenizer.fewest_tokens("a")  # asks how tokens are spelled
+    requests = count_requests(monkeypatch)
+    with pytest.raises(PromptError, match="bytes, which are at least .* tokens, and the context"):
+        llm.generate_many(["a", "b" * 100_000])
+    assert requests == []
+
+
 def test_many_prompts_that_are_interrupted_give_their_sequences_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

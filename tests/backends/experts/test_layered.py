@@ -165,6 +165,7 @@ def test_replies_go_on_as_with_all_experts_in_memory(folder: Path) -> None:
         for prompt, reply in zip(prompts, expected, strict=True):
             assert llm.generate(prompt, max_tokens=12, **GREEDY).ids == reply
         assert max(calls) > CHUNK, "a prompt is one call"
+        assert not stream_of(llm)._pool.repeats, "a reply comes to each layer once"
         together = llm.generate_many([each[1:] for each in prompts], max_tokens=12, **GREEDY)
         blocks = [block.copy() for block in llm.logits(prompts[-1])]
     assert [len(block) for block in blocks] == [CHUNK] * 3 + [CHUNK // 2], (
