@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edgerun.backends.onnxruntime import COMPLETE, release
 from edgerun.errors import UnsupportedError
 from edgerun.formats import PackedWeight, format_named, format_names
-from edgerun.formats.base import BlockFormat, pack_bits, unpack_bits
+from edgerun.formats.base import BlockFormat, has_half_scales, pack_bits, unpack_bits
 
 RANGES = {"ternary": (-1, 1), "int2": (-2, 1), "int4": (-8, 7), "int8": (-127, 127)}
 
@@ -176,3 +176,18 @@ def test_width_that_is_no_multiple_of_the_block_is_refused() -> None:
 def test_unknown_format_names_the_known_ones() -> None:
     with pytest.raises(UnsupportedError, match="int3.*ternary"):
         format_named("int3")
+
+
+@pytest.mark.parametrize(
+    ("name", "halved"), [("int4", True), ("int2_asym", True), ("int4_offset", False)]
+)
+def test_scales_are_kept_as_halves_where_each_is_one_and_no_offset_is_beside_it(
+    name: str, halved: bool
+) -> None:
+    """Those beside offsets lie in half a dword as it is."""
+    values = np.random.default_rng(1).standard_normal((8, 96)).astype(np.float32)
+    packed = format_named(name).pack(values, 32)
+    scales = packed.scales.astype(np.float16).astype(np.float32)
+    assert has_half_scales(replace(packed, scales=scales)) is halved
+    scales[-1, -1] *= 1 + 2**-20
+    assert not has_half_scales(replace(packed, scales=scales))
