@@ -113,7 +113,7 @@ class Day:
                 temperature=rng.choice([0, 0.3]),
                 seed=rng.randrange(99),
                 max_tokens=rng.randint(1, 20),
-                stop_ids=(rng.randrange(99),),
+                stop_ids=rng.choice([(), (), (rng.randrange(VOCAB),)]),
             )
             sequence = self.engine.sequence(prompt, params)
             expected = serial(prompt, params, self.context)
