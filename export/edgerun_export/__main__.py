@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from edgerun.errors import EdgerunError
+from edgerun.errors import EdgerunError, InputError
 from edgerun_export.cli import register
 
 if __name__ == "__main__":
@@ -13,4 +13,5 @@ if __name__ == "__main__":
     try:
         app()
     except EdgerunError as error:
-        sys.exit(f"edgerun_export: {error}")
+        sys.stderr.write(f"edgerun_export: {error}\n")
+        sys.exit(2 if isinstance(error, InputError) else 1)

@@ -101,7 +101,7 @@ def test_the_package_is_a_command_without_being_installed(tmp_path, repo_root):
     folders = [str(repo_root), str(repo_root / "export")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
     command = [sys.executable, "-m", "edgerun_export"]
-    for source, code in ((GOLDEN / "llama", 0), (tmp_path / "none", 1)):
+    for source, code in ((GOLDEN / "llama", 0), (tmp_path / "none", 2)):
         result = subprocess.run(
             [*command, source, "-o", tmp_path / "out", "--weights", "int8"],
             env=environment,
