@@ -77,6 +77,6 @@ def test_beyond_the_rooms_that_were_timed_they_grow_and_the_last_speed_counts() 
     assert device.room(1025) == 4096
     assert device.attention_seconds(64, 1.0, 1025) == pytest.approx(64 * (4096 + 64) / 2000)
     assert device.attention_seconds(64, 1.0, 200) == pytest.approx(64 * (256 + 64) / 1000)
-    one = DeviceProfile({ATTENTION: calls[:1]})
-    assert (one.room(100), one.room(300)) == (256, 300)  # how they grow is not known
+    single = DeviceProfile({ATTENTION: calls[:1]})
+    assert (single.room(100), single.room(300)) == (256, 300)  # how they grow is not known
     assert DeviceProfile({}).room(7) == 7

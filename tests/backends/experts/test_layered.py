@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -312,12 +312,17 @@ def acts_at(
     return lambda: runs[0]
 
 
+def reply_of(folder: Path) -> tuple[list[int], Sequence[int]]:
+    """A long prompt, and what a model whose experts are all in memory says to it."""
+    prompt = ids(LENGTHS[-1])
+    with loaded(folder, None) as llm:
+        return prompt, llm.generate(prompt, max_tokens=12, **GREEDY).ids
+
+
 def test_who_goes_away_ends_a_prompt_in_the_middle(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prompt = ids(LENGTHS[-1])
-    with loaded(folder, None) as llm:
-        expected = llm.generate(prompt, max_tokens=12, **GREEDY).ids
+    prompt, expected = reply_of(folder)
     with loaded(folder, 0.6) as llm:
         stream = llm.stream(prompt, max_tokens=12, **GREEDY)
         runs = acts_at(monkeypatch, 5, lambda: llm._engine.cancel(stream._sequence))
@@ -341,9 +346,7 @@ def test_ctrl_c_leaves_the_model_as_it_was(folder: Path, monkeypatch: pytest.Mon
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    prompt = ids(LENGTHS[-1])
-    with loaded(folder, None) as llm:
-        expected = llm.generate(prompt, max_tokens=12, **GREEDY).ids
+    prompt, expected = reply_of(folder)
     with loaded(folder, 0.6) as llm:
         acts_at(monkeypatch, 7, interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -354,9 +357,7 @@ def test_ctrl_c_leaves_the_model_as_it_was(folder: Path, monkeypatch: pytest.Mon
 def test_a_fault_ends_the_prompt_at_once_and_nothing_else(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prompt = ids(LENGTHS[-1])
-    with loaded(folder, None) as llm:
-        expected = llm.generate(prompt, max_tokens=12, **GREEDY).ids
+    prompt, expected = reply_of(folder)
     with loaded(folder, 0.6) as llm:
         layer = stream_of(llm)._layers[2].source
         read, is_gone = layer.read, [True]
