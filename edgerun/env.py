@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgerun.errors import InputError
+from edgerun.values import shown, whole_number
 
 MAX_DEBUG = 4
 MAX_THREADS = 1024
@@ -102,9 +103,10 @@ def _integer(environment: Mapping[str, str], name: str, low: int, high: int) -> 
     text = environment.get(name, "").strip()
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and low <= int(text[:9]) <= high):
-        raise InputError(f"{name}={text!r} must be a whole number from {low} to {high}")
-    return int(text)
+    number = whole_number(text)
+    if number is None or not low <= number <= high:
+        raise InputError(f"{name}={shown(text)} must be a whole number from {low} to {high}")
+    return number
 
 
 def _boolean(environment: Mapping[str, str], name: str) -> bool:

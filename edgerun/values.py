@@ -6,6 +6,8 @@ import reprlib
 from collections.abc import Sequence
 from numbers import Integral
 
+MOST_DIGITS = 18  # of a number that fits 64 bits whatever they are
+
 
 class Notice(str):
     """A text for ``progress`` that a user is to read, and not a step that is under way."""
@@ -20,6 +22,15 @@ def as_int(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, Integral):
         return None
     return int(value)
+
+
+def whole_number(text: str) -> int | None:
+    """Returns the number that ASCII digits spell; None for other text and for more than 18 of them.
+
+    ``str.isdigit`` takes characters that ``int`` refuses, and ``int`` refuses thousands of digits.
+    """
+    is_number = 0 < len(text) <= MOST_DIGITS and text.isascii() and text.isdigit()
+    return int(text) if is_number else None
 
 
 def shown(value: object) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from edgerun.env import read_settings
 from edgerun.errors import InputError
+from edgerun.values import whole_number
 
 
 def test_without_variables_everything_has_a_default() -> None:
@@ -72,3 +73,13 @@ def test_interpreter_is_a_path_to_a_program() -> None:
     settings = read_settings({"EDGERUN_PYNQ_PYTHON": f" {sys.executable} "})
     assert settings.pynq_python == Path(sys.executable)
     assert read_settings({}).pynq_python is None
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), ("007", 7), ("9" * 18, 10**18 - 1)])
+def test_digits_spell_a_number(text: str, number: int) -> None:
+    assert whole_number(text) == number
+
+
+@pytest.mark.parametrize("text", ["", " 1", "+1", "-1", "1_0", "²", "٣", "9" * 19, "9" * 5000])
+def test_other_text_spells_none(text: str) -> None:
+    assert whole_number(text) is None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from edgerun.errors import BundleError
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.ops.base import Kind, Operand, Work
 from edgerun.ops.registry import OPS
+from edgerun.values import whole_number
 
 Shapes = Mapping[str, ValueShape]
 ALTERED = "the model is damaged or altered, copy or export it again"
@@ -124,12 +124,13 @@ class Sizes:
 
     def value(self, expression: str) -> int | None:
         """The value of a name, a number or a product ``a*b``; None if a factor is not known."""
-        factors = expression.split("*")
-        if not all(factor.isdigit() or factor in self._sizes for factor in factors):
-            return None
-        return math.prod(
-            int(factor) if factor.isdigit() else self._sizes[factor][0] for factor in factors
-        )
+        product = 1
+        for factor in expression.split("*"):
+            size = self._sizes[factor][0] if factor in self._sizes else whole_number(factor)
+            if size is None:
+                return None
+            product *= size
+        return product
 
     def unify(self, expression: str, size: int, origin: str) -> None:
         """Learns a size, or compares it with what is known.

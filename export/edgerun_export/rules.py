@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import UnsupportedError
+from edgerun.values import whole_number
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.checkpoint.codecs import HIGHEST_INTEGER, PACKED_FORMATS
 from edgerun_export.checkpoint.minima import MINIMA
@@ -70,7 +71,8 @@ def parse_rule(text: str) -> Rule:
     pattern, equals, kind = text.strip().rpartition("=")
     weights, *others = kind.split(":")
     group, method = [*others, "", ""][:2]
-    if not (pattern and equals and weights) or len(others) > 2 or not (group or "0").isdecimal():
+    is_group = not group or whole_number(group) is not None
+    if not (pattern and equals and weights and is_group) or len(others) > 2:
         raise UnsupportedError(f"--rule '{text[:100]}' is no rule; expected {_SYNTAX}")
     if weights == SOURCE and others:
         raise UnsupportedError(f"--rule '{text[:100]}': {SOURCE} comes with groups of its own")

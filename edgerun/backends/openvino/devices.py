@@ -20,6 +20,7 @@ from edgerun.backends.base import Support
 from edgerun.backends.openvino.matrices import Stored
 from edgerun.backends.openvino.obstacles import gpu_count, gpu_obstacle, no_obstacle, npu_obstacle
 from edgerun.errors import InputError
+from edgerun.values import whole_number
 
 NAME = "openvino"
 COMPLETE = (2026, 4)  # the first that was tried; 2025's partitioning of NPUs differs
@@ -114,7 +115,7 @@ def find_device(name: str) -> Device:
             f"name a device for each part, as in --place prefill={NAME}:NPU,decode=cpu"
         )
     device = DEVICES.get(kind)
-    if device is None or (number and not (number.isdigit() and kind == "GPU")):
+    if device is None or (number and (whole_number(number) is None or kind != "GPU")):
         raise InputError(
             f"the back-end '{NAME}' has no device {name!r}; there are {', '.join(DEVICES)}"
         )

@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from edgerun.errors import InputError
-from edgerun.values import shown
+from edgerun.values import shown, whole_number
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
@@ -26,7 +26,7 @@ def row_counts(text: str) -> list[int]:
     """
     counts = {1}
     for part in text.split(","):
-        number = int(part) if part.strip().isdecimal() else 0
+        number = whole_number(part.strip()) or 0
         if not 1 <= number <= MOST_ROWS:
             raise InputError(
                 f"--rows {shown(text)}: {shown(part.strip())} is no number of rows; expected "

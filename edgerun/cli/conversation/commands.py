@@ -16,7 +16,7 @@ from edgerun.engine.chooser.params import all_options
 from edgerun.engine.session_file import is_session
 from edgerun.env import terminal_erases
 from edgerun.errors import InputError
-from edgerun.values import suggestion
+from edgerun.values import suggestion, whole_number
 
 if TYPE_CHECKING:
     from edgerun.cli.conversation.state import Conversation
@@ -82,7 +82,7 @@ def undo(conversation: Conversation, argument: str) -> None:
 @command
 def forget(conversation: Conversation, argument: str) -> None:
     """Drops the N oldest messages and replies: /forget N."""  # noqa: D401
-    count = int(argument) if argument.isascii() and argument.isdigit() else 0
+    count = whole_number(argument) or 0
     exchanges = len(conversation.exchanges())
     if not 1 <= count <= exchanges:
         expected = f"expected 1 to {exchanges}" if exchanges else "nothing was said yet"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgerun.errors import UnsupportedError
+from edgerun.values import whole_number
 from edgerun_export.calibrate.mixed import KINDS
 from edgerun_export.quantize import method_for
 from edgerun_export.quantize.method import Needs
@@ -88,15 +89,16 @@ def settings(
     settings: list[Setting] = []
     for text in split(formats):
         weights, _, group = text.partition(":")
-        if not (group or "0").isdecimal() or weights == "fp32":
+        said = text[:100]
+        if whole_number(group or "0") is None or weights == "fp32":
             raise UnsupportedError(
-                f"--formats {text}: expected FORMAT or FORMAT:GROUP, such as int4:32, and no fp32, "
-                "which is always measured"
+                f"--formats {said}: expected FORMAT or FORMAT:GROUP, such as int4:32, and no "
+                "fp32, which is always measured"
             )
         check_choice("formats", weights, [name for name in weight_names() if name != "fp32"])
         if group and int(group) not in GROUP_SIZES:
             groups = ", ".join(map(str, GROUP_SIZES))
-            raise UnsupportedError(f"--formats {text}: expected a group of one of {groups} weights")
+            raise UnsupportedError(f"--formats {said}: expected a group of one of {groups} weights")
         for method in chosen:
             recipe = make_recipe(
                 weights, int(group) if group else None, method=method, scales=scales

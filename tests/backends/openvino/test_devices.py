@@ -70,7 +70,7 @@ def test_devices_that_stand_for_several_are_refused(name: str) -> None:
         find_device(name)
 
 
-@pytest.mark.parametrize("name", ["TPU", "cpu", "", "NPU.1", "GPU.x", "GPU."])
+@pytest.mark.parametrize("name", ["TPU", "cpu", "", "NPU.1", "GPU.x", "GPU.²", "GPU."])
 def test_other_devices_are_refused_by_name(name: str) -> None:
     if name == "GPU.":  # an empty number is none
         assert find_device(name).name == "GPU"

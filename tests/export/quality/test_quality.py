@@ -58,6 +58,7 @@ def test_settings_are_all_formats_with_all_methods_that_make_them():
     [
         ("int4:33", "mse", "--formats int4:33: expected a group of one of 16, 32, "),
         ("int4:x", "mse", "--formats int4:x: expected FORMAT or FORMAT:GROUP"),
+        ("int4:" + "9" * 5000, "mse", "expected FORMAT or FORMAT:GROUP"),
         ("fp32", "mse", "no fp32"),
         ("int3", "mse", "--formats int3 is not supported; .* int2_offset, "),
         ("int4", "magic", "--methods magic is not supported; choose one of: "),

@@ -57,6 +57,7 @@ def test_rules_are_read_as_they_are_written(pattern, weights, group, method):
         ("*=", "is no rule"),
         ("*=int4:32:rtn:more", "is no rule"),
         ("*=int4:many", "is no rule"),
+        pytest.param("*=int4:" + "9" * 5000, "is no rule", id="digits"),
         ("*=int3", r"--rule '\*=int3': int3 is not supported; choose one of: .*, source$"),
         ("*=int4:48", ": 48 is not supported; choose one of: 16, 32, 64, 128, 256"),
         ("*=int4:32:magic", ": magic is not supported; choose one of: .*, rtn"),
