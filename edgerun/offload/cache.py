@@ -38,6 +38,9 @@ class Access:
     evicted: tuple[Entry, ...]
 
 
+NOTHING = Access((), ())
+
+
 class ExpertCache:
     """Knows which experts are resident; moves nothing itself.
 
@@ -102,9 +105,11 @@ class ExpertCache:
             InputError: with those of the step that are there already they are more than the cache
                 has room for; nothing was changed.
         """
-        chosen = ((step.layer, expert) for expert in step.experts if expert in experts)
-        here = ((step.layer, expert) for expert in step.experts)
-        entries = list(dict.fromkeys([*(e for e in here if e in self._resident), *chosen]))
+        resident, own = self._resident, [(step.layer, expert) for expert in step.experts]
+        if all([entry in resident or entry[1] not in experts for entry in own]):
+            self._use(step)  # as with most tokens: nothing comes, so nothing has to leave
+            return NOTHING
+        entries = list(dict.fromkeys([e for e in own if e in resident or e[1] in experts]))
         if len(entries) > self._capacity:
             raise InputError(
                 f"layer {step.layer} needs {len(entries)} experts at once and the cache has room "

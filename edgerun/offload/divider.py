@@ -6,7 +6,7 @@ after the other, in one call: a layer of a reply takes less time than Python doe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 
 from edgerun.kernels.experts.division import (
     ALONE,
+    BOUND,
     CERTIFICATE,
     COST_WORDS,
+    CPU_WEIGHT,
     DIVISION_WORDS,
     KINDS,
+    MAKESPAN,
     OTHER_PRICES,
     PLANNED,
     PRICES,
@@ -27,7 +30,7 @@ from edgerun.kernels.experts.division import (
 )
 from edgerun.kernels.jit.service import compiled, native
 from edgerun.offload.estimates import Estimates
-from edgerun.offload.floors import ONE
+from edgerun.offload.floors import ONE, Counts, kinds_of, listed
 from edgerun.offload.schedule import NANOSECONDS, Schedule
 
 F64: TypeAlias = NDArray[np.float64]
@@ -36,6 +39,8 @@ NAMES = (
     *("experts", "room", "parts", "rows", "cached", "prices", "others", "costs"),
     *("order", "shares", "result"),
 )
+BY_KIND, OTHERS = struct.Struct(f"{PRICES}d"), struct.Struct(f"{OTHER_PRICES}d")
+KINDS_OF_ONE = kinds_of(ONE)
 
 
 class Prices:
@@ -51,44 +56,62 @@ class Prices:
         self.by_kind = np.zeros((KINDS, PRICES))
         self.others = np.zeros(OTHER_PRICES)
         self._estimates = estimates
+        self._memory = self.by_kind.data.cast("B"), self.others.data.cast("B")
 
-    def update(self, rows: Sequence[int]) -> None:
+    def update(self, rows: list[int]) -> None:
         """Takes over what was learned of experts with so many rows each."""
         estimates, floors = self._estimates, self._estimates.floors
+        by_kind, others = self._memory
         prices = estimates.cpu, estimates.device, floors.cpu, floors.device
-        for kind in {(count - 1).bit_length() for count in rows}:
+        is_reply = rows.count(1) == len(rows)
+        for kind in KINDS_OF_ONE if is_reply else {*kinds_of(rows)}:
             row: list[float] = []
             for price in prices:
                 factor = price.factor(kind) * NANOSECONDS
                 row += (price.fixed_s * factor, price.row_s * factor)
-            self.by_kind[kind] = row
-        least_s = floors.upload.seconds(ONE)[0]
-        others = estimates.upload.of_one(), least_s, *estimates.starts
-        self.others[:] = [each * NANOSECONDS for each in others]
+            BY_KIND.pack_into(by_kind, kind * BY_KIND.size, *row)
+        each = estimates.upload, floors.upload, estimates.start, estimates.command
+        ones = [price.of_one() * NANOSECONDS for price in (*each, estimates.arrival)]
+        OTHERS.pack_into(others, 0, *ones)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Division:
-    """A schedule and what comes of it.
+    """How a layer is divided, and what comes of it.
 
     Attributes:
-        schedule: of the active experts.
-        costs: nanoseconds of each on processor, device and link, int64 ``[experts, 3]``.
+        shares: parts of each active expert that the device computes.
+        order: the experts that it computes, in that order.
+        makespan_s: see ``Schedule``.
+        bound_s: see ``Schedule``.
+        weights: see ``Schedule``.
         planned_s: see ``Schedule.seconds``.
         alone_s: what the processor would take alone.
         certificate_s: see ``Floors.certificate_s``.
+        costs: nanoseconds of each expert on processor, device and link, int64 ``[experts, 3]``;
+            valid until the next division.
     """
 
-    schedule: Schedule
-    costs: I64
+    shares: list[int]
+    order: list[int]
+    makespan_s: float
+    bound_s: float
+    weights: tuple[int, ...]
     planned_s: float
     alone_s: float
     certificate_s: float
+    costs: I64
+
+    @property
+    def schedule(self) -> Schedule:
+        """Shares and order with the bound."""
+        arrays = np.array(self.shares, np.int64), np.array(self.order, np.int64)
+        return Schedule(*arrays, self.makespan_s, self.bound_s, self.weights)
 
     def alone(self) -> Division:
-        """The same experts on the processor alone."""
-        schedule = self.schedule.alone(self.alone_s)
-        return replace(self, schedule=schedule, planned_s=self.alone_s)
+        """The same experts on the processor alone; no bound changes by that."""
+        nothing, seconds = [0] * len(self.shares), self.alone_s
+        return replace(self, shares=nothing, order=[], makespan_s=seconds, planned_s=seconds)
 
 
 class Divider:
@@ -109,7 +132,9 @@ class Divider:
         self._address = self._arguments.ctypes.data
         self._divide = native("expert_division")
 
-    def __call__(self, rows: I64, is_cached: NDArray[np.bool_], room: int) -> Division:
+    def __call__(
+        self, rows: Counts, is_cached: list[bool] | NDArray[np.bool_], room: int
+    ) -> Division:
         """Divides a layer by the prices as they are now.
 
         Args:
@@ -118,22 +143,19 @@ class Divider:
             room: experts that may be uploaded.
         """
         count = len(rows)
-        self._prices.update(rows.tolist())
+        self._prices.update(listed(rows))
         self._rows[:count], self._cached[:count] = rows, is_cached
         self._arguments[0], self._arguments[1] = count, min(max(room, 0), count)
         self._divide(self._address, 0)
-        shares, order = self._shares[:count].copy(), self._order[:count]
-        makespan_ns, bound_ns, *weights = self._result[:RESULT_WORDS].tolist()
-        planned_ns, alone_ns, certificate_ns = self._result[PLANNED : CERTIFICATE + 1].tolist()
-        schedule = Schedule(
+        shares, words = self._shares[:count].tolist(), self._result.tolist()
+        return Division(
             shares,
-            order[shares[order] > 0],
-            makespan_ns / (self._parts * NANOSECONDS),
-            bound_ns / (WEIGHT_SUM * NANOSECONDS),
-            tuple(weights),
+            [expert for expert in self._order[:count].tolist() if shares[expert]],
+            words[MAKESPAN] / (self._parts * NANOSECONDS),
+            words[BOUND] / (WEIGHT_SUM * NANOSECONDS),
+            (*words[CPU_WEIGHT:RESULT_WORDS],),
+            words[PLANNED] / NANOSECONDS,
+            words[ALONE] / NANOSECONDS,
+            words[CERTIFICATE] / NANOSECONDS,
+            self._costs[:count],
         )
-        seconds = (each / NANOSECONDS for each in (planned_ns, alone_ns, certificate_ns))
-        return Division(schedule, self._costs[:count].copy(), *seconds)
-
-
-assert ALONE == PLANNED + 1 == CERTIFICATE - 1

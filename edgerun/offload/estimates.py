@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.offload.floors import ONE, Floor, Floors, kinds_of
+from edgerun.offload.floors import ONE, Counts, Floor, Floors, kinds_of, listed
 from edgerun.offload.schedule import Starts
 
 F64: TypeAlias = NDArray[np.float64]
@@ -17,7 +18,7 @@ WEIGHT = 0.15  # of what was seen last: after 20 times 4% is left of what was as
 EXCHANGE_S = 3e-4
 START_S = 1e-4
 AROUND_S = 3e-4  # measured beside the stand-in, two free cores of a Zen 5 server
-KIND_OF_ONE = kinds_of(ONE)[0]
+(KIND_OF_ONE,) = KINDS_OF_ONE = kinds_of(ONE)
 LARGEST_STEP = 4.0  # by which a single time may be off: it may have been a pause of the system
 
 
@@ -51,31 +52,36 @@ class Estimate:
 
     def observe_one(self, seconds: float) -> None:
         """Learns that it took so long once."""
-        self._learn({KIND_OF_ONE}, self.of_one(), seconds)
+        self._learn(KINDS_OF_ONE, self.of_one(), seconds)
 
-    def observe(self, rows: I64, seconds: float) -> None:
+    def observe(self, rows: Counts, seconds: float) -> None:
         """Learns that experts with so many rows each took so long together."""
-        self._learn(set(kinds_of(rows)), sum(self._each(rows)), seconds)
+        counts = listed(rows)
+        if counts and counts.count(1) == len(counts):  # as in replies
+            self._learn(KINDS_OF_ONE, len(counts) * self.of_one(), seconds)
+        else:
+            self._learn({*kinds_of(counts)}, sum(self._each(counts)), seconds)
 
-    def _learn(self, kinds: set[int], expected: float, seconds: float) -> None:
+    def _learn(self, kinds: Collection[int], expected: float, seconds: float) -> None:
         if not expected > 0 or not seconds > 0:
             return
         step = min(max(seconds / expected, 1 / LARGEST_STEP), LARGEST_STEP) ** WEIGHT
-        self._factors.update({kind: self.factor(kind) * step for kind in kinds})
+        self._factors.update([(kind, self.factor(kind) * step) for kind in kinds])
 
-    def _each(self, rows: I64) -> list[float]:
+    def _each(self, rows: Counts) -> list[float]:
         """Of each; a token has few experts, with which Python is done before NumPy begins."""
-        kinds = kinds_of(rows)
+        counts, kinds = listed(rows), kinds_of(rows)
         factors = {kind: self.factor(kind) for kind in set(kinds)}
         fixed_s, row_s = self.fixed_s, self.row_s
-        pairs = zip(rows.tolist(), kinds, strict=True)
+        pairs = zip(counts, kinds, strict=True)
         return [(fixed_s + row_s * count) * factors[kind] for count, kind in pairs]
 
     def factor(self, kind: int) -> float:
         """By which what is assumed is multiplied, of a kind of numbers of rows."""
         factors = self._factors
-        if kind in factors:
-            return factors[kind]
+        factor = factors.get(kind)
+        if factor is not None:
+            return factor
         nearest = min(factors, key=lambda other: abs(other - kind), default=None)
         return 1.0 if nearest is None else factors[nearest]
 

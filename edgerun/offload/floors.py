@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +27,21 @@ from edgerun.kernels.experts.division import KINDS, WEIGHT_SUM
 if TYPE_CHECKING:
     from edgerun.offload.estimates import Estimate
 
+T = TypeVar("T")
 F64: TypeAlias = NDArray[np.float64]
 I64: TypeAlias = NDArray[np.int64]
-ONE = np.ones(1, np.int64)
+Counts: TypeAlias = list[int] | I64  # rows of experts
+ONE = [1]
 
 
-def kinds_of(rows: I64) -> list[int]:
+def listed(numbers: list[T] | NDArray[Any]) -> list[T]:
+    """Numbers as Python takes them soonest."""
+    return numbers if isinstance(numbers, list) else numbers.tolist()
+
+
+def kinds_of(rows: Counts) -> list[int]:
     """Numbers of rows that kernels take alike: up to 1, 2, 4, 8, ..., of each expert."""
-    return [(count - 1).bit_length() for count in rows.tolist()]
+    return [(count - 1).bit_length() for count in listed(rows)]
 
 
 @dataclass(slots=True)
@@ -70,12 +77,16 @@ class Floor:
         """By which what is assumed is multiplied, of a kind of numbers of rows."""
         return self._factors[kind]
 
-    def seconds(self, rows: I64) -> list[float]:
+    def of_one(self) -> float:
+        """Seconds of what has no rows, or one."""
+        return (self.fixed_s + self.row_s) * self._factors[0]
+
+    def seconds(self, rows: Counts) -> list[float]:
         """Of experts with so many rows each."""
-        pairs = zip(rows.tolist(), kinds_of(rows), strict=True)
+        pairs = zip(listed(rows), kinds_of(rows), strict=True)
         return [self._assumed(count) * self._factors[kind] for count, kind in pairs]
 
-    def observe(self, rows: I64, shares: F64, seconds: float) -> bool:
+    def observe(self, rows: Counts, shares: list[float] | F64, seconds: float) -> bool:
         """Learns that parts of experts took so long together; whether that is less than ever.
 
         Args:
@@ -83,20 +94,30 @@ class Floor:
             shares: of each, that was computed, 0 to 1.
             seconds: of all of them.
         """
-        experts = zip(rows.tolist(), kinds_of(rows), shares.tolist(), strict=True)
-        parts = [(kind, self._assumed(count) * share) for count, kind, share in experts if share]
-        assumed_s = sum(part_s for _, part_s in parts)
-        if not (assumed_s > 0 and seconds > 0):
+        parts = self._parts(listed(rows), listed(shares)) if seconds > 0 else {}
+        assumed_s = sum(parts.values())
+        if not assumed_s > 0:
             return False
         factors = self._factors
-        new = [kind for kind, _ in parts if not factors[kind]]
+        new = [kind for kind in parts if not factors[kind]]
         for kind in new:
             factors[kind] = seconds / assumed_s
-        least_s = sum(part_s * factors[kind] for kind, part_s in parts)
+        least_s = sum([part_s * factors[kind] for kind, part_s in parts.items()])
         if seconds < least_s:
-            for kind in {kind for kind, _ in parts}:
+            for kind in parts:
                 factors[kind] *= seconds / least_s
         return seconds < least_s or bool(new)
+
+    def _parts(self, rows: list[int], shares: list[float]) -> dict[int, float]:
+        """What is assumed of parts of experts, by kind, of those that were computed."""
+        if rows.count(1) == len(rows):  # as in replies
+            assumed_s = self._assumed(1) * sum(shares)
+            return {0: assumed_s} if assumed_s else {}
+        parts: dict[int, float] = {}
+        for count, kind, share in zip(rows, kinds_of(rows), shares, strict=True):
+            if share:
+                parts[kind] = parts.get(kind, 0.0) + self._assumed(count) * share
+        return parts
 
     def _assumed(self, rows: int) -> float:
         return self.fixed_s + self.row_s * rows
@@ -114,7 +135,7 @@ class Floors:
     upload: Floor
 
     def certificate_s(
-        self, rows: I64, is_cached: NDArray[np.bool_], weights: Sequence[int]
+        self, rows: Counts, is_cached: list[bool] | NDArray[np.bool_], weights: Sequence[int]
     ) -> float:
         """Seconds before which a layer does not end, unless something takes less than ever.
 
@@ -124,9 +145,9 @@ class Floors:
             weights: of processor, device and link, their sum is ``WEIGHT_SUM``; whatever they are,
                 it is a bound (``Schedule.weights``).
         """
-        upload_s = self.upload.seconds(ONE)[0]
+        upload_s = self.upload.of_one()
         experts = zip(
-            self.cpu.seconds(rows), self.device.seconds(rows), is_cached.tolist(), strict=True
+            self.cpu.seconds(rows), self.device.seconds(rows), listed(is_cached), strict=True
         )
         leasts = (
             min(weights[0] * here_s, weights[1] * there_s + weights[2] * upload_s * (not cached))
@@ -136,9 +157,15 @@ class Floors:
 
     def observe_upload(self, seconds: float, experts: int = 1) -> bool:
         """Learns that experts were uploaded in so long together; whether that is less than ever."""
-        return self.upload.observe(ONE, np.full(1, float(experts)), seconds)
+        return self.upload.observe(ONE, [float(experts)], seconds)
 
-    def observe(self, rows: I64, shares: F64, is_cached: NDArray[np.bool_], busy: Busy) -> bool:
+    def observe(
+        self,
+        rows: Counts,
+        shares: list[float] | F64,
+        is_cached: list[bool] | NDArray[np.bool_],
+        busy: Busy,
+    ) -> bool:
         """Learns what a layer took; whether anything took less than ever.
 
         Args:
@@ -147,9 +174,13 @@ class Floors:
             is_cached: whether the device had it.
             busy: what that took.
         """
+        counts, there = listed(rows), listed(shares)
         least = [
-            self.cpu.observe(rows, 1 - shares, busy.cpu_s),
-            self.device.observe(rows, shares, busy.device_s),
-            self.observe_upload(busy.upload_s, int(np.count_nonzero(shares[~is_cached]))),
+            self.cpu.observe(counts, [1 - share for share in there], busy.cpu_s),
+            self.device.observe(counts, there, busy.device_s),
         ]
+        if busy.upload_s:
+            pairs = zip(there, listed(is_cached), strict=True)
+            uploaded = sum(share > 0 and not is_there for share, is_there in pairs)
+            least.append(self.observe_upload(busy.upload_s, uploaded))
         return any(least)

@@ -10,7 +10,7 @@ from edgerun.kernels.experts.division import UPLOAD
 from edgerun.offload.estimates import Estimate
 from edgerun.offload.schedule import NANOSECONDS, Scheduler, makespan
 from edgerun.offload.sharing.cut_expert import CutExpert
-from edgerun.offload.sharing.cuts import cut_of, parts_of, with_cut
+from edgerun.offload.sharing.cuts import cut_of, cuts_one, parts_of, with_cut
 from edgerun.offload.sharing.device import FIRST, SECOND
 from edgerun.offload.sharing.executable import SharedLayer
 from edgerun.offload.sharing.trials import Trials
@@ -124,3 +124,13 @@ def test_an_expert_that_is_cut_by_columns_has_the_same_bits(
     np.testing.assert_array_equal(found, logits_of(*form, None, tokens=TOKENS))
     first = sum(len(program._cuts) for program in programs)
     assert 0 < first < sum(tally.cut for tally in tallies) == sum(learned) + first
+
+
+def test_only_one_expert_is_cut_and_only_one_that_is_there() -> None:
+    for shares, is_cached, expected in (
+        ([8, 3, 0], [True, True, False], True),
+        ([8, 3, 5], [True, True, False], True),  # the other part would have to be uploaded
+        ([8, 3, 5], [True, True, True], False),
+        ([8, 0, 5], [True, True, False], False),
+    ):
+        assert cuts_one(shares, is_cached, PARTS) == expected

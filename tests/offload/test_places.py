@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
-from edgerun.offload.places import NOWHERE, Places, one_hot
+from edgerun.offload.places import NOWHERE, Places, Sorter, one_hot
 from edgerun.offload.schedule import Scheduler
 from edgerun.ops.experts import OP
 
@@ -22,9 +24,10 @@ def test_every_expert_is_computed_once_for_every_row_that_goes_to_it() -> None:
     """Over random routers, caches, costs and batches; with a result that tells who made it."""
     rng = np.random.default_rng(1)
     schedulers = {parts: Scheduler(16, parts) for parts in (1, 4)}
+    sorters = {sizes: Sorter(12, *sizes) for sizes in product(range(1, 17), repeat=2)}
     for turn in range(CASES):
         routes, top_k = random_routes(rng)
-        places = Places.of(routes, top_k)
+        places = sorters[routes.shape[1], top_k](routes)
         kept = routes * (np.cumsum(routes != 0, axis=1) <= top_k)
         assert sorted(zip(places.rows, places.experts, strict=True)) == sorted(
             map(tuple, np.argwhere(kept))
@@ -33,6 +36,11 @@ def test_every_expert_is_computed_once_for_every_row_that_goes_to_it() -> None:
         if not len(places.active):
             assert not places.sum(np.zeros((0, 3), np.float32)).any()
             continue
+        largest = np.where(kept != 0, kept, -1).max(axis=0)[places.active]
+        assert places.scores() == tuple(largest.tolist())
+        chosen = places.active[turn % 3 :: 3]
+        assert (places.select(chosen) == np.flatnonzero(np.isin(places.experts, chosen))).all()
+        assert places.counts_of(chosen) == places.counts[turn % 3 :: 3]
         costs = rng.uniform(1e-6, 1e-3, (3, len(places.active)))
         costs[2, rng.random(len(places.active)) < 0.5] = 0
         schedule = schedulers[1 + 3 * (turn % 2)](*costs, int(rng.integers(0, 17)))
@@ -59,6 +67,15 @@ def test_the_sum_is_that_of_the_op() -> None:
             hot = one_hot(places.experts[half], routes.shape[1])
             made[half] = OP.define(x=x[half], routes=hot, **stacks, **alone)
         np.testing.assert_array_equal(places.sum(made), OP.define(**inputs, **attributes))
+
+
+def test_routes_may_lie_in_wider_rows_or_far_apart() -> None:
+    routes = np.zeros((2, 8), np.float32)
+    routes[0, [1, 4]], routes[1, 2] = 0.5, 0.25
+    for each in (routes[:, :5], np.asfortranarray(routes)[:, :5]):
+        places = Places.of(each, 2)
+        assert (places.active, places.counts) == ([1, 2, 4], [1, 1, 1])
+        assert places.of_row.tolist() == [[0, 2], [1, NOWHERE]]
 
 
 def test_places_of_rows_without_experts_are_nowhere() -> None:

@@ -9,6 +9,8 @@ from math import log2
 
 from edgerun.offload.policies.base import Entry, Policy, Rank
 
+NOTHING = float("-inf")
+
 
 class Decaying(Policy):
     """Ranks by ``sum gain * 2 ** (-decay * steps ago)``, over all uses, in the cache or not.
@@ -29,10 +31,11 @@ class Decaying(Policy):
 
     def use(self, layer: int, experts: Sequence[int], scores: Sequence[float]) -> None:
         self._steps[layer] += 1
+        sums, now = self._sums, self.decay * self._steps[layer]
         for expert, score in zip(experts, scores, strict=True):
-            new = log2(self.gain(score)) + self.decay * self._steps[layer]
-            old = self._sums.get((layer, expert), float("-inf"))
-            self._sums[layer, expert] = max(old, new) + log2(1 + 2.0 ** -abs(old - new))
+            entry, new = (layer, expert), log2(self.gain(score)) + now
+            old = sums.get(entry, NOTHING)
+            sums[entry] = (old if old > new else new) + log2(1 + 2.0 ** -abs(old - new))
 
     def rank(self, entry: Entry) -> Rank:
         return (self._sums[entry] - self.decay * self._steps[entry[0]],)

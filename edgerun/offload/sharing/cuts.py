@@ -8,7 +8,7 @@ before anything else of the layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +95,12 @@ def with_cut(
     if seconds >= whole.makespan_s:
         return whole, 1
     return Schedule(shares, order, seconds, finer.bound_s, finer.weights), parts
+
+
+def cuts_one(shares: Sequence[int], is_cached: Sequence[bool], parts: int) -> bool:
+    """Whether shares of experts cut exactly one of those that the device has."""
+    pairs = zip(shares, is_cached, strict=True)
+    return sum([is_there and 0 < share < parts for share, is_there in pairs]) == 1
 
 
 def cut_program(

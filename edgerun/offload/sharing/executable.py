@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgerun.backends.base import NO_VALUES, CompileOptions, Executable, Shape, Values
 from edgerun.errors import BackendError
@@ -17,10 +16,10 @@ from edgerun.offload.cache import Step
 from edgerun.offload.divider import Divider, Division, Prices
 from edgerun.offload.estimates import Estimates
 from edgerun.offload.floors import Busy
-from edgerun.offload.places import F32, I64, Places
-from edgerun.offload.schedule import F64, NANOSECONDS, Schedule
+from edgerun.offload.places import F32, I64, Places, Sorter
+from edgerun.offload.schedule import NANOSECONDS
 from edgerun.offload.sharing.cut_expert import CutExpert
-from edgerun.offload.sharing.cuts import Cut, cut_of, parts_of, with_cut
+from edgerun.offload.sharing.cuts import Cut, cut_of, cuts_one, parts_of, with_cut
 from edgerun.offload.sharing.device import DeviceError
 from edgerun.offload.sharing.layer import Layer
 from edgerun.offload.sharing.session import Session
@@ -30,7 +29,6 @@ from edgerun.state import Batch, SequenceStore
 
 CHECK_EVERY = 64  # layers; of one of these a result is computed here, too
 TEST_ROWS = 3
-LARGEST = np.finfo(np.float32).max
 
 
 @dataclass
@@ -48,7 +46,7 @@ class _Command:
     """
 
     number: int
-    experts: I64
+    experts: Sequence[int]
     places: I64
     first: int
     slots: list[int]
@@ -56,37 +54,36 @@ class _Command:
     arrived_s: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Plan:
     """What is computed where, in one call.
 
     Attributes:
-        schedule: of the active experts.
+        division: of the active experts.
         shares: of each, what the device computes, 0 to 1.
         is_cached: whether it has each.
-        certificate_s: nothing takes less, unless something takes less than ever (``Floors``).
-        planned_s: what it takes, with what passes before either side begins.
         there: experts that the device computes, all or in part.
+        here: those of which it computes nothing.
         cached: those that it has and computes as a whole.
+        uploaded: those that it gets.
         cut: one that it has and computes in part.
         may_cut: whether the schedule would have cut one.
     """
 
-    schedule: Schedule
-    shares: F64
-    is_cached: NDArray[np.bool_]
-    certificate_s: float
-    planned_s: float
-    there: I64
-    cached: I64
+    division: Division
+    shares: list[float]
+    is_cached: list[bool]
+    there: list[int]
+    here: list[int]
+    cached: list[int]
+    uploaded: list[int]
     cut: CutExpert | None
     may_cut: bool
 
     @property
-    def uploaded(self) -> I64:
-        """Experts that the device gets."""
-        others = 0 if self.cut is None else 1
-        return self.there[len(self.cached) + others :]
+    def planned_s(self) -> float:
+        """What it takes, with what passes before either side begins."""
+        return self.division.planned_s
 
 
 class SharedLayer(Executable):
@@ -107,6 +104,7 @@ class SharedLayer(Executable):
         self._layer, self._session = layer, session
         self._estimates, self._tally = estimates, tally
         self._parts = parts_of(layer.layout)
+        self._sort = Sorter(shape.rows, layer.experts, int(layer.node.attrs["top_k"]))
         prices = Prices(estimates)
         self._divider = Divider(layer.experts, prices)
         self._cutter = Divider(layer.experts, prices, self._parts) if self._parts > 1 else None
@@ -169,19 +167,19 @@ class SharedLayer(Executable):
             DeviceError: the device failed.
         """
         entered = time.monotonic()
-        places = Places.of(routes, int(self._layer.node.attrs["top_k"]))
-        if not len(places.rows):
+        places = self._sort(routes)
+        if not places.active:
             return np.zeros_like(x)
         plan = self._plan(places)
-        results = np.empty((len(places.rows), x.shape[1]), np.float32)
-        cut, here, busy = plan.cut, places.others(plan.there), Busy()
+        results = np.empty((len(places), x.shape[1]), np.float32)
+        cut, here, busy = plan.cut, plan.here, Busy()
         begin = time.monotonic()
         if cut is not None:
             rows_cut = x[places.rows[cut.places]]
             cut.begin(rows_cut)
         commands = self._start(x, places, plan)
         if cut is not None:
-            command = _Command(len(commands), np.array([cut.expert]), cut.places, 0, [])
+            command = _Command(len(commands), [cut.expert], cut.places, 0, [])
             commands.append(command)
             busy = cut.exchange(rows_cut, command.number, cache, plan.planned_s)
         started = time.monotonic()
@@ -195,7 +193,7 @@ class SharedLayer(Executable):
         end = self._collect(places, commands, results, plan, begin, ended, busy)
         if cut is not None and own is not None:
             results[cut.places, cut.cut.columns[1] :] = own
-        self._count(places, plan, end - begin, len(x), here, busy)
+        self._count(places, plan, end - begin, busy)
         is_due = self._check(x, places, plan, results, cache)
         self._improve(places, here)
         out = places.sum(results)
@@ -208,66 +206,71 @@ class SharedLayer(Executable):
     def _plan(self, places: Places) -> _Plan:
         """Who computes which of the active experts."""
         session, number = self._session, self._layer.number
-        entries = [(number, expert) for expert in places.active.tolist()]
-        is_cached = np.array([entry in session.arrived for entry in entries])
-        room = session.device.sizes.slots - sum(entry in session.slots for entry in entries)
-        room = 0 if session.is_uploading() else room
+        active = places.active
+        entries = [(number, expert) for expert in active]
+        arrived, slots = session.arrived, session.slots
+        is_cached = [entry in arrived for entry in entries]
+        is_free = not session.is_uploading()
+        room = is_free and session.device.sizes.slots - sum([entry in slots for entry in entries])
         division, parts, may_cut = self._divide(places, is_cached, room)
-        schedule = division.schedule
-        there = places.active[schedule.order]
-        scores = np.zeros(self._layer.experts)
-        sizes = np.fmax(np.abs(places.weights), 0.0)  # of what is no number 0
-        np.maximum.at(scores, places.experts, np.minimum(sizes, LARGEST))
-        step = Step(number, tuple(places.active.tolist()), tuple(scores[places.active].tolist()))
-        session.admit(step, there.tolist())
-        cached, cut = there[is_cached[schedule.order]], None
-        for index in np.flatnonzero((schedule.shares > 0) & (schedule.shares < parts)).tolist():
-            expert = int(places.active[index])
-            where = cut_of(self._layer.layout, int(schedule.shares[index]), parts)
-            taken = places.select(np.array([expert]))
-            cut = CutExpert(self._layer, session, expert, where, taken)
-            cached = cached[cached != expert]
-        shares, seconds = schedule.shares / parts, (division.certificate_s, division.planned_s)
-        return _Plan(schedule, shares, is_cached, *seconds, there, cached, cut, may_cut)
+        there = [active[index] for index in division.order]
+        chosen, cut = {*there}, None
+        session.admit(Step(number, tuple(active), places.scores()), chosen)
+        cached = [active[index] for index in division.order if is_cached[index]]
+        uploaded = [active[index] for index in division.order if not is_cached[index]]
+        here, shares = [expert for expert in active if expert not in chosen], division.shares
+        for index in [n for n, share in enumerate(shares) if 0 < share < parts]:
+            where = cut_of(self._layer.layout, shares[index], parts)
+            taken = places.select([active[index]])
+            cut = CutExpert(self._layer, session, active[index], where, taken)
+            cached.remove(active[index])
+        each = [share / parts for share in shares]
+        return _Plan(division, each, is_cached, there, here, cached, uploaded, cut, may_cut)
 
     def _divide(
-        self, places: Places, is_cached: NDArray[np.bool_], room: int
+        self, places: Places, is_cached: list[bool], room: int
     ) -> tuple[Division, int, bool]:
         """A division, the parts of experts in it, and whether one might be cut."""
         rows, counts = len(places.of_row), places.counts
         division, parts, may_cut = self._divider(counts, is_cached, room), 1, False
-        estimates, trials = self._estimates, self._trials
-        if self._cutter is not None and trials.weighs(rows):
-            finer, costs = self._cutter(counts, is_cached, room), division.costs
-            whole, exchange_s = division.schedule, estimates.exchange_s
-            schedule, cut_parts = with_cut(costs, whole, finer.schedule, self._parts, exchange_s)
-            may_cut = cut_parts > 1
-            if may_cut and trials.favours_other(rows):
-                seconds = schedule.seconds(costs.T / NANOSECONDS, cut_parts, estimates.starts)
-                division = replace(finer, schedule=schedule, planned_s=seconds + exchange_s)
-                parts = cut_parts
+        if self._cutter is not None and self._trials.weighs(rows):
+            finer = self._cutter(counts, is_cached, room)
+            if cuts_one(finer.shares, is_cached, self._parts):
+                division, parts, may_cut = self._cut(division, finer, rows)
         if division.alone_s < division.planned_s and self._calls % TRIAL:
             return division.alone(), 1, False
         return division, parts, may_cut
+
+    def _cut(self, whole: Division, finer: Division, rows: int) -> tuple[Division, int, bool]:
+        """What ``_divide`` returns, of a division without a cut and one that cuts an expert."""
+        exchange_s, costs = self._estimates.exchange_s, whole.costs
+        schedule, parts = with_cut(costs, whole.schedule, finer.schedule, self._parts, exchange_s)
+        if parts == 1 or not self._trials.favours_other(rows):
+            return whole, 1, parts > 1
+        seconds = schedule.seconds(costs.T / NANOSECONDS, parts, self._estimates.starts)
+        order, shares = schedule.order.tolist(), schedule.shares.tolist()
+        planned_s = seconds + exchange_s
+        return replace(finer, shares=shares, order=order, planned_s=planned_s), parts, True
 
     def _start(self, x: F32, places: Places, plan: _Plan) -> list[_Command]:
         """Sends a command for what is cached, and uploads what is not, with a command each."""
         session, number, cached = self._session, self._layer.number, plan.cached
         first = 0 if plan.cut is None else plan.cut.rows
         commands: list[_Command] = []
-        groups = [cached] if len(cached) else []
-        groups += [np.array([expert]) for expert in plan.uploaded.tolist()]
+        groups = [cached] if cached else []
+        groups += [[expert] for expert in plan.uploaded]
         for group in groups:
             taken = places.select(group)
-            session.device.x[first : first + len(taken)] = x[places.rows[taken]]
+            rows = x if len(x) == 1 else x[places.rows[taken]]
+            session.device.x[first : first + len(taken)] = rows
             slots = [session.slots[number, expert] for expert in places.experts[taken].tolist()]
             commands.append(_Command(len(commands), group, taken, first, slots))
             first += len(taken)
         for command in commands:
-            if command.number == 0 and len(cached):
+            if command.number == 0 and cached:
                 self._send(command)
                 continue
-            expert = int(command.experts[0])
+            expert = command.experts[0]
             arrive = partial(self._arrive, command)
             session.upload((number, expert), self._layer.slots[expert], arrive)
         return commands
@@ -282,14 +285,14 @@ class SharedLayer(Executable):
         self._send(command)
 
     def _compute_here(
-        self, x: F32, places: Places, here: I64, results: F32, cache: SequenceStore
+        self, x: F32, places: Places, here: Sequence[int], results: F32, cache: SequenceStore
     ) -> float:
         """Computes the processor's share; returns when that was done."""
         begin = time.monotonic()
-        if not len(here):
+        if not here:
             return begin
         taken = places.select(here)
-        rows = x[places.rows[taken]]
+        rows = x.repeat(len(taken), axis=0) if len(x) == 1 else x[places.rows[taken]]
         results[taken] = self._layer.multiply(rows, places.experts[taken], cache)
         end = time.monotonic()
         self._estimates.cpu.observe(places.counts_of(here), end - begin)
@@ -329,21 +332,19 @@ class SharedLayer(Executable):
             free, end = answer.ended_s, max(end, answer.ended_s)
         return end
 
-    def _count(
-        self, places: Places, plan: _Plan, seconds: float, rows: int, here: I64, busy: Busy
-    ) -> None:
-        tally, schedule = self._tally, plan.schedule
+    def _count(self, places: Places, plan: _Plan, seconds: float, busy: Busy) -> None:
+        tally, division, rows = self._tally, plan.division, len(places.of_row)
         tally.layers += 1
         tally.rows += rows
         tally.cached += len(plan.there) - len(plan.uploaded)
         tally.uploaded += len(plan.uploaded)
         tally.cut += plan.cut is not None
         tally.with_device += len(plan.there) > 0
-        tally.here += len(here)
+        tally.here += len(plan.here)
         tally.planned_s += plan.planned_s
-        tally.bound_s += schedule.bound_s
-        tally.certified_s += plan.certificate_s
-        tally.early += seconds < plan.certificate_s
+        tally.bound_s += division.bound_s
+        tally.certified_s += division.certificate_s
+        tally.early += seconds < division.certificate_s
         tally.seconds += seconds
         self._estimates.floors.observe(places.counts, plan.shares, plan.is_cached, busy)
         if self._is_new(plan.cut):
@@ -351,7 +352,7 @@ class SharedLayer(Executable):
         if plan.cut is not None:
             self._estimates.observe_exchange(seconds - plan.planned_s)
         if plan.may_cut:
-            self._trials.observe(rows, seconds, len(places.rows), is_other=plan.cut is not None)
+            self._trials.observe(rows, seconds, len(places), is_other=plan.cut is not None)
 
     def _is_new(self, cut: CutExpert | None) -> bool:
         return cut is not None and cut.kind not in self._cuts
@@ -364,12 +365,12 @@ class SharedLayer(Executable):
         Raises:
             DeviceError: it is another one.
         """
-        taken = places.select(plan.there)
         self._calls += 1
         is_new = self._is_new(plan.cut)
         is_due = self._calls % self.check_every == 1 % self.check_every or is_new
-        if not len(taken) or not is_due:
+        if not plan.there or not is_due:
             return False
+        taken = places.select(plan.there)
         chosen = taken[self._calls // self.check_every % len(taken)][None]
         if plan.cut is not None and is_new:
             chosen = plan.cut.places[:1]
@@ -380,10 +381,10 @@ class SharedLayer(Executable):
         self._tally.checked += 1
         return True
 
-    def _improve(self, places: Places, here: I64) -> None:
+    def _improve(self, places: Places, here: Sequence[int]) -> None:
         """Uploads an expert that the processor computed, if it is worth more than one there."""
         session, number = self._session, self._layer.number
-        if session.is_uploading() or not len(here):
+        if session.is_uploading() or not here:
             return
         taken = places.select(here)
         expert = int(places.experts[taken[np.argmax(places.weights[taken])]])

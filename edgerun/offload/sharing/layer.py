@@ -16,6 +16,8 @@ from edgerun.offload.sharing.cuts import cut_program
 from edgerun.offload.sharing.device import U8, WHOLE
 from edgerun.state import Batch, SequenceStore
 
+MOST_BATCH_ROWS = 64  # of batches that are kept
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -36,6 +38,7 @@ class Layer:
     places: Executable
     _compile: Callable[[str, tuple[int, int]], Executable]
     _parts: dict[tuple[str, tuple[int, int]], Executable] = field(default_factory=dict)
+    _batches: dict[int, Batch] = field(default_factory=dict)  # by their rows
 
     @classmethod
     def of(
@@ -85,9 +88,13 @@ class Layer:
             if (op, panels) not in self._parts:
                 self._parts[op, panels] = self._compile(op, panels)
             program = self._parts[op, panels]
-        names = self.node.inputs
+        names, rows = self.node.inputs, len(x)
         routes = one_hot(experts, self.experts)
-        batch = Batch.of([0] * len(x), 0, 0, logits="none")
+        batch = self._batches.get(rows)
+        if batch is None:
+            batch = Batch.of([0] * rows, 0, 0, logits="none")
+            if rows <= MOST_BATCH_ROWS:
+                self._batches[rows] = batch
         outputs = program(batch, cache, {names[0]: x, names[1]: routes})
         (out,) = outputs.values()
         return out

@@ -13,7 +13,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from edgerun.backends.cpu.experts.layout import SlotLayout
@@ -91,7 +91,7 @@ class Session:
         is_alike = (mine.matrices, mine.biases) == (layout.matrices, layout.biases)
         return is_alike and {**self._attributes, "top_k": 1} == {**attributes, "top_k": 1}
 
-    def admit(self, step: Step, experts: Sequence[int]) -> Access:
+    def admit(self, step: Step, experts: Collection[int]) -> Access:
         """Makes experts of a step resident, and gives those that are new a slot each."""
         access = self.cache.admit(step, experts)
         self._give_slots(access)

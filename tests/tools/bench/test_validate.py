@@ -46,7 +46,7 @@ def test_what_is_simulated_follows_costs_and_what_is_there() -> None:
     simulation, seconds = simulate(measured, calls, 3)
     assert seconds == pytest.approx([4e-3, 5e-3, 11e-3])
     assert (simulation.there, simulation.outcome.experts) == (6, 9)
-    assert Places.of(routes, 3).active.tolist() == [0, 1, 2]
+    assert Places.of(routes, 3).active == [0, 1, 2]
 
 
 def test_calls_vary_as_those_before_them_did() -> None:

@@ -144,8 +144,9 @@ class Shared(Simulation):
 
     def improve(self, places: Places) -> None:
         """Uploads what the processor computed and is worth more than what is there."""
-        here = places.active[self.is_here]
-        if len(here):
+        pairs = zip(places.active, self.is_here.tolist(), strict=True)
+        here = [expert for expert, is_here in pairs if is_here]
+        if here:
             taken = places.select(here)
             expert = int(places.experts[taken[np.argmax(places.weights[taken])]])
             self.caches[0].exchange((0, expert))
@@ -269,7 +270,8 @@ def simulate(
     for call, places in enumerate(placed[half:]):
         measured.costs.call = call
         before = simulation.outcome.seconds
-        simulation.layer(Batch(step_of(places), places.counts), (), len(places.of_row))
+        batch = Batch(step_of(places), np.array(places.counts))
+        simulation.layer(batch, (), len(places.of_row))
         seconds.append(simulation.outcome.seconds - before + simulation.exchange_s)
         simulation.improve(places)
     return simulation, seconds
@@ -277,9 +279,7 @@ def simulate(
 
 def step_of(places: Places) -> Step:
     """What a call needs, as the executor tells its cache."""
-    scores = np.zeros(int(places.experts.max()) + 1)
-    np.maximum.at(scores, places.experts, np.abs(places.weights))
-    return Step(0, tuple(places.active.tolist()), tuple(scores[places.active].tolist()))
+    return Step(0, tuple(places.active), places.scores())
 
 
 if __name__ == "__main__":

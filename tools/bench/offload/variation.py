@@ -6,6 +6,7 @@ the larger of what they take as a rule.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,7 +28,7 @@ class Watched(Estimate):
 
     seen: list[tuple[float, float]] = field(default_factory=list)
 
-    def _learn(self, kinds: set[int], expected: float, seconds: float) -> None:
+    def _learn(self, kinds: Collection[int], expected: float, seconds: float) -> None:
         """Learns and remembers."""
         if kinds:
             self.seen.append((expected, seconds))
