@@ -30,7 +30,7 @@ class Slab:
 
 def slab(matrices: Iterable[Matrix]) -> Slab | None:
     """The shortest piece of a file that holds some matrices; None if they are not all in one."""
-    arrays = [array for matrix in matrices for array in _arrays(matrix)]
+    arrays = [array for matrix in matrices for array in arrays_of(matrix)]
     pieces = [(find_file(array), array.nbytes) for array in arrays]
     places = [(view[0], view[1], view[1] + nbytes) for view, nbytes in pieces if view is not None]
     if len(places) < len(pieces) or len({id(file) for file, _, _ in places}) != 1:
@@ -39,7 +39,8 @@ def slab(matrices: Iterable[Matrix]) -> Slab | None:
     return Slab(places[0][0], first, max(end for _, _, end in places) - first)
 
 
-def _arrays(matrix: Matrix) -> list[NDArray[Any]]:
+def arrays_of(matrix: Matrix) -> list[NDArray[Any]]:
+    """Codes, scales and zero points, as far as there are any, or the elements alone."""
     if not isinstance(matrix, PackedWeight):
         return [matrix]
     zeros = [] if matrix.zeros is None else [matrix.zeros]

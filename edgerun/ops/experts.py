@@ -91,6 +91,8 @@ def _stack(count: int, shape: tuple[int, int], form: str, block: int, seed: int)
     matrices: list[Matrix] = []
     for index in range(count):
         values = normal(shape, 10 * index + seed) / np.float32(shape[1] ** 0.5)
+        if form.endswith("_asym"):
+            values = values + np.float32(0.1)
         if form == "float32":
             matrices.append(values)
             continue
@@ -133,6 +135,8 @@ def _examples() -> list[Example]:
         ("int4", 32, "int8_block"),
         ("int8", 16, "int8_block"),
         ("int2", 16, "int8_block"),
+        ("int4_asym", 32, "int8_block"),
+        ("int4_asym", 32, "float"),
         ("ternary", 32, "int8_block"),
         ("ternary by row", 32, "int8_row"),
         ("float32", 0, "int8_row"),
@@ -154,7 +158,9 @@ def _examples() -> list[Example]:
     # More routes than a row may have: the first ones count.
     first = next(each for each in examples if each.attributes["activations"] == "int8_block")
     crowded = np.where(np.arange(8) % 3, normal((1, 8), 9), 0).astype(np.float32)
-    return [*examples, replace(first, inputs={**first.inputs, "routes": crowded})]
+    mixed = _stack(8, (96, 48), "int2_asym", 16, 2)
+    others = {"routes": crowded}, {"down": mixed}
+    return [*examples, *(replace(first, inputs={**first.inputs, **each}) for each in others)]
 
 
 OP = Op(

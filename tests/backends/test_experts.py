@@ -15,8 +15,8 @@ from edgerun.backends.base import Backend, ExpertMemory, Phase
 from edgerun.backends.cpu.emit.experts import ROWS_TO_UNPACK
 from edgerun.backends.cpu.experts.weights import ExpertStore
 from edgerun.errors import BackendError, InputError
-from edgerun.formats.base import PackedWeight
-from edgerun.formats.stack import ExpertStack
+from edgerun.formats.base import PackedWeight, pack_zero_points
+from edgerun.formats.stack import ExpertStack, Matrix
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
 from edgerun.kernels.isa import selected_isa
@@ -35,6 +35,7 @@ FORMS = [
     ("float", "float32"),
     ("float", "int4"),
     ("int8_block", "int4"),
+    ("int8_block", "int4_asym"),
     ("int8_block", "int8"),
     ("int8_block", "ternary"),
     ("int8_row", "ternary"),
@@ -47,22 +48,6 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     made = make_backend("cpu", given={"threads": request.param})
     yield made
     made.close()
-
-
-def test_experts_with_zero_points_are_left_to_others(backend: Backend) -> None:
-    graph = layer("int8_block", "int4", 4, 2)
-    assert backend.supports(graph, graph.nodes[0], Shape.of(1))
-    down = graph.constants["down"]
-    assert isinstance(down, ExpertStack)
-    matrices = [replace(each, zeros=np.zeros((K, 1), np.uint8)) for each in down.matrices]  # type: ignore[type-var]
-    graph = Graph(
-        graph.nodes,
-        graph.inputs,
-        graph.outputs,
-        {**graph.constants, "down": ExpertStack(tuple(matrices))},
-    )
-    support = backend.supports(graph, graph.nodes[0], Shape.of(1))
-    assert not support.ok and "zero points of their own" in support.reason
 
 
 @pytest.mark.parametrize("form", ["int8_block", "float"])
@@ -83,9 +68,7 @@ def layer(form: str, weights: str, experts: int, top_k: int, *, biased: bool = F
     """One node with random weights, no two experts alike; of gpt-oss's kind with biases."""
     sizes = {"gate": (K, N), "up": (K, N), "down": (N, K)}
     constants = {
-        name: ExpertStack(
-            tuple(random_weight(weights, size, 10 * e + at) for e in range(experts))  # type: ignore[misc]
-        )
+        name: ExpertStack(tuple(random_matrix(weights, size, 10 * e + at) for e in range(experts)))
         for at, (name, size) in enumerate(sizes.items())
     }
     if biased:
@@ -97,6 +80,17 @@ def layer(form: str, weights: str, experts: int, top_k: int, *, biased: bool = F
     attributes = {"top_k": top_k, "activation": activation, "activations": form}
     node = Node("experts", "layer", ("x", "routes", *constants), ("out",), attributes)
     return Graph([node], ["x", "routes"], ["out"], {**constants})
+
+
+def random_matrix(weights: str, size: tuple[int, int], seed: int) -> Matrix:
+    """A matrix of an expert; with ``_asym`` each of its blocks has any zero point."""
+    matrix = random_weight(weights.removesuffix("_asym"), size, seed)
+    assert not isinstance(matrix, ExpertStack)
+    if not weights.endswith("_asym"):
+        return matrix
+    assert isinstance(matrix, PackedWeight)
+    points = np.random.default_rng(seed).integers(0, 1 << matrix.bits, matrix.scales.shape, "u1")
+    return replace(matrix, zeros=pack_zero_points(points, matrix.bits))
 
 
 def run(backend: Backend, graph: Graph, chunk: int, **values: F32) -> F32:

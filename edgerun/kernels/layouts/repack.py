@@ -3,7 +3,8 @@
 Source: ``row_bytes`` bytes a row, consecutive codes in consecutive bits. A dword of a row becomes
 a dword of a vector, whose byte i then has codes i, i + 4, ... of the dword rather than
 neighbours: bits change places within dwords. Which dwords make a vector is a transposition of
-dwords. Scales, float32, are rearranged likewise, with their bits where they are.
+dwords. Scales, float32, are rearranged likewise, with their bits where they are, and leave room for
+the vectors of zero points among them (``scale_vectors.py``), which a kernel of their own writes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import float32, types
+from numba import float32, int32, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -28,7 +29,7 @@ from edgerun.kernels.lang.ir import (
     variable,
 )
 from edgerun.kernels.lang.simd import Vec, constant, splat, store
-from edgerun.kernels.lang.word import set_float
+from edgerun.kernels.lang.word import byte_at, set_float, set_int
 
 DWORD = 4
 # By bits of a code: which bits change places with those so many further on, one after the other.
@@ -75,12 +76,14 @@ def transpose(builder: Any, vectors: list[Any]) -> list[Any]:
 
 
 @intrinsic(prefer_literal=True)
-def _interleave(typingctx, source, row_bytes, row, last, dwords, target, bits, lanes):  # type: ignore[no-untyped-def]
+def _interleave(  # type: ignore[no-untyped-def]
+    typingctx, source, row_bytes, row, last, dwords, target, group, shift, bits, lanes
+):
     """Vectors ``[dwords, lanes]`` from the dwords of the ``lanes // 4`` rows from ``row`` on.
 
     ``source`` is the address of row 0; rows beyond ``last`` are read as ``last``. As many dwords
     as rows are taken at a time, the last of them perhaps twice, or one where a row has fewer.
-    Returns what ``_flagged`` says of all of them together.
+    Their places are those of ``_place``. Returns what ``_flagged`` says of all of them together.
     """
     values = literals(bits, lanes)
     if values is None:
@@ -89,7 +92,7 @@ def _interleave(typingctx, source, row_bytes, row, last, dwords, target, bits, l
     vec = Vec("i32", width // DWORD)
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        start, row_size, first, limit, number, target = args[:6]
+        start, row_size, first, limit, number, target, group, shift = args[:8]
         rows = []
         for index in range(vec.lanes):
             number_of_row = builder.add(first, integer(index))
@@ -98,36 +101,39 @@ def _interleave(typingctx, source, row_bytes, row, last, dwords, target, bits, l
             rows.append(builder.add(start, builder.mul(chosen, row_size)))
         flags = variable(builder, constant(vec, 0))
 
-        def keep(vector: Any, place: Any) -> None:
+        def keep(vector: Any, index: Any) -> None:
             flagged = builder.or_(builder.load(flags), _flagged(builder, vector, vec, size))
             builder.store(flagged, flags)
+            further = builder.lshr(builder.add(index, group), shift)
+            place = builder.mul(builder.add(index, further), integer(width))
+            place = builder.add(target, place)
             _store_past_cache(builder, _swapped(builder, vector, vec, size), place, width)
 
         at_once = integer(vec.lanes)
         is_long = builder.icmp_signed(">=", number, at_once)
         with builder.if_else(is_long) as (several, single):
             with several:
-                _interleave_blocks(builder, rows, row_size, number, target, vec, keep)
+                _interleave_blocks(builder, rows, row_size, number, vec, keep)
             with single, cgutils.for_range(builder, number, intp=I64) as loop:
                 vector = constant(vec, 0)
                 for index, base in enumerate(rows):
                     at = builder.add(base, builder.mul(loop.index, integer(DWORD)))
                     dword = load_from(builder, at, I32)
                     vector = builder.insert_element(vector, dword, ir.Constant(I32, index))
-                keep(vector, builder.add(target, builder.mul(loop.index, integer(width))))
+                keep(vector, loop.index)
         return builder.load(flags)
 
-    return vec(*[types.intp] * 6, bits, lanes), codegen
+    return vec(*[types.intp] * 8, bits, lanes), codegen
 
 
 def _interleave_blocks(
-    builder: Any, rows: list[Any], row_size: Any, dwords: Any, target: Any, vec: Vec, keep: Any
+    builder: Any, rows: list[Any], row_size: Any, dwords: Any, vec: Vec, keep: Any
 ) -> None:
     """Transposes blocks of as many dwords as there are rows.
 
     Rows are streams too many for the processor to foresee: the place of the next rows is asked for.
     """
-    count, width = vec.lanes, vec.lanes * DWORD
+    count = vec.lanes
     blocks = builder.udiv(builder.add(dwords, integer(count - 1)), integer(count))
     last = builder.sub(dwords, integer(count))
     ahead = builder.mul(row_size, integer(count))
@@ -139,9 +145,8 @@ def _interleave_blocks(
         vectors = [load_from(builder, place, vec.llvm) for place in places]
         for place in places:
             prefetch_line(builder, builder.add(place, ahead))
-        base = builder.add(target, builder.mul(first, integer(width)))
         for index, vector in enumerate(transpose(builder, vectors)):
-            keep(vector, builder.add(base, integer(index * width)))
+            keep(vector, builder.add(first, integer(index)))
 
 
 def _store_past_cache(builder: Any, value: Any, address: Any, alignment: int) -> None:
@@ -184,10 +189,16 @@ def _swapped(builder: Any, dwords: Any, vec: Vec, bits: int) -> Any:
     return dwords
 
 
+@njit(inline="always")
+def _place(index, group, shift):  # type: ignore[no-untyped-def]
+    """Which vector of its panel holds a dword of the rows; see ``repack``."""
+    return index + (index + group >> shift)
+
+
 @kernel(
     "repack",
-    "source:u8[rows, row_bytes] codes:u8[-(-rows // (lanes // 4)), tiles, lanes] rows row_bytes"
-    " tiles step flags:u8[chunks, lanes]",
+    "source:u8[rows, row_bytes] codes:u8[-(-rows // (lanes // 4)), vectors, lanes] rows row_bytes"
+    " tiles vectors group shift step flags:u8[chunks, lanes]",
 )
 def repack(bits: int, lanes: int) -> Body:
     """Writes ``step`` panels of ``lanes // 4`` rows a chunk: uint8 ``codes[panels, tiles, lanes]``.
@@ -196,27 +207,65 @@ def repack(bits: int, lanes: int) -> Body:
     repeat it, and are zero of scales; vectors beyond a row's end are zero. ``flags`` is
     ``[chunks, lanes]`` bytes: any is nonzero if a chunk has a code 0 of two bits, or a number of
     32 that is not finite.
+
+    A panel has room for ``vectors``. Where that is for all that are written, ``group`` is 0 and
+    ``shift`` such that no number of vectors reaches so far; else one vector is left alone in front
+    of every ``group``, which is 1 << ``shift``.
     """
     panel_rows = lanes // DWORD
 
     def body(a: Arguments, chunk: int) -> None:
         source, rows, row_bytes, tiles = a.source, a.rows, a.row_bytes, a.tiles
+        group, shift = a.group, a.shift
         first = chunk * a.step * panel_rows
         end = min(rows, first + a.step * panel_rows)
         dwords = min(row_bytes // DWORD, tiles)  # blocks may be longer than rows
         flags = splat(0, "i32", panel_rows)
         for row in range(first, end, panel_rows):
-            target = a.codes + row // panel_rows * tiles * lanes
+            target = a.codes + row // panel_rows * a.vectors * lanes
             flags = flags | _interleave(
-                source, row_bytes, row, rows - 1, dwords, target, bits, lanes
+                source, row_bytes, row, rows - 1, dwords, target, group, shift, bits, lanes
             )
             for tile in range(dwords, tiles):
-                store(target + tile * lanes, splat(0, "u8", lanes))
+                store(target + _place(tile, group, shift) * lanes, splat(0, "u8", lanes))
             if bits == FLOAT:
                 for tile in range(tiles):
+                    place = _place(tile, group, shift) * panel_rows
                     for index in range(rows - row, panel_rows):
-                        set_float(target, tile * panel_rows + index, float32(0))
+                        set_float(target, place + index, float32(0))
         store(a.flags + chunk * lanes, flags)
         _settle()
+
+    return body
+
+
+@kernel(
+    "repack_zeros",
+    "source:u8[rows, row_bytes] codes:u8[-(-rows // (lanes // 4)), vectors, lanes] rows row_bytes"
+    " tiles vectors group shift step flags:u8[chunks, lanes]",
+)
+def repack_zeros(lanes: int) -> Body:
+    """Writes zero points into the vectors that ``repack`` leaves alone, ``step`` panels a chunk.
+
+    Arguments are those of ``repack``; ``tiles`` of the ``vectors`` of a panel are written,
+    ``group`` others behind each, and ``row_bytes`` may be any number. Bits stay in their order, and
+    what is beyond a row or the last row is zero. No flag is raised, ``shift`` is not looked at.
+    """
+    panel_rows = lanes // DWORD
+
+    def body(a: Arguments, chunk: int) -> None:
+        rows, row_bytes, tiles, apart = a.rows, a.row_bytes, a.tiles, a.group + 1
+        first = chunk * a.step * panel_rows
+        end = min(-(-rows // panel_rows) * panel_rows, first + a.step * panel_rows)
+        for row in range(first, end):
+            panel, lane = row // panel_rows * a.vectors, row % panel_rows
+            source = a.source + row * row_bytes
+            for tile in range(tiles):
+                dword = int32(0)
+                if row < rows:
+                    for place in range(min(DWORD, row_bytes - tile * DWORD)):
+                        dword |= int32(byte_at(source, tile * DWORD + place)) << int32(8 * place)
+                set_int(a.codes, (panel + tile * apart) * panel_rows + lane, dword)
+        store(a.flags + chunk * lanes, splat(0, "u8", lanes))
 
     return body

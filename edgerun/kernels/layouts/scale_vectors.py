@@ -31,9 +31,8 @@ from edgerun.kernels.lang.simd import (
     shift_by,
     splat,
 )
-from edgerun.kernels.layouts.zero_kinds import has_own_vectors
+from edgerun.kernels.layouts.zero_kinds import WORD_BITS, has_own_vectors, vectors_a_word
 
-WORD_BITS = 32
 HALF_BITS = 16
 
 
@@ -103,12 +102,6 @@ class ScalePlaces:
             builder.mul(word, integer(vectors_a_word(self.bits, self.halves))),
             builder.mul(place, integer(self.bits)),
         )
-
-
-def vectors_a_word(bits: int, halves: int) -> int:
-    """Vectors from one with zero points to the next one."""
-    group = WORD_BITS // bits
-    return 1 + (group // 2 if halves else group)
 
 
 def vectors_of(bits: int, zeros: int, halves: int) -> Any:

@@ -31,7 +31,14 @@ from edgerun.formats.base import PackedWeight
 from edgerun.kernels.host.cores import cores
 from edgerun.kernels.host.huge_pages import zeroed_memory
 from edgerun.kernels.jit.service import native
-from edgerun.kernels.layouts.zero_kinds import MIDDLE, OFFSETS, OWN, has_own_vectors
+from edgerun.kernels.layouts.zero_kinds import (
+    MIDDLE,
+    NO_GAPS,
+    OFFSETS,
+    OWN,
+    Gaps,
+    has_own_vectors,
+)
 
 DWORD = 4
 ROW_UNIT = 64  # of K: what loops over a row with one scale take at a time
@@ -155,15 +162,20 @@ class StreamForm:
     def scales_shape(self) -> tuple[int, int, int]:
         """``(panels, blocks, lanes / 4)``; zero points of codes have vectors, two halves one."""
         vectors = -(-self._blocks // 2) if self.halves else self._blocks
-        return self.codes_shape[0], vectors + self._words, self.lanes // DWORD
+        return self.codes_shape[0], vectors + self.words, self.lanes // DWORD
+
+    @property
+    def gaps(self) -> Gaps:
+        """Vectors of zero points among those of the scales."""
+        return Gaps.of(self.bits, self.halves) if has_own_vectors(self.zeros) else NO_GAPS
 
     @property
     def _blocks(self) -> int:
         return self.tiles * (DWORD * 8 // self.bits) // self.block
 
     @property
-    def _words(self) -> int:
-        """Vectors with zero points."""
+    def words(self) -> int:
+        """Vectors with zero points of a panel."""
         return -(-self._blocks * self.bits // (DWORD * 8)) if has_own_vectors(self.zeros) else 0
 
     def fill(
@@ -185,25 +197,40 @@ class StreamForm:
             alone: no other threads are to help.
         """
         numbers = np.ascontiguousarray(packed.scales, np.float32)
-        words = _SCALE_WORDS[self.zeros](numbers, packed)
-        panels, _, height = scales.shape
-        sizes = panels, self._blocks + self._words, height
-        vectors = _empty_scales(sizes) if self.halves else scales
         # The scales first: ``read`` may use their memory for the codes.
-        is_infinite = _rearrange(
-            words,
-            vectors.view(np.uint8).reshape(panels, -1, height * DWORD),
-            FLOAT_BITS,
-            _at_hand,
-            alone,
-        )
-        if self.halves:
-            _store_halves(vectors, scales, self.zeros, self.bits)
-        if self.zeros != MIDDLE:  # words that may look like anything
-            is_infinite = not np.isfinite(numbers).all()
+        is_infinite = self._fill_scales(numbers, packed, scales, alone)
         rows = np.ascontiguousarray(packed.codes.reshape(packed.shape[0], -1))
         has_zero = _rearrange(rows, codes, packed.bits, read, alone)
         return Content(packed.bits == 2 and not has_zero, not is_infinite)
+
+    def _fill_scales(
+        self,
+        numbers: NDArray[np.float32],
+        packed: PackedWeight,
+        scales: NDArray[np.float32],
+        alone: bool,
+    ) -> bool:
+        """Rearranges scales and what belongs to them; whether one is infinite or no number."""
+        panels, _, height = scales.shape
+        words, gaps = numbers, self.gaps
+        if self.zeros == OFFSETS:
+            words = _with_offsets(numbers, packed)
+        vectors, vector_gaps = scales, gaps
+        if self.halves:
+            vectors, vector_gaps = _empty_scales((panels, self._blocks, height)), NO_GAPS
+        places = vectors.view(np.uint8).reshape(panels, -1, height * DWORD)
+        is_infinite = _rearrange(
+            words.view(np.uint8), places, FLOAT_BITS, _at_hand, alone, vector_gaps
+        )
+        if gaps is not NO_GAPS:
+            assert packed.zeros is not None
+            places = scales.view(np.uint8).reshape(panels, -1, height * DWORD)
+            _place_zeros(packed.zeros, places, self.words, gaps)
+        if self.halves:
+            _store_halves(vectors, scales, gaps)
+        if self.zeros == OFFSETS:  # words that may look like anything
+            return not np.isfinite(numbers).all()
+        return is_infinite
 
     def weight(
         self, codes: NDArray[np.uint8], scales: NDArray[np.float32], *, ternary: bool = False
@@ -236,55 +263,38 @@ def to_stream(
     return form.weight(codes, scales, ternary=form.fill(packed, codes, scales, read).ternary)
 
 
-def _alone(scales: NDArray[np.float32], packed: PackedWeight) -> NDArray[np.uint8]:
-    """Scales of each row, uint8 ``[N, blocks * 4]``."""
-    return scales.view(np.uint8)
-
-
-def _with_offsets(scales: NDArray[np.float32], packed: PackedWeight) -> NDArray[np.uint8]:
-    """Scales of each row and their offsets, both in half precision, uint8 ``[N, blocks * 4]``."""
+def _with_offsets(scales: NDArray[np.float32], packed: PackedWeight) -> NDArray[np.float32]:
+    """Scales of each row and their offsets, both in half precision, in dwords ``[N, blocks]``."""
     assert packed.offsets is not None
     pairs = np.stack([scales.astype(np.float16), packed.offsets.T], axis=-1)
-    return pairs.view(np.uint8).reshape(len(pairs), -1)
+    return pairs.view(np.float32).reshape(scales.shape)
 
 
-def _with_zero_points(scales: NDArray[np.float32], packed: PackedWeight) -> NDArray[np.uint8]:
-    """Scales of each row with its zero points among them, uint8 ``[N, vectors * 4]``."""
-    assert packed.zeros is not None
-    group, (n, blocks) = DWORD * 8 // packed.bits, scales.shape
-    words = -(-blocks // group)
-    zeros = np.zeros((n, words * DWORD), np.uint8)
-    zeros[:, : packed.zeros.shape[1]] = packed.zeros
-    rows = np.zeros((n, words, 1 + group), np.uint32)
-    rows[:, :, 0] = zeros.view("<u4")
-    grouped = np.zeros((n, words * group), np.uint32)
-    grouped[:, :blocks] = scales.view(np.uint32)
-    rows[:, :, 1:] = grouped.reshape(n, words, group)
-    return np.ascontiguousarray(rows.reshape(n, -1)[:, : blocks + words]).view(np.uint8)
-
-
-def _store_halves(
-    vectors: NDArray[np.float32], scales: NDArray[np.float32], zeros: int, bits: int
-) -> None:
-    """Writes vectors ``[panels, vectors, lanes / 4]`` to ``scales`` with scales as float16.
+def _store_halves(vectors: NDArray[np.float32], scales: NDArray[np.float32], gaps: Gaps) -> None:
+    """Writes scales ``[panels, blocks, lanes / 4]`` to vectors of ``scales``, as float16.
 
     Vectors of zero points, each in front of the scales of its blocks, stay as they are.
     """
     panels, count, height = scales.shape
     halves = scales.view(np.float16).reshape(panels, 2 * count, height)
     halves[:, -1] = 0  # which an odd number of blocks leaves free
-    if not has_own_vectors(zeros):
-        halves[:, : vectors.shape[1]] = vectors
-        return
-    group, dwords = DWORD * 8 // bits, scales.view(np.uint32)
-    for index, first in enumerate(range(0, vectors.shape[1], 1 + group)):
-        at = index * (1 + group // 2)
-        dwords[:, at] = vectors[:, first].view(np.uint32)
-        following = vectors[:, first + 1 : first + 1 + group]
-        halves[:, 2 * at + 2 : 2 * at + 2 + following.shape[1]] = following
+    at_once = 2 * gaps.group or vectors.shape[1]
+    for first in range(0, vectors.shape[1], at_once):
+        following = vectors[:, first : first + at_once]
+        at = first + 2 * (gaps.group > 0) * (first // at_once + 1)
+        halves[:, at : at + following.shape[1]] = following
 
 
-_SCALE_WORDS = {MIDDLE: _alone, OWN: _with_zero_points, OFFSETS: _with_offsets}
+def _place_zeros(
+    zeros: NDArray[np.uint8], vectors: NDArray[np.uint8], words: int, gaps: Gaps
+) -> None:
+    """Writes zero points uint8 ``[N, bytes]`` to their vectors of uint8 ``[panels, n, lanes]``."""
+    panels, count, lanes = vectors.shape
+    rows, flags = np.ascontiguousarray(zeros), np.zeros(lanes, np.uint8)
+    fields = [rows.ctypes.data, vectors.ctypes.data, *rows.shape]
+    fields += [words, count, gaps.group, gaps.shift, panels, flags.ctypes.data]
+    arguments = np.array(fields, np.int64)
+    _native("repack_zeros", lanes=lanes)(arguments.ctypes.data, 0)
 
 
 def _empty_scales(shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -296,28 +306,36 @@ def _empty_scales(shape: tuple[int, ...]) -> NDArray[np.float32]:
 
 
 def _rearrange(
-    rows: NDArray[np.uint8], vectors: NDArray[np.uint8], bits: int, read: Read, alone: bool
+    rows: NDArray[np.uint8],
+    vectors: NDArray[np.uint8],
+    bits: int,
+    read: Read,
+    alone: bool,
+    gaps: Gaps = NO_GAPS,
 ) -> bool:
     """Runs the ``repack`` kernel over all panels, on all cores unless ``alone``.
 
     Args:
         rows: uint8 ``[rows, row_bytes]``.
-        vectors: uint8 ``[panels, tiles, lanes]``, on a cache line.
+        vectors: uint8 ``[panels, vectors, lanes]``, on a cache line.
         bits: of a code; ``FLOAT_BITS`` for scales.
         read: see ``to_stream``.
         alone: no other threads are to help.
+        gaps: vectors that are left alone.
 
     Returns:
         whether there is a code 0 of two bits, or a scale that is not finite.
     """
-    panels, tiles, lanes = vectors.shape
+    panels, count, lanes = vectors.shape
+    tiles = count - -(-count // (gaps.group + 1)) if gaps.group else count
     step = SLAB_ROWS * DWORD // lanes
     chunks = -(-panels // step)
     flags = np.zeros((chunks, lanes), np.uint8)
-    fields = [0, vectors.ctypes.data, *rows.shape, tiles, step, flags.ctypes.data]
+    fields = [0, vectors.ctypes.data, *rows.shape, tiles, count, gaps.group, gaps.shift, step]
+    fields.append(flags.ctypes.data)
     assert fields[1] % lanes == 0
     arguments = np.array(fields, np.int64)
-    function = _repack(bits, lanes)
+    function = _native("repack", bits=bits, lanes=lanes)
     at_once = max(1, PIECE_BYTES // (SLAB_ROWS * rows.shape[1]))
     for first in range(0, chunks, at_once):
         slabs = range(first, min(chunks, first + at_once))
@@ -329,9 +347,9 @@ def _rearrange(
 
 
 @cache
-def _repack(bits: int, lanes: int) -> Callable[[int, int], None]:
-    """The kernel, looked up once: a fork in the middle of that would leave a lock behind."""
-    return native("repack", bits=bits, lanes=lanes)
+def _native(kernel: str, **constants: int) -> Callable[[int, int], None]:
+    """A kernel, looked up once: a fork in the middle of that would leave a lock behind."""
+    return native(kernel, **constants)
 
 
 def on_all_cores(

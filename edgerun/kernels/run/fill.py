@@ -24,7 +24,7 @@ def fill(steps: int, count: int, source: int, slot: int) -> int:
         slot: its address.
 
     Returns:
-        a bit for each step, set where ``repack`` has raised a flag.
+        a bit for each step, set where its kernel has raised a flag.
     """
     arguments, flags, flagged = scratch(STEP_BYTES), scratch(FLAG_BYTES), 0
     for number in range(count):

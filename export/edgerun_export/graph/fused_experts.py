@@ -44,8 +44,6 @@ def obstacle(spec: DecoderSpec, recipe: Recipe) -> str:
         return "rules give the experts of a layer several formats"
     if any(each.weights == "fp32" for kind in kinds for each in kind):
         return "it takes quantised weights only"
-    if any(block_layout(each.weights).has_zeros for kind in kinds for each in kind):
-        return "onnxruntime's has no zero points"
     if spec.ternary is not None:
         return "it does not round rows as natively ternary models do"
     if spec.activation not in SWIGLU:
@@ -113,12 +111,16 @@ class FusedExperts:
         shape = graph.integers(-1, experts.count)
         logits = graph.node("Reshape", [logits, shape], f"{at}/router/Reshape")
         both, down = (self._stack(module, experts, stack, networks) for stack in STACKS)
+        zeros, weights = [both.pop(), down.pop()], self._weights(logits, experts, at)
+        rest = ["", "", "", *zeros, "", weights]  # three of a third matrix, and its zero points
+        while not rest[-1]:
+            del rest[-1]
         return graph.node(
             "QMoE",
-            [hidden, logits, *both, *down, *self._weights(logits, experts, at)],
+            [hidden, logits, *both, *down, *rest],
             f"{at}/QMoE",
             domain=CONTRIB_DOMAIN,
-            metadata={FORMAT_KEY: recipe.weights},
+            metadata={FORMAT_KEY: block_layout(recipe.weights).stored_as},
             k=experts.top_k,
             activation_type="swiglu",
             swiglu_fusion=1,
@@ -136,7 +138,7 @@ class FusedExperts:
         stack: str,
         networks: Sequence[Projections],
     ) -> list[str]:
-        """Codes, scales and biases of a stack."""
+        """Codes, scales, biases and zero points of a stack; empty what there is not."""
         names = STACKS[stack]
         paths = [[f"{module}.{network[name].path}" for name in names] for network in networks]
         whole = f"{module}.{experts.module}.experts.{stack}"
@@ -148,13 +150,13 @@ class FusedExperts:
             bias = self._store.stack_vectors(
                 f"{whole}.bias", [[f"{path}.bias" for path in group] for group in paths]
             )
-        return [stored.codes, stored.scales, bias]
+        return [stored.codes, stored.scales, bias, stored.zeros]
 
-    def _weights(self, logits: str, experts: Experts, at: str) -> list[str]:
-        """What makes weights of the chosen, unless that is the softmax over their logits."""
-        add, absent = self._graph.node, [""] * 6  # a third matrix, and zero points
+    def _weights(self, logits: str, experts: Experts, at: str) -> str:
+        """What makes weights of the chosen; empty if that is the softmax over their logits."""
+        add = self._graph.node
         if experts.scoring == "sigmoid":
-            return [*absent, add("Sigmoid", [logits], f"{at}/router/Sigmoid")]
+            return add("Sigmoid", [logits], f"{at}/router/Sigmoid")
         if experts.normalise:
-            return []
-        return [*absent, add("Softmax", [logits], f"{at}/router/Softmax", axis=-1)]
+            return ""
+        return add("Softmax", [logits], f"{at}/router/Softmax", axis=-1)

@@ -102,7 +102,7 @@ class WeightStore:
         self._graph = graph
         self._progress = progress
         self._fitted = fitted
-        self._halves_scales = recipe.scales == "fp16"
+        self._halves_scales, self._is_expert = recipe.scales == "fp16", False
 
     def vector(self, name: str) -> str:
         """Writes a bias or a norm's weight as float32."""
@@ -136,16 +136,17 @@ class WeightStore:
         """Starts on a page: what follows belongs to one expert and can be read at once.
 
         One of few weights begins where the last one ended: padding would be up to a tenth of it.
-        Scales are float32 until ``end_experts``: what is read while a model runs is as kernels
-        need it.
+        Until ``end_experts`` scales are float32, since what is read while a model runs is as
+        kernels need it, and zero points are there even where all are the middle, since they are
+        elsewhere and experts have to be alike.
         """
-        self._halves_scales = False
+        self._halves_scales, self._is_expert = False, True
         if weights >= _LARGE_EXPERT:
             self._data.begin_page()
 
     def end_experts(self) -> None:
         """Ends what ``begin_expert`` began last."""
-        self._halves_scales = self._recipe.scales == "fp16"
+        self._halves_scales, self._is_expert = self._recipe.scales == "fp16", False
 
     def projection(self, name: str) -> StoredMatrix:
         """Writes a projection in the recipe's weight format."""
@@ -159,16 +160,20 @@ class WeightStore:
         The rows are whole blocks, and all are stored alike.
 
         Returns:
-            codes uint8 ``[experts, rows, K * bits / 8]`` and scales ``[experts, rows, blocks]``.
+            codes uint8 ``[experts, rows, K * bits / 8]``, scales ``[experts, rows, blocks]``, and
+            where the format has them zero points ``[experts, rows, ceil(blocks * bits / 8)]``.
         """
         recipe = self._recipe.tensor(experts[0][0].removesuffix(".weight"))
         rows, columns = self._source.shape(experts[0][0])
         scales: list[F32] = []
+        zeros: list[NDArray[np.uint8]] = []
 
         def codes() -> Iterator[NDArray[np.uint8]]:
             for names in experts:
                 parts = [[*self._parts(name, recipe, self.damage)] for name in names]
                 scales.append(_in_turns([[part.scales for part in each] for each in parts]))
+                points = [[z for part in each if (z := part.zeros) is not None] for each in parts]
+                zeros.extend([_in_turns(points)] if points[0] else [])
                 self._progress(len(names) * rows * columns)
                 yield _in_turns([[part.codes for part in each] for each in parts])
 
@@ -177,12 +182,12 @@ class WeightStore:
         stored_codes = self._data.add(f"{stored_as}.codes", _BYTE, shape, codes())
         shape = (len(experts), height, columns // recipe.group_size)
         stored_scales = self._data.add(f"{stored_as}.scales", _FLOAT, shape, scales)
-        return StoredMatrix(
-            recipe.weights,
-            recipe.group_size,
-            self._graph.initializer(stored_codes),
-            self._graph.initializer(stored_scales),
-        )
+        names = [self._graph.initializer(stored) for stored in (stored_codes, stored_scales)]
+        if zeros:
+            shape = (len(experts), *zeros[0].shape)
+            stored_zeros = self._data.add(f"{stored_as}.zeros", _BYTE, shape, zeros)
+            names.append(self._graph.initializer(stored_zeros))
+        return StoredMatrix(recipe.weights, recipe.group_size, *names)
 
     def stack_vectors(self, stored_as: str, experts: Sequence[Sequence[str]]) -> str:
         """Writes vectors of all experts as float32 ``[experts, n]``, in turns likewise."""
@@ -285,9 +290,10 @@ class WeightStore:
     def _store_zeros(
         self, name: str, parts: Sequence[NDArray[np.uint8]], blocks: int, bits: int
     ) -> str:
-        """Writes zero points, unless all are the middle of the codes."""
+        """Writes zero points, unless all are the middle of the codes and of no expert."""
         middle = 1 << (bits - 1)
-        if all((unpack_bits(part, bits)[:, :blocks] == middle).all() for part in parts):
+        is_middle = all((unpack_bits(part, bits)[:, :blocks] == middle).all() for part in parts)
+        if is_middle and not (parts and self._is_expert):
             return ""
         shape = (sum(map(len, parts)), parts[0].shape[1])
         return self._graph.initializer(self._data.add(name, _BYTE, shape, parts))

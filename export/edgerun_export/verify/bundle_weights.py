@@ -74,6 +74,8 @@ class BundleWeights:
             codes, scales = (
                 self._view(f"{stored}.{part}")[expert][outputs] for part in ("codes", "scales")
             )
+            if f"{stored}.zeros" in self._tensors:
+                zeros = self._view(f"{stored}.zeros")[expert][outputs][rows]
         blocks = codes[rows].reshape(*scales[rows].shape, -1)
         columns = self._columns(name)
         # Codes that no product reads belong to an embedding, whose rows are whole blocks.

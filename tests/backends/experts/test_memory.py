@@ -32,6 +32,7 @@ MODELS = [
     # Scales in half precision take half the memory where experts are not read as they are.
     ("olmoe", {"weights": "int4", "scales": "fp16"}),
     ("mixtral", {"weights": "int8"}),
+    ("mixtral", {"weights": "int4_asym"}),
     ("qwen3_moe", {"weights": "ternary"}),
     ("qwen3_moe", {"weights": "fp32"}),
     ("mixtral", {"weights": "int4", "activations": "fp32"}),

@@ -30,6 +30,7 @@ FUSED = [
     ("olmoe", {"weights": "int4"}),
     ("qwen3_moe", {"weights": "int4", "group_size": 16}),
     ("gpt_oss", {"weights": "int4"}),
+    ("olmoe", {"weights": "int4_asym", "group_size": 16}),
 ]
 # Every mixture in every format: those above stand for them as a rule.
 MIXTURES = [

@@ -317,8 +317,8 @@ def _emit_rounding(
 
 def _supports(graph: Graph, node: Node) -> Support:
     first = [stack.matrices[0] for stack in stacks_of(graph, node)]
-    if any(isinstance(matrix, PackedWeight) and not matrix.is_centred for matrix in first):
-        return Support(False, "experts whose weights have zero points of their own")
+    if any(isinstance(matrix, PackedWeight) and matrix.offsets is not None for matrix in first):
+        return Support(False, "experts whose blocks of weights have offsets")
     return next((answer for answer in map(can_multiply, first) if not answer), Support(True))
 
 

@@ -5,8 +5,8 @@ An expert then costs the interpreter one native call, during which it is free fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun.graph.mapped_file import ArrayReader
 from edgerun.kernels.jit.service import compiled, native_function
 from edgerun.kernels.layouts.stream import FLOAT_BITS
+from edgerun.kernels.layouts.zero_kinds import NO_GAPS
 from edgerun.kernels.run.steps import MOST_STEPS, STEP_WORDS
 
 Steps: TypeAlias = NDArray[np.int64]
@@ -44,36 +45,38 @@ class SlotFiller:
     ) -> bool:
         steps = self._steps.get(stored.places)
         if steps is None:
-            words = _codes_last(_steps(self._layout, stored))
+            words = list(_steps(self._layout, stored))
             steps = self._steps[stored.places] = np.array(words, np.int64).reshape(-1, STEP_WORDS)
         count = len(steps)
-        if not count:
+        if not 0 < count <= MOST_STEPS:
             return False
         flags = self._fill(steps.ctypes.data, count, memory.ctypes.data, slot.ctypes.data)
-        return not flags & (1 << count // 2) - 1  # of codes they mean nothing
-
-
-def _codes_last(steps: Iterable[list[int]]) -> list[list[int]]:
-    """Steps of codes and of scales in turns, those of scales first."""
-    listed = list(steps)
-    return [*listed[1::2], *listed[::2]]
+        return not flags & (1 << len(stored.matrices)) - 1  # of scales; of codes they mean nothing
 
 
 def _steps(layout: SlotLayout, stored: StoredExpert) -> Iterator[list[int]]:
-    """Steps for codes and scales of each matrix; none unless all can be done so."""
-    forms = layout.packed_forms()
-    if forms is None or len(forms) > MOST_STEPS // 2:
-        return
-    places = iter(stored.places)
-    for (form, offsets), matrix in zip(forms, stored.matrices, strict=True):
+    """Steps for scales of all matrices, then for codes and zero points; none unless that is all."""
+    forms, places = layout.packed_forms() or [], iter(stored.places)
+    others = []
+    for (form, offsets), matrix in zip(forms, stored.matrices, strict=bool(forms)):
         assert isinstance(matrix, PackedWeight)
-        rows = len(matrix.scales)
-        for name, bits, array in (
-            ("codes", matrix.bits, matrix.codes),
-            ("scales", FLOAT_BITS, matrix.scales),
-        ):
-            panels, tiles, _ = form.sizes[name][0]
-            lanes = form.stream.lanes
-            repack = compiled("repack", bits=bits, lanes=lanes).address
-            sizes = [rows, array.nbytes // rows, tiles, panels]
-            yield [repack, next(places), offsets[name], *sizes]
+        stream = form.stream
+        codes, scales, lanes = offsets["codes"], offsets["scales"], stream.lanes
+        panels, tiles, _ = stream.codes_shape
+        repack = compiled("repack", bits=matrix.bits, lanes=lanes).address
+        sizes = [*_rows(matrix.codes), tiles, tiles, NO_GAPS.group, NO_GAPS.shift, panels]
+        others.append([repack, next(places), codes, *sizes])
+        vectors, gaps = stream.scales_shape[1], [stream.gaps.group, stream.gaps.shift]
+        repack = compiled("repack", bits=FLOAT_BITS, lanes=lanes).address
+        sizes = [*_rows(matrix.scales), vectors - stream.words, vectors, *gaps, panels]
+        yield [repack, next(places), scales, *sizes]
+        if matrix.zeros is not None:
+            repack = compiled("repack_zeros", lanes=lanes).address
+            sizes = [*_rows(matrix.zeros), stream.words, vectors, *gaps, panels]
+            others.append([repack, next(places), scales, *sizes])
+    yield from others
+
+
+def _rows(array: NDArray[Any]) -> tuple[int, int]:
+    """How many rows there are, and the bytes of each."""
+    return len(array), array.nbytes // len(array)

@@ -26,7 +26,7 @@ from edgerun.errors import BundleError
 from edgerun.formats.base import PackedWeight
 from edgerun.formats.stack import Matrix
 from edgerun.graph.constants import check_finite
-from edgerun.graph.mapped_file import ArrayReader
+from edgerun.graph.mapped_file import ArrayReader, read_array
 from edgerun.kernels.lang.isa import Isa
 from edgerun.kernels.layouts.stream import DWORD, StreamForm, StreamWeight
 
@@ -81,7 +81,8 @@ class PackedForm:
 
     def fill(self, matrix: Matrix, arrays: Arrays, reader: ArrayReader, *, alone: bool) -> None:
         assert isinstance(matrix, PackedWeight)
-        packed = replace(matrix, scales=reader.read(matrix.scales))
+        zeros = None if matrix.zeros is None else read_array(matrix.zeros)
+        packed = replace(matrix, scales=reader.read(matrix.scales), zeros=zeros)
         if self.row_scale and not has_row_scales(packed):
             raise BundleError(
                 f"weight '{packed.format} {packed.shape}' of an expert has several scales in a row "

@@ -13,7 +13,7 @@ from edgerun.files.direct import DirectFile, span
 from edgerun.formats.base import PackedWeight
 from edgerun.formats.stack import ExpertStack, Matrix
 from edgerun.graph.mapped_file import MappedFile, find_file
-from edgerun.graph.slabs import Slab, slab
+from edgerun.graph.slabs import Slab, arrays_of, slab
 from edgerun.kernels.host.huge_pages import ReadBuffer
 
 MOST_GAPS = 1.25  # a slab with so many times the bytes of its arrays is read piece by piece
@@ -42,7 +42,7 @@ class StoredExpert:
     Attributes:
         matrices: where they are mapped.
         slab: that holds all of them; None if they are spread over their file, or files.
-        places: where the codes and scales of each, or its elements, begin in the slab.
+        places: where the arrays of each (``slabs.arrays_of``) begin in the slab.
     """
 
     matrices: tuple[Matrix, ...]
@@ -117,9 +117,7 @@ class ExpertSource:
 def _starts(matrices: Sequence[Matrix], offset: int) -> Iterator[int]:
     """Where the arrays of matrices begin in a slab that begins at an offset."""
     for matrix in matrices:
-        arrays: tuple[NDArray[Any], ...]
-        arrays = (matrix.codes, matrix.scales) if isinstance(matrix, PackedWeight) else (matrix,)
-        for array in arrays:
+        for array in arrays_of(matrix):
             place = find_file(array)
             assert place is not None  # it lies in the slab
             yield place[1] - offset
@@ -130,7 +128,8 @@ def _moved(matrix: Matrix, memory: NDArray[np.uint8], offset: int) -> Matrix:
     if not isinstance(matrix, PackedWeight):
         return _view(matrix, memory, offset)
     codes, scales = (_view(array, memory, offset) for array in (matrix.codes, matrix.scales))
-    return replace(matrix, codes=codes, scales=scales)
+    zeros = None if matrix.zeros is None else _view(matrix.zeros, memory, offset)
+    return replace(matrix, codes=codes, scales=scales, zeros=zeros)
 
 
 def _view(array: NDArray[Any], memory: NDArray[np.uint8], offset: int) -> NDArray[Any]:

@@ -23,9 +23,9 @@ from edgerun.graph.passes.linear import FORMAT_KEY, FORMATS
 from edgerun.graph.shapes import ALTERED
 
 QMOE = "com.microsoft.QMoE"
-# Its inputs; between them and the last, the weights of the chosen, nothing may be given.
+# Its inputs; of a third matrix nothing may be given. The last are the weights of the chosen.
 X, LOGITS, CODES, SCALES, BIAS, DOWN_CODES, DOWN_SCALES, DOWN_BIAS = range(8)
-ROUTER_WEIGHTS = 14
+ZEROS, DOWN_ZEROS, THIRD_ZEROS, ROUTER_WEIGHTS = range(11, 15)
 EXACT_BITS = 4  # with others onnxruntime rounds activations, whatever it is asked for
 _LOGITS = Op("Reshape", Var("logits"), Const("shape"))
 _SCORES: Mapping[str, Pattern] = {
@@ -81,12 +81,12 @@ def _rewrite(node: Node, matcher: Matcher) -> list[Node]:
 def _has_form(node: Node, inputs: list[str], graph: Graph) -> bool:
     """Whether its gate and up take turns, weights are constants, and biases are there or not."""
     stored = [inputs[place] for place in (CODES, SCALES, DOWN_CODES, DOWN_SCALES)]
-    stored += filter(None, (inputs[BIAS], inputs[DOWN_BIAS]))
+    stored += filter(None, (inputs[i] for i in (BIAS, DOWN_BIAS, ZEROS, DOWN_ZEROS)))
     return (
         (node.attrs["activation_type"], node.attrs["swiglu_fusion"]) == ("swiglu", 1)
         and bool(inputs[BIAS]) == bool(inputs[DOWN_BIAS])
         and all(name in graph.constants for name in stored)
-        and not any(inputs[DOWN_BIAS + 1 : ROUTER_WEIGHTS])
+        and not any((*inputs[DOWN_BIAS + 1 : ZEROS], inputs[THIRD_ZEROS]))
         and not any(node.inputs[ROUTER_WEIGHTS + 1 :])
     )
 
@@ -117,8 +117,10 @@ def _route(node: Node, logits: str, weights: str, matcher: Matcher) -> Node | No
 
 def _stacks(node: Node, inputs: list[str], graph: Graph) -> dict[str, ExpertStack]:
     """The stacks of an ``experts`` node, in the order of its inputs."""
-    both = _matrices(node, inputs[CODES], inputs[SCALES], graph, turns=2)
-    (down,) = _matrices(node, inputs[DOWN_CODES], inputs[DOWN_SCALES], graph, turns=1)
+    names = [inputs[i] for i in (CODES, SCALES, ZEROS)]
+    both = _matrices(node, names, graph, turns=2)
+    names = [inputs[i] for i in (DOWN_CODES, DOWN_SCALES, DOWN_ZEROS)]
+    (down,) = _matrices(node, names, graph, turns=1)
     stacks = {"gate": both[0], "up": both[1], "down": down}
     if inputs[BIAS]:
         gate, up = _vectors(node, inputs[BIAS], graph, both[0].shape, turns=2)
@@ -127,15 +129,13 @@ def _stacks(node: Node, inputs: list[str], graph: Graph) -> dict[str, ExpertStac
     return stacks
 
 
-def _matrices(
-    node: Node, codes_name: str, scales_name: str, graph: Graph, *, turns: int
-) -> list[ExpertStack]:
-    """The matrices whose rows take turns in a stack of packed ones.
+def _matrices(node: Node, names: list[str], graph: Graph, *, turns: int) -> list[ExpertStack]:
+    """The matrices whose rows take turns in a stack of codes, scales and maybe zero points.
 
     Raises:
-        BundleError: codes and scales do not fit each other.
+        BundleError: they do not fit each other.
     """
-    codes, scales = graph.array(codes_name), graph.array(scales_name)
+    codes, scales = (graph.array(name) for name in names[:2])
     bits, block = node.attrs["expert_weight_bits"], node.attrs["block_size"]
     blocks = scales.shape[2] if scales.ndim == 3 else 0
     fits = (
@@ -152,15 +152,31 @@ def _matrices(
             f"node '{node.name}' has codes {codes.dtype} {codes.shape} and scales {scales.dtype} "
             f"{scales.shape} for {bits} bits in blocks of {block}, which do not fit: {ALTERED}"
         )
-    name, shape = node.metadata.get(FORMAT_KEY, FORMATS[bits]), (codes.shape[1], blocks, -1)
+    arrays = [codes.reshape(*codes.shape[:2], blocks, -1), scales]
+    arrays += [_zeros(node, names[2], graph, scales.shape)] if names[2] else []
+    name, size = node.metadata.get(FORMAT_KEY, FORMATS[bits]), blocks * block
     stacks: list[list[Matrix]] = [[] for _ in range(turns)]
-    for expert in range(len(codes)):
-        whole = codes[expert].reshape(shape), scales[expert]
+    for parts in zip(*arrays, strict=True):
         for turn, matrices in enumerate(stacks):
-            parts = [_rows(array, turn, turns) for array in whole]
-            size = (len(parts[0]), blocks * block)
-            matrices.append(PackedWeight(name, size, block, parts[0], parts[1]))
+            some = [_rows(array, turn, turns) for array in parts]
+            matrices.append(PackedWeight(name, (len(some[0]), size), block, *some))
     return [ExpertStack(tuple(matrices)) for matrices in stacks]
+
+
+def _zeros(node: Node, name: str, graph: Graph, scales: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Zero points of a stack, packed like the codes.
+
+    Raises:
+        BundleError: they are not those of so many scales.
+    """
+    zeros, bits = graph.array(name), node.attrs["expert_weight_bits"]
+    expected = (*scales[:2], -(-scales[2] * bits // 8))
+    if zeros.dtype != np.uint8 or zeros.shape != expected:
+        raise BundleError(
+            f"node '{node.name}' has zero points {zeros.dtype} {zeros.shape}; expected uint8 "
+            f"{expected}: {ALTERED}"
+        )
+    return zeros
 
 
 def _vectors(

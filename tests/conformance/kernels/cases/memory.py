@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from edgerun.formats.base import unpack_bits
 from tests.conformance.kernels.harness import Call, cases_of, untouched
 
+NO_GAPS = {"group": 0, "shift": 62}
+
 
 @cases_of("stream_read", lanes=[4, 8, 16], streams=[1, 2, 4, 8], ahead=[0, 4096])
 def stream_read(lanes: int, streams: int, ahead: int) -> Call:
@@ -47,31 +49,66 @@ def repack(bits: int, lanes: int, shape: tuple[int, int]) -> Call:
 
     flags = untouched((panels, lanes), "u1")
     fields = {"source": source, "codes": codes, "rows": rows, "row_bytes": row_bytes}
-    fields |= {"tiles": tiles, "step": 1, "flags": flags}
+    fields |= {"tiles": tiles, "vectors": tiles, **NO_GAPS, "step": 1, "flags": flags}
     return Call({"bits": bits, "lanes": lanes}, fields, 0, check, panels)
 
 
-@cases_of("repack", bits=[32], lanes=[16, 32, 64], shape=[(1, 4), (6, 16), (21, 19), (40, 48)])
-def repack_scales(bits: int, lanes: int, shape: tuple[int, int]) -> Call:
+SCALES = {"lanes": [16, 32, 64], "shape": [(1, 4), (6, 16), (21, 19), (40, 48)], "group": [0, 4, 8]}
+
+
+@cases_of("repack", bits=[32], **SCALES)
+def repack_scales(bits: int, lanes: int, shape: tuple[int, int], group: int) -> Call:
+    """With vectors of zero points among them, which stay as they are, or without."""
     rows, blocks = shape
     panel = lanes // 4
-    panels = -(-rows // panel)
+    panels, words = -(-rows // panel), -(-blocks // group) if group else 0
     source = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     source[0, 0], source[-1, -1] = np.finfo(np.float32).max, (np.nan, -np.inf)[blocks % 2]
-    scales = _untouched_vectors((panels, blocks, lanes))
+    scales = _untouched_vectors((panels, blocks + words, lanes))
+    before = scales.copy()
 
     def check() -> None:
         padded = np.zeros((panels * panel, blocks), np.float32)
         padded[:rows] = source
         by_panel = padded.reshape(panels, panel, blocks).swapaxes(1, 2)
         expected = np.ascontiguousarray(by_panel).view(np.uint32)
-        np.testing.assert_array_equal(scales.view(np.uint32), expected)
+        gaps = [word * (group + 1) for word in range(words)]
+        found = np.delete(scales, gaps, axis=1).view(np.uint32)
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(scales[:, gaps], before[:, gaps])
         assert list(flags.any(axis=1)) == [False] * (panels - 1) + [True]
 
     flags = untouched((panels, lanes), "u1")
     fields = {"source": source, "codes": scales, "rows": rows, "row_bytes": 4 * blocks}
-    fields |= {"tiles": blocks, "step": 1, "flags": flags}
+    gaps = {"group": group, "shift": group.bit_length() - 1} if group else NO_GAPS
+    fields |= {"tiles": blocks, "vectors": blocks + words, **gaps, "step": 1, "flags": flags}
     return Call({"bits": bits, "lanes": lanes}, fields, 0, check, panels)
+
+
+@cases_of("repack_zeros", lanes=[16, 32, 64], shape=[(1, 1), (6, 3), (21, 10)], group=[2, 8])
+def repack_zeros(lanes: int, shape: tuple[int, int], group: int) -> Call:
+    """Rows of any number of bytes; the last panel is short, and no scale is touched."""
+    rows, row_bytes = shape
+    panel, words = lanes // 4, -(-row_bytes // 4)
+    panels, vectors = -(-rows // panel), 1 + (words - 1) * (group + 1) + 1
+    source = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    scales = _untouched_vectors((panels, vectors, lanes))
+    before = scales.copy()
+
+    def check() -> None:
+        padded = np.zeros((panels * panel, words * 4), np.uint8)
+        padded[:rows, :row_bytes] = source
+        by_panel = padded.reshape(panels, panel, words, 4).swapaxes(1, 2)
+        gaps = [word * (group + 1) for word in range(words)]
+        np.testing.assert_array_equal(scales[:, gaps], by_panel.reshape(panels, words, lanes))
+        others = [np.delete(each, gaps, axis=1) for each in (scales, before)]
+        np.testing.assert_array_equal(*others)
+        assert not flags.any()
+
+    flags = untouched((panels, lanes), "u1")
+    fields = {"source": source, "codes": scales, "rows": rows, "row_bytes": row_bytes}
+    fields |= {"tiles": words, "vectors": vectors, "group": group, "shift": 0, "step": 1}
+    return Call({"lanes": lanes}, fields | {"flags": flags}, 0, check, panels)
 
 
 def _untouched_vectors(shape: tuple[int, int, int]) -> NDArray[np.uint8]:
