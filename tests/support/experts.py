@@ -33,6 +33,7 @@ class Case:
     biased: bool = False
     groups: int = 1
     weights_up: str = ""
+    halves: bool = False  # scales that half precision holds
 
 
 def normal(shape: tuple[int, ...], seed: int) -> Any:
@@ -71,4 +72,8 @@ def stored(case: Case, name: str, values: Any, k: int) -> Any:
     if case.weights == "ternary":
         scales = np.repeat(packed.scales[:, :1], packed.blocks, axis=1)
         packed = replace(packed, scales=scales)
+    if case.halves:
+        halves = packed.scales.astype(np.float16)
+        halves[0] = np.float16(2.0**-24)  # the least there is
+        packed = replace(packed, scales=halves.astype(np.float32))
     return packed

@@ -28,11 +28,15 @@ class Form:
         bits: of a code, 2, 4 or 8.
         row_scale: whether a row has one scale, and activations are rounded so.
         height: rows of a panel.
+        zeros: whether zero points lie among the scales (``kernels/layouts/scale_vectors.py``).
+        halves: whether those are float16.
     """
 
     bits: int
     row_scale: bool
     height: int
+    zeros: bool = False
+    halves: bool = False
 
     @property
     def word_codes(self) -> int:

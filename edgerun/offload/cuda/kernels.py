@@ -57,13 +57,16 @@ def make_product(form: Form, tile: int = TILE) -> Callable[..., None]:
 
 
 @cache
-def make_gated(form: Form, activation: str, tile: int = TILE) -> Callable[..., None]:
+def make_gated(
+    gate_form: Form, up_form: Form, activation: str, tile: int = TILE
+) -> Callable[..., None]:
     """The kernel ``out = activation(x @ gate.T + bias) * (x @ up.T + bias)``.
 
-    As ``make_product``, with the matrices of gate and up, which are stored alike.
+    As ``make_product``, with the matrices of gate and up, whose blocks are of one size.
     """
-    sums_of, bias_of, height = scaled_sums(form, tile), _with_bias(form.height), form.height
-    stage = STAGE[tile]
+    sums_of_gate, sums_of_up = scaled_sums(gate_form, tile), scaled_sums(up_form, tile)
+    height, stage = gate_form.height, STAGE[tile]
+    bias_of = _with_bias(height)
     functions = ACTIVATIONS[activation]
     of_gate, of_up = (
         cuda.jit(device=True, inline="always")(each.vector(vectormath))
@@ -80,8 +83,8 @@ def make_gated(form: Form, activation: str, tile: int = TILE) -> Callable[..., N
         totals = cuda.shared.array((tile, stage, height), int32)
         factors = cuda.shared.array((tile, stage, height), float32)
         rounded = codes, scales, sums
-        sums_of(words, floats, base, gate, rounded, first, count, totals, factors, gates)
-        sums_of(words, floats, base, up, rounded, first, count, totals, factors, ups)
+        sums_of_gate(words, floats, base, gate, rounded, first, count, totals, factors, gates)
+        sums_of_up(words, floats, base, up, rounded, first, count, totals, factors, ups)
         n = cuda.blockIdx.x * height + cuda.threadIdx.x
         if n < gate[ROWS]:
             for row in range(cuda.threadIdx.y, count, cuda.blockDim.y):

@@ -20,8 +20,8 @@ def obstacle(graph: Graph, node: Node) -> str:
     packed = [each for each in matrices if isinstance(each, PackedWeight)]
     if len(packed) < len(matrices) or any(each.bits not in BITS for each in packed):
         return "the GPU has kernels for experts with weights of 2, 4 and 8 bits"
-    if any(not each.is_centred for each in packed):
-        return "the GPU has no kernels for weights with zero points of their own"
+    if any(each.offsets is not None for each in packed):
+        return "the GPU has no kernels for blocks of weights with offsets"
     gate, up = ((each.bits, each.block) for each in packed[:2])
     if gate != up:
         return "the GPU multiplies gate and up projection together, and their formats differ"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -67,7 +68,7 @@ class ExpertPrograms:
             activation: of the gate.
             groups: threads that share a row of a panel; if left out, as many as are fastest.
         """
-        self._gate, _, self._down = matrices
+        self._gate, other, self._down = matrices
         self.sizes, rows = sizes, sizes.rows
         self._groups = groups or (1 if SIMULATED else 0)
         self.memory = cuda.device_array(sizes.slots * sizes.slot_bytes, np.uint8)
@@ -83,11 +84,10 @@ class ExpertPrograms:
         self._round_inner = self._round_x.bound_to(_rounding(self._inner, self._down, between))
         first = *slots, gate, up, self._tiles, *before.arrays, self._inner
         second = *slots, down, self._tiles, *between.arrays, self._out
-        gate_form, down_form = self._gate.form, self._down.form
-        self._first = {
-            tile: Kernel(make_gated(gate_form, activation, tile), first) for tile in GROUPS
-        }
-        self._second = {tile: Kernel(make_product(down_form, tile), second) for tile in GROUPS}
+        gated = partial(make_gated, self._gate.form, other.form, activation)
+        product = partial(make_product, self._down.form)
+        self._first = {tile: Kernel(gated(tile), first) for tile in GROUPS}
+        self._second = {tile: Kernel(product(tile), second) for tile in GROUPS}
 
     def run(
         self,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends.cpu.experts.layout import PackedForm, SlotLayout
 from edgerun.errors import UnsupportedError
+from edgerun.kernels.layouts.zero_kinds import has_own_vectors
 from edgerun.offload.cuda.forms import Form
 from edgerun.offload.sharing.device import U8
 
@@ -74,5 +75,6 @@ def _matrix(form: PackedForm, offsets: Mapping[str, int], activations: str) -> M
     places = [offsets["codes"] // WORD, offsets["scales"] // WORD]
     bias = offsets["bias"] // WORD if "bias" in offsets else -1
     words = np.array([*places, bias, outputs, stream.tiles, blocks], np.int64)
-    stored = Form(stream.bits, form.row_scale, stream.lanes // WORD)
+    height, has_zeros = stream.lanes // WORD, has_own_vectors(stream.zeros)
+    stored = Form(stream.bits, form.row_scale, height, has_zeros, stream.halves)
     return Matrix(stored, width, outputs, block, blocks, activations == "int8_row", words)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, int32
 
-from edgerun.offload.cuda.arithmetic import dot4, fma, multiply
+from edgerun.kernels.layouts.zero_kinds import WORD_BITS, vectors_a_word
+from edgerun.offload.cuda.arithmetic import dot4, float_of_bits, fma, multiply
 from edgerun.offload.cuda.forms import BLOCKS, CODES, SCALES, STAGE, WORDS, Form
 
 
@@ -23,7 +24,8 @@ def scaled_sums(form: Form, tile: int) -> Any:
 
 def _by_block(form: Form, tile: int) -> Any:
     """Blocks with scales, added up in their order."""
-    add_words, height, zero = _add_words(form, tile), form.height, _zero_point(form)
+    add_words, height, zero_of = _add_words(form, tile), form.height, _zero_points(form)
+    panel_vectors, scale_of = scales_of(form)
     stage, is_single = STAGE[tile], tile == 1
 
     @cuda.jit(device=True, inline="always")
@@ -35,7 +37,7 @@ def _by_block(form: Form, tile: int) -> Any:
         blocks, panel = matrix[BLOCKS], cuda.blockIdx.x
         in_block = matrix[WORDS] // blocks
         at = base + matrix[CODES] + panel * matrix[WORDS] * height + r
-        scale_at = base + matrix[SCALES] + panel * blocks * height + r
+        scale_at = base + matrix[SCALES] + panel * panel_vectors(blocks) * height
         local = cuda.local.array(tile, int32)
         last = 1 if is_single else count
         for row in range(tile):
@@ -43,11 +45,12 @@ def _by_block(form: Form, tile: int) -> Any:
         for start in range(0, blocks, stage):
             end = min(start + stage, blocks)
             for block in range(start + group, end, groups):
+                zero = zero_of(words, scale_at, block, r)
                 for row in range(last):
                     local[row] = int32(-zero * sums[first + row, block])
                 begin = block * in_block
                 add_words(words, at, codes, begin, begin + in_block, 1, first, count, local)
-                scale = floats[scale_at + block * height]
+                scale = scale_of(words, floats, scale_at, block, r)
                 for row in range(last):
                     totals[row, block - start, r] = local[row]
                     factors[row, block - start, r] = multiply(scale, scales[first + row, block])
@@ -101,6 +104,59 @@ def _by_row(form: Form, tile: int) -> Any:
 def _zero_point(form: Form) -> int:
     """What codes as they are multiplied are above the weights they stand for."""
     return 0 if form.bits == 8 else 1 << (form.bits - 1)
+
+
+def _zero_points(form: Form) -> Any:
+    """The function that says the same of a block and a row, from a panel's scales."""
+    middle, bits, height = int32(_zero_point(form)), form.bits, form.height
+    group, apart = WORD_BITS // bits, vectors_a_word(bits, form.halves)
+    mask, raised = int32((1 << bits) - 1), int32((1 << (bits - 1)) - _zero_point(form))
+
+    @cuda.jit(device=True, inline="always")
+    def middle_of(words, at, block, r):  # type: ignore[no-untyped-def]
+        return middle
+
+    @cuda.jit(device=True, inline="always")
+    def own_of(words, at, block, r):  # type: ignore[no-untyped-def]
+        word = words[at + block // group * apart * height + r]
+        return ((word >> int32(block % group * bits)) & mask) - raised
+
+    return own_of if form.zeros else middle_of
+
+
+def scales_of(form: Form) -> tuple[Any, Any]:
+    """Functions for how many vectors a panel's scales take, and for the scale of a block and row.
+
+    Zero points are among them, which are no scales.
+    """
+    height, halves, zeros = form.height, form.halves, form.zeros
+    group, a_vector = WORD_BITS // form.bits, 2 if halves else 1
+    # Of float16 in the bits of float32 the exponent is less by 112.
+    widened = np.float32(2.0**112)
+
+    @cuda.jit(device=True, inline="always")
+    def vectors(blocks):  # type: ignore[no-untyped-def]
+        count = (blocks + a_vector - 1) // a_vector
+        return count + (blocks + group - 1) // group if zeros else count
+
+    @cuda.jit(device=True, inline="always")
+    def vector_of(block):  # type: ignore[no-untyped-def]
+        vector = block // a_vector
+        return vector + block // group + 1 if zeros else vector
+
+    @cuda.jit(device=True, inline="always")
+    def float_scale(words, floats, at, block, r):  # type: ignore[no-untyped-def]
+        return floats[at + vector_of(block) * height + r]
+
+    @cuda.jit(device=True, inline="always")
+    def half_scale(words, floats, at, block, r):  # type: ignore[no-untyped-def]
+        place = block % 2 * height + r
+        word = words[at + vector_of(block) * height + place // 2]
+        bits = word >> int32(place % 2 * 16)
+        sign, rest = (bits & int32(0x8000)) << int32(16), (bits & int32(0x7FFF)) << int32(13)
+        return multiply(float_of_bits(sign | rest), widened)
+
+    return vectors, half_scale if halves else float_scale
 
 
 def _add_words(form: Form, tile: int) -> Any:

@@ -32,8 +32,9 @@ def kernels() -> Iterator[tuple[str, Callable[..., None], tuple[Any, ...]]]:
         (4, False, "clamped_swiglu"),
         (8, False, "relu2"),
     ):
-        form, tile = Form(bits, row_scale, 16), 1 if bits == 4 else TILE
-        product, gated = make_product(form, tile), make_gated(form, activation, tile)
+        form, tile = Form(bits, row_scale, 16, not row_scale, bits == 4), 1 if bits == 4 else TILE
+        plain = Form(bits, row_scale, 16)
+        product, gated = make_product(form, tile), make_gated(form, plain, activation, tile)
         yield "product", product, (*SLOTS, MATRIX, I32, *ROUNDED, F32)
         yield "gated", gated, (*SLOTS, MATRIX, MATRIX, I32, *ROUNDED, F32)
 
