@@ -280,6 +280,12 @@ PACKED_FORMATS = {
     "GPTQ4": "int4_asym",
     "GPTQ8": "int8",
 }
+SYMMETRIC = " symmetric"  # behind such a name: all zero points are the middle of the codes
+PACKED_FORMATS |= {
+    f"{name}{SYMMETRIC}": weights.removesuffix("_asym")
+    for name, weights in PACKED_FORMATS.items()
+    if weights.endswith("_asym")
+}
 
 # Names for the error message about a type that has no decoder.
 GGUF_UNSUPPORTED: dict[int, str] = {

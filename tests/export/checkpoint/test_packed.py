@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ Tensors = dict[str, NDArray]
 MODULE = "model.layers.0.mlp.gate_proj"
 NAME = f"{MODULE}.weight"
 GROUP = 32
+PROJECTION = re.compile(r"_proj\.weight$|experts\.\d+\.w[123]\.weight$")
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP}
 NIBBLES = [0, 2, 4, 6, 1, 3, 5, 7]  # AutoAWQ: nibble i of an int32 is output NIBBLES[i]
@@ -62,25 +64,35 @@ def packed_model(
     pack: Callable[[NDArray, NDArray], Tensors],
     bits: int = 4,
     alter: Callable[[Tensors], None] = lambda tensors: None,
+    model: str = "llama",
+    group: int = GROUP,
 ) -> dict[str, NDArray]:
-    """A golden checkpoint with packed projections; returns what those are, by name."""
-    shutil.copytree(GOLDEN / "llama", folder)
+    """A golden checkpoint with packed projections; returns what those are, by name.
+
+    Zero points are the middle if the settings say so. Routers stay as they are, and so does what
+    has rows of no whole groups.
+    """
+    shutil.copytree(GOLDEN / model, folder)
     config = json.loads((folder / "config.json").read_text()) | {"quantization_config": settings}
     (folder / "config.json").write_text(json.dumps(config))
     tensors, rng = load_file(folder / "model.safetensors"), np.random.default_rng(0)
     weights = {}
-    for name in [name for name in tensors if name.endswith("_proj.weight")]:
-        n, k = tensors.pop(name).shape
+    for name in [name for name in tensors if PROJECTION.search(name)]:
+        n, k = tensors[name].shape
+        if k % group:
+            continue
+        del tensors[name]
         codes = rng.integers(0, 1 << bits, (n, k))
-        points = rng.integers(0, 1 << bits, (n, k // GROUP))
+        points = rng.integers(0, 1 << bits, (n, k // group))
+        if settings.get("sym"):
+            points[:] = 1 << (bits - 1)
         scales = (rng.uniform(0.5, 1.5, points.shape) / 100).astype(np.float16)
         module = name.removesuffix(".weight")
         parts = pack(codes, points) | {"scales": scales.T.copy()}
         tensors |= {f"{module}.{part}": array for part, array in parts.items()}
-        integers = codes - np.repeat(points, GROUP, axis=1)
-        weights[name] = (integers * np.repeat(scales, GROUP, axis=1).astype(np.float32)).astype(
-            "f4"
-        )
+        integers = codes - np.repeat(points, group, axis=1)
+        factors = np.repeat(scales, group, axis=1).astype(np.float32)
+        weights[name] = (integers * factors).astype("f4")
     alter(tensors)
     save_file(tensors, folder / "model.safetensors")
     return weights
@@ -92,6 +104,22 @@ FORMS = [
     (GPTQ | {"checkpoint_format": "gptq_v2"}, lambda c, p: pack_gptq(c, p, 4, 0), 4, "int4"),
     (GPTQ | {"bits": 2}, lambda c, p: pack_gptq(c, p, 2), 2, "int2"),
 ]
+
+
+@pytest.mark.parametrize("is_true", [True, False])
+def test_zero_points_that_are_all_the_middle_are_left_out(is_true, tmp_path):
+    """Where config.json says so, and it is so."""
+
+    def beside(tensors: Tensors) -> None:
+        if not is_true:
+            tensors[f"{MODULE}.qzeros"][0, 0] ^= 1
+
+    packed_model(tmp_path / "packed", GPTQ | {"sym": True}, pack_gptq, alter=beside)
+    with open_checkpoint(str(tmp_path / "packed")) as checkpoint:
+        assert checkpoint.tensors()[NAME].dtype == ("GPTQ4 symmetric" if is_true else "GPTQ4")
+    result = export(tmp_path / "packed", tmp_path / "out", ExportOptions(weights="source"))
+    assert result.manifest["quality"]["relative_weight_error"] == 0
+    assert result.recipe.tensor(MODULE).weights == ("int4" if is_true else "int4_asym")
 
 
 @pytest.mark.parametrize(("settings", "pack", "bits", "stored"), FORMS, ids=list("abcd"))

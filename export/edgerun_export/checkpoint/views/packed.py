@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32, I8, Affine, Array, Checkpoint, Source, TensorInfo
-from edgerun_export.checkpoint.codecs import INT32, PACKED_FORMATS
+from edgerun_export.checkpoint.codecs import INT32, PACKED_FORMATS, SYMMETRIC
 from edgerun_export.checkpoint.stored import Stored, row_bounds
 
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which output a nibble belongs to, of eight
@@ -40,11 +40,13 @@ class Packing:
         method: ``awq`` or ``gptq``.
         bits: of a code.
         less: what stored zero points are less than those meant.
+        symmetric: whether all zero points are said to be the middle of the codes.
     """
 
     method: str
     bits: int
     less: int
+    symmetric: bool = False
 
     @property
     def name(self) -> str:
@@ -70,12 +72,14 @@ def packing_of(config: Mapping[str, Any]) -> Packing | None:
     bits = settings.get("bits", 4)
     key = "version" if method == "awq" else "checkpoint_format"
     version = str(settings.get(key) or method).lower()
-    packing = Packing(method, bits if type(bits) is int else 0, int(version == "gptq"))
+    symmetric = settings.get("sym") is True or settings.get("zero_point") is False
+    packing = Packing(method, bits if type(bits) is int else 0, int(version == "gptq"), symmetric)
     versions = ("awq", "gemm") if method == "awq" else ("gptq", "gptq_v2")
     if packing.name not in PACKED_FORMATS or version not in versions:
         raise UnsupportedError(
             f"config.json has {method} weights of {str(bits)[:20]} bits in the form "
-            f"'{version[:40]}'; supported are {', '.join(PACKED_FORMATS)} in the forms "
+            f"'{version[:40]}'; supported are "
+            f"{', '.join(name for name in PACKED_FORMATS if SYMMETRIC not in name)} in the forms "
             f"{', '.join(versions)}"
         )
     return packing
@@ -111,6 +115,9 @@ class PackedLayers:
                 self._add(module)
         self._held: tuple[str, dict[str, Array]] = ("", {})
         self._rows_read: dict[str, int] = {}
+        # Experts of a layer are stored alike, so that all have zero points or none.
+        if packing.symmetric and all(map(self._is_symmetric, self._layers)):
+            self._layers = {name: _symmetric(info) for name, info in self._layers.items()}
 
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Describe every tensor; see ``Checkpoint.tensors``."""
@@ -211,7 +218,11 @@ class PackedLayers:
 
     def _points(self, name: str) -> NDArray[np.int16]:
         """Zero points of a layer, ``[N, groups]``."""
-        stored = self._of_outputs(self._parts(name)[_ZEROS])
+        whole = f"{name.removesuffix('.weight')}.{_ZEROS}"
+        is_held = self._held[0] == name
+        stored = self._of_outputs(
+            self._held[1][_ZEROS] if is_held else self._checkpoint.read(whole)
+        )
         # AutoGPTQ cuts the sum to its bits as well: of four, 15 stands for 0 and not for 16.
         return ((stored + self._packing.less) & ((1 << self._packing.bits) - 1)).T
 
@@ -256,6 +267,12 @@ class PackedLayers:
                 )
         points = self._points(name)[first:end]
         return codes - points[:, groups], scales, groups
+
+
+def _symmetric(info: TensorInfo) -> TensorInfo:
+    """A layer's description where all zero points are the middle; of 8 bits they have to be."""
+    name = f"{info.dtype}{SYMMETRIC}"
+    return replace(info, dtype=name) if name in PACKED_FORMATS else info
 
 
 def _digits(words: Array, bits: int) -> NDArray[np.int16]:
