@@ -229,7 +229,9 @@ def test_experts_that_come_and_go_compute_the_same_bits(form: str, weights: str)
     whole.close()
 
 
-@pytest.mark.parametrize(("form", "weights"), [("int8_block", "int4"), ("int8_row", "ternary")])
+@pytest.mark.parametrize(
+    ("form", "weights"), [("int8_block", "int4_asym"), ("int8_row", "ternary")]
+)
 def test_long_prompts_go_through_one_slot(form: str, weights: str) -> None:
     """Waves of one expert each, whose rows are so many that weights are unpacked for them."""
     rng, rows = np.random.default_rng(8), 3 * ROWS_TO_UNPACK + 8
@@ -324,11 +326,12 @@ def test_work_counts_the_experts_that_have_rows() -> None:
     assert work.read_nbytes(1) == pytest.approx(stored / 4)
 
 
-def test_decoding_reads_the_experts_of_one_row() -> None:
+@pytest.mark.parametrize("weights", ["int4", "int4_asym"])
+def test_decoding_reads_the_experts_of_one_row(weights: str) -> None:
     backend = make_backend("cpu")
     sizes = {}
     for top_k in (2, 8):
-        graph = layer("int8_block", "int4", 8, top_k)
+        graph = layer("int8_block", weights, 8, top_k)
         plan = Plan({Phase.DECODE: (Segment("cpu", graph, 0.0),)}, {})
         sizes[top_k] = streamed_bytes(plan, [backend])
     backend.close()

@@ -51,6 +51,7 @@ TINY = [
     ("qwen2_moe", {"weights": "int4"}),
     ("qwen3_moe", {"weights": "int8"}),
     ("gpt_oss", {"weights": "int4"}),
+    ("olmoe", {"weights": "int4_asym", "rules": ("*.down_proj=int2_asym:16",)}),
     ("smollm3", {"weights": "int4"}),
     ("phi3", {"weights": "int4"}),
     ("gemma3_text", {"weights": "int4"}),
@@ -223,13 +224,14 @@ def test_blocks_of_few_bits_have_scales_of_both_signs(name, options, exported, g
         assert (scales < 0).any() and (scales > 0).any()
 
 
-def test_blocks_have_zero_points_beside_the_middle(exported):
-    (options,) = [options for _, options in TINY if options["weights"] == "int4_asym"]
-    bundle = exported("llama", activations="fp32", profile=PROFILE, **options).folder
+@pytest.mark.parametrize(("name", "count"), [("llama", 14), ("olmoe", 56)])
+def test_blocks_have_zero_points_beside_the_middle(name, count, exported):
+    (options,) = [o for each, o in TINY if (each, o["weights"]) == (name, "int4_asym")]
+    bundle = exported(name, activations="fp32", profile=PROFILE, **options).folder
     model = onnx.load(str(bundle / "model.onnx"))
     stored = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
     zeros = {name: array for name, array in stored.items() if name.endswith("_proj.weight.zeros")}
-    assert len(zeros) == 14
+    assert len(zeros) == count
     for name, array in zeros.items():
         middle = 0xAA if "down_proj" in name else 0x88
         assert (array != middle).any()

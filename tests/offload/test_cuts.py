@@ -27,7 +27,7 @@ PARTS, TOKENS = 8, 24
     [
         Case("int4", "int8_block", 200, 136, rows=3, biased=True, activation="clamped_swiglu"),
         Case("ternary", "int8_row", 256, 192, rows=5),
-        Case("int4", "float", 128, 256),
+        Case("int4_asym", "float", 128, 256),
     ],
     ids=lambda case: f"{case.weights}-{case.activations}",
 )

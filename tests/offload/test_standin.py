@@ -57,7 +57,7 @@ def model(
 @pytest.fixture(scope="module")
 def expected() -> dict[tuple[str, str], list[F32]]:
     forms = [("olmoe", "int4"), ("mixtral", "ternary"), ("qwen3_moe", "fp32"), ("gpt_oss", "int4")]
-    forms.append(("qwen2_moe", "int4"))
+    forms += [("qwen2_moe", "int4"), ("olmoe", "int4_asym")]
     return {form: tokens(*form, None) for form in forms}
 
 
@@ -73,7 +73,7 @@ SOME = "memory=40K,link=100M"  # room for a few of OLMoE's small experts
     ("form", "device"),
     [
         (("olmoe", "int4"), "memory=8M,link=1G"),
-        (("olmoe", "int4"), SOME),
+        (("olmoe", "int4_asym"), SOME),
         (("mixtral", "ternary"), "memory=64K,link=20M,latency=1ms"),
         (("qwen3_moe", "fp32"), "memory=8M,link=4G,latency=0us"),
         (("gpt_oss", "int4"), "memory=60K,link=100M"),  # with biases

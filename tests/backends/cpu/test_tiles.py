@@ -95,7 +95,7 @@ def test_without_memory_for_strips_prompts_go_on_and_it_is_said_once(
     assert all("unpacked weights a thread" in message for message in messages)
 
 
-@pytest.mark.parametrize("form", [("int8_block", "int4"), ("int8_row", "ternary")], ids=str)
+@pytest.mark.parametrize("form", [("int8_block", "int4_asym"), ("int8_row", "ternary")], ids=str)
 def test_rows_of_an_expert_go_through_tiles_where_there_is_memory_for_strips(
     form: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
