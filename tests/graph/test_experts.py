@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_experts_of_a_layer_become_one_node(weights: str) -> None:
     assert len(graph.nodes) < 50
 
 
-@pytest.mark.parametrize("weights", ["fp32", "int4"])
+@pytest.mark.parametrize("weights", ["fp32", "int4", "int4_asym"])
 def test_an_expert_is_one_piece_of_the_file(weights: str) -> None:
     path = bundle_of("olmoe", weights=weights) / "model.onnx"
     graph = lower(read_graph(path, path.read_bytes()))
@@ -67,7 +68,7 @@ def test_an_expert_is_one_piece_of_the_file(weights: str) -> None:
             assert place is not None
             stored = sum(stack.nbytes for stack in stacks) // EXPERTS
             assert place.offset % 64 == 0
-            assert stored <= place.length < stored + 6 * 64
+            assert stored <= place.length < stored + 9 * 64
             ends.append((place.offset, place.offset + place.length))
     assert sorted(ends) == ends
     assert all(end <= start for (_, end), (start, _) in zip(ends, ends[1:], strict=False))
@@ -117,6 +118,12 @@ def other_size(bundle: AlteredBundle) -> None:
 def other_format(bundle: AlteredBundle) -> None:
     node = bundle.node(f"{MLP}/experts.5/up_proj/MatMulNBits")
     node.metadata_props[0].value = "int8"
+
+
+def zero_points_of_one(bundle: AlteredBundle) -> None:
+    zeros = numpy_helper.from_array(np.zeros((32, 1), np.uint8), "zeros")
+    bundle.model.graph.initializer.append(zeros)
+    bundle.node(f"{MLP}/experts.5/up_proj/MatMulNBits").input.append("zeros")
 
 
 def weights_twice(bundle: AlteredBundle) -> None:
@@ -170,6 +177,7 @@ REFUSED: list[tuple[Callable[[AlteredBundle], None], type[Exception], str]] = [
     (other_activation, UnsupportedError, r"experts.3/activation.*\(Relu\) of expert 3"),
     (other_size, UnsupportedError, "experts.5/up_proj.*of expert 5.*differ in weights alone"),
     (other_format, UnsupportedError, "experts.5/up_proj.*of expert 5"),
+    (zero_points_of_one, UnsupportedError, "experts.5/up_proj.*of expert 5"),
     (weights_twice, UnsupportedError, "experts.4/.*of expert 4.*differ in weights alone"),
     (other_axis, UnsupportedError, "experts.6/Unsqueeze.*of expert 6.*differ in weights alone"),
     (only_some_experts, UnsupportedError, "neither an op nor a form"),
@@ -222,6 +230,16 @@ def test_a_stack_is_checked_matrix_by_matrix() -> None:
     refused("'up' is one matrix; expected one of each expert", up=good.matrices[0])
     mixed = ExpertStack((good.matrices[0], stack(1, 16).matrices[0]))
     refused("blocks of 16 of expert 1 and .* blocks of 32 of expert 0", up=mixed)
+    plain = good.matrices[0]
+    assert isinstance(plain, PackedWeight)
+    points = replace(plain, zeros=np.zeros((16, 1), np.uint8))
+    mixed = ExpertStack((plain, points))
+    refused("with zero points of expert 1 and .* 32 of expert 0; expected the same", up=mixed)
+    for zeros in (np.zeros((16, 2), np.uint8), np.zeros((16, 1), np.float32)):
+        wrong = replace(plain, zeros=zeros)
+        for experts, number in (((wrong, wrong), 0), ((points, wrong), 1)):
+            told = rf"zero points of weight 'up\[{number}\]' are {zeros.dtype} .* needs uint8"
+            refused(told, up=ExpertStack(experts))
     bad = np.ones((64, 16), np.float64)
     refused("float64", down=ExpertStack((bad, bad)))  # type: ignore[arg-type]
     refused("experts = 3", up=stack(3))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from edgerun.errors import BundleError, UnsupportedError
+from edgerun.formats.base import PackedWeight
+from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
@@ -173,10 +177,32 @@ def too_many_chosen(bundle: AlteredBundle) -> None:
     bundle.set(MOE, k=5)
 
 
-def zero_points(bundle: AlteredBundle) -> None:
-    zeros = numpy_helper.from_array(np.zeros((4, 64, 1), np.uint8), "zeros")
-    bundle.model.graph.initializer.append(zeros)
-    bundle.node(MOE).input.extend(["", "", "", "zeros"])
+def put_zeros(bundle: AlteredBundle, place: int, zeros: NDArray[Any]) -> None:
+    """Gives the operator zero points, of gate and up as input 11 and of down as 12."""
+    bundle.model.graph.initializer.append(numpy_helper.from_array(zeros, "zeros"))
+    node = bundle.node(MOE)
+    node.input.extend([*[""] * (place - len(node.input)), "zeros"])
+
+
+def more_zero_points(bundle: AlteredBundle) -> None:
+    put_zeros(bundle, 11, np.zeros((4, 64, 2), np.uint8))
+
+
+def float_zero_points(bundle: AlteredBundle) -> None:
+    put_zeros(bundle, 11, np.zeros((4, 64, 1), np.float32))
+
+
+def zero_points_of_fewer(bundle: AlteredBundle) -> None:
+    put_zeros(bundle, 12, np.zeros((3, 64, 1), np.uint8))
+
+
+def zero_points_of_a_third(bundle: AlteredBundle) -> None:
+    put_zeros(bundle, 13, np.zeros((4, 64, 1), np.uint8))
+
+
+def made_zero_points(bundle: AlteredBundle) -> None:
+    node = bundle.node(MOE)
+    node.input.extend(["", "", "", node.input[1]])
 
 
 def weights_of_others(bundle: AlteredBundle) -> None:
@@ -222,7 +248,11 @@ REFUSED: list[tuple[Callable[[AlteredBundle], None], type[Exception], str]] = [
     (narrow_bias, BundleError, r"biases float32 \(4, 63\); expected float32 \(4, 64\)"),
     (one_bias, UnsupportedError, OP),
     (too_many_chosen, BundleError, "top_k is 5 of no more than experts = 4"),
-    (zero_points, UnsupportedError, OP),
+    (more_zero_points, BundleError, r"points uint8 \(4, 64, 2\); expected uint8 \(4, 64, 1\)"),
+    (float_zero_points, BundleError, r"zero points float32 \(4, 64, 1\); expected uint8"),
+    (zero_points_of_fewer, BundleError, r"points uint8 \(3, 64, 1\); expected uint8 \(4, 64, 1\)"),
+    (zero_points_of_a_third, UnsupportedError, OP),
+    (made_zero_points, UnsupportedError, OP),
     (weights_of_others, UnsupportedError, OP),
     (more_inputs, UnsupportedError, OP),
     (more_inputs_of_attention, UnsupportedError, OP),
@@ -241,6 +271,23 @@ def test_what_is_none_of_its_forms_is_refused(
     alter(altered)
     with pytest.raises(error, match=message):
         lowered(altered.save())
+
+
+def test_zero_points_of_one_stack_are_read(altered: AlteredBundle) -> None:
+    """Outputs of gate and up take turns there, too."""
+    zeros = np.random.default_rng(0).integers(0, 256, (4, 64, 1), np.uint8)
+    put_zeros(altered, 11, zeros)
+    graph = lowered(altered.save())
+    node = next(node for node in graph.nodes if node.op == "experts")
+    for turn, name in enumerate(node.inputs[2:5]):
+        stack = graph.constants[name]
+        assert isinstance(stack, ExpertStack)
+        for expert, matrix in enumerate(stack.matrices):
+            assert isinstance(matrix, PackedWeight)
+            if turn == 2:
+                assert matrix.zeros is None
+            else:
+                np.testing.assert_array_equal(matrix.zeros, zeros[expert, turn::2])
 
 
 def test_the_bundle_itself_is_read(altered: AlteredBundle) -> None:

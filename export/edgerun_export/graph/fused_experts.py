@@ -113,7 +113,7 @@ class FusedExperts:
         both, down = (self._stack(module, experts, stack, networks) for stack in STACKS)
         zeros, weights = [both.pop(), down.pop()], self._weights(logits, experts, at)
         rest = ["", "", "", *zeros, "", weights]  # three of a third matrix, and its zero points
-        while not rest[-1]:
+        while rest and not rest[-1]:
             del rest[-1]
         return graph.node(
             "QMoE",
