@@ -29,7 +29,7 @@ from edgerun.kernels.lang.ir import (
     variable,
 )
 from edgerun.kernels.lang.simd import Vec, constant, splat, store
-from edgerun.kernels.lang.word import byte_at, set_float, set_int
+from edgerun.kernels.lang.word import byte_at, int_at, set_float, set_int
 
 DWORD = 4
 # By bits of a code: which bits change places with those so many further on, one after the other.
@@ -262,8 +262,10 @@ def repack_zeros(lanes: int) -> Body:
             source = a.source + row * row_bytes
             for tile in range(tiles):
                 dword = int32(0)
-                if row < rows:
-                    for place in range(min(DWORD, row_bytes - tile * DWORD)):
+                if row < rows and (tile + 1) * DWORD <= row_bytes:
+                    dword = int_at(source, tile)
+                elif row < rows:
+                    for place in range(row_bytes - tile * DWORD):
                         dword |= int32(byte_at(source, tile * DWORD + place)) << int32(8 * place)
                 set_int(a.codes, (panel + tile * apart) * panel_rows + lane, dword)
         store(a.flags + chunk * lanes, splat(0, "u8", lanes))

@@ -33,7 +33,7 @@ def reply(folder: Path, backend: str, **options: Any) -> Sequence[int]:
         return llm.generate(PROMPT, **GREEDY).ids
 
 
-@pytest.mark.parametrize("weights", ["int4", "ternary"])
+@pytest.mark.parametrize("weights", ["int4_asym", "ternary"])
 def test_all_experts_for_every_token(weights: str, tmp_path: Path) -> None:
     """In memory as a whole, and half of them in it, which is one layer's."""
     folder = bundle(tmp_path, 3, weights)
@@ -44,7 +44,7 @@ def test_all_experts_for_every_token(weights: str, tmp_path: Path) -> None:
 
 def test_the_only_expert_of_a_layer_is_every_tokens(tmp_path: Path) -> None:
     """So it stays in memory, as ordinary layers do."""
-    folder = bundle(tmp_path, 1, "int4")
+    folder = bundle(tmp_path, 1, "int4_asym")
     assert reply(folder, "cpu") == reply(folder, "reference")
     with pytest.raises(InputError, match="every token goes through all of this model's experts"):
         reply(folder, "cpu", expert_memory="50%")
