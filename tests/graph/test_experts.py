@@ -19,7 +19,7 @@ from edgerun.graph.onnx_reader import read_graph
 from edgerun.graph.slabs import slab
 from edgerun.ops.registry import OPS
 from tests.support.altered import AlteredBundle
-from tests.support.bundles import bundle_of
+from tests.support.bundles import bundle_of, tiny_experts
 
 EXPERTS, TOP_K = 8, 3  # of the golden olmoe
 MLP = "/model/layers.0/mlp"
@@ -201,6 +201,36 @@ def test_what_is_no_layer_of_experts_is_refused(
     alter(altered)
     with pytest.raises(error, match=message):
         lowered(altered)
+
+
+def test_offsets_of_an_only_expert_are_not_left_out(tmp_path: Path) -> None:
+    """They are no constants that tell experts apart, so nothing else would be unlike."""
+    sizes = {"num_hidden_layers": 1, "num_experts": 1, "num_experts_per_tok": 1}
+    bundle = AlteredBundle(tiny_experts(tmp_path / "tiny", "int4", **sizes), tmp_path / "altered")
+    assert len(layer_nodes(lowered(bundle), "experts")) == 1
+    product = bundle.node("experts.0/gate_proj/MatMulNBits")
+    n, k = (next(a.i for a in product.attribute if a.name == name) for name in "NK")
+    constants = {
+        "blocks": np.array([0, 0, k // 32, 32]),
+        "last": np.array([-1]),
+        "offsets": np.ones((k // 32, n), np.float16),
+    }
+    bundle.model.graph.initializer.extend(
+        numpy_helper.from_array(array, name) for name, array in constants.items()
+    )
+    made, product.output[0] = product.output[0], "product"
+    nodes = [
+        helper.make_node("Reshape", [product.input[0], "blocks"], ["cut"], "cut"),
+        helper.make_node("ReduceSum", ["cut", "last"], ["sums"], "sums", keepdims=0),
+        helper.make_node("Cast", ["offsets"], ["floats"], "floats", to=1),
+        helper.make_node("MatMul", ["sums", "floats"], ["offset"], "offset"),
+        helper.make_node("Add", ["product", "offset"], [made], "added"),
+    ]
+    place = list(bundle.model.graph.node).index(product) + 1
+    for node in nodes[::-1]:
+        bundle.model.graph.node.insert(place, node)
+    with pytest.raises(UnsupportedError, match="offsets"):
+        lowered(bundle)
 
 
 def stack(count: int = 2, block: int = 32) -> ExpertStack:

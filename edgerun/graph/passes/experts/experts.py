@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgerun.errors import BundleError, UnsupportedError
+from edgerun.formats.base import PackedWeight
 from edgerun.formats.stack import ExpertStack, Matrix
 from edgerun.graph.attributes import Read, Rules, is_unread
 from edgerun.graph.ir import Graph, Node
@@ -188,6 +189,12 @@ class _Layer:
             raise UnsupportedError(
                 f"the experts that '{last.name}' begins to add up are none that edgerun knows; "
                 "expected gate, up and down projection of the rows that the router sends there"
+            )
+        stored = (matcher.graph.constants[match[name]] for name in STACKS)
+        if any(isinstance(each, PackedWeight) and each.offsets is not None for each in stored):
+            raise UnsupportedError(
+                f"the experts that '{last.name}' begins to add up have weights with offsets; "
+                "expected none, or zero points"
             )
         makers, activations = self._roles(matcher, match)
         if len(activations) != 1:
