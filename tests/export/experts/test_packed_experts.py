@@ -14,6 +14,8 @@ from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
 from edgerun_export.pipeline import ExportOptions, export
 from tests.export.checkpoint.test_packed import AWQ, GPTQ, pack_awq, pack_gptq, packed_model
+from tests.export.test_runtimes import check
+from tests.support.peers import needs_complete_onnxruntime
 
 MIXTURES = [
     ("olmoe", AWQ | {"modules_to_not_convert": ["gate"]}, pack_awq, 32),
@@ -50,3 +52,15 @@ def test_experts_keep_codes_scales_and_zero_points(
     for each in packed:
         assert each.block == group
         assert each.is_centred == settings.get("sym", False)
+
+
+@pytest.mark.peers
+@needs_complete_onnxruntime
+@pytest.mark.parametrize("runtime", ["edgerun", "openvino"])
+def test_a_packed_mixture_continues_alike_in_all_runtimes(
+    runtime: str, tmp_path: Path, golden: Any
+) -> None:
+    packed_model(tmp_path / "packed", AWQ, pack_awq, model="olmoe")
+    options = ExportOptions(weights="source", activations="fp32")
+    bundle = export(tmp_path / "packed", tmp_path / "out", options).folder
+    check(runtime, bundle, golden("olmoe").ids.tolist())
