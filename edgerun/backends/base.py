@@ -159,7 +159,7 @@ class Executable(ABC):
     Attributes:
         launches: what starting its kernels costs; None if that is not counted.
         is_due: whether it is compiled, or is worth compiling if it is wanted now.
-        is_layered: it takes batches of more rows, layer by layer, but logits of no more.
+        is_layered: it takes more rows, layer by layer, but returns logits of no more.
     """
 
     launches: Launches | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import compress, pairwise
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.engine.scheduler import Part
-from edgerun.errors import BackendError
+from edgerun.errors import BackendError, PromptError
 from edgerun.plan.programs import Programs
 from edgerun.state import Adjust, Batch, SequenceStore
 
@@ -42,8 +43,23 @@ def batch_of(parts: list[Part]) -> tuple[Batch, list[int]]:
         adjustments = adjustments if any(adjustments) else ()
     rows_ = np.array(logit_rows, np.int32)
     cancelled = partial(are_cancelled, parts)
-    batch = Batch(table[0], table[1], table[2], rows_, largest_only, adjustments, cancelled)
+    take = parts[0][0].take_logits if len(parts) == 1 else None
+    batch = Batch(table[0], table[1], table[2], rows_, largest_only, adjustments, cancelled, take)
     return batch, bounds
+
+
+def check_vocabulary(ids: Sequence[int], vocab_size: int) -> None:
+    """Makes sure that ids, of which there is one at least, are tokens.
+
+    Raises:
+        PromptError: one is not.
+    """
+    if not 0 <= min(ids) <= max(ids) < vocab_size:
+        wrong = min(ids) if min(ids) < 0 else max(ids)
+        raise PromptError(
+            f"the prompt holds token id {wrong}; the vocabulary of the model ends at "
+            f"{vocab_size - 1}"
+        )
 
 
 def are_cancelled(parts: list[Part]) -> bool:
@@ -56,14 +72,17 @@ def logits_of(
 ) -> NDArray[np.float32]:
     """Logits of the rows that a batch wants, float32 ``[n, vocab_size]``, until the next call.
 
+    Those that were handed over are not among them.
+
     Raises:
         BackendError: the model failed, or returned logits of another shape.
         Cancelled: nobody wants them any more.
     """
     logits: NDArray[np.float32] = programs.run(batch, store)["logits"]
-    if logits.shape != (len(batch.logit_rows), vocab_size):
+    is_handed = batch.take_logits is not None and batch.rows > programs.max_rows
+    rows = 0 if is_handed else len(batch.logit_rows)
+    if logits.shape != (rows, vocab_size):
         raise BackendError(
-            f"the model returned logits of shape {logits.shape}; expected "
-            f"({len(batch.logit_rows)}, {vocab_size})"
+            f"the model returned logits of shape {logits.shape}; expected ({rows}, {vocab_size})"
         )
     return logits

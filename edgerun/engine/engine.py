@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.engine.call import are_cancelled, batch_of, logits_of
+from edgerun.engine.call import are_cancelled, batch_of, check_vocabulary, logits_of
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.scheduler import Limits, Part, admit, schedule
@@ -19,7 +19,7 @@ from edgerun.engine.slots import Slots, take_back
 from edgerun.engine.stats import Stats
 from edgerun.errors import Full, InputError, PromptError
 from edgerun.plan.programs import Programs
-from edgerun.state import Room, SequenceStore
+from edgerun.state import Room, SequenceStore, TakeLogits
 from edgerun.state.capacity import largest_call
 
 DEFAULT_CHUNK_ROWS = 256
@@ -138,8 +138,12 @@ class Engine:
         finally:
             self.cancel(sequence)
 
-    def logits(self, ids: Sequence_[int]) -> Generator[NDArray[np.float32], None, None]:
+    def logits(
+        self, ids: Sequence_[int], take: TakeLogits | None = None
+    ) -> Generator[NDArray[np.float32], None, None]:
         """Yields the logits of every row of a text, block by block, each float32 ``[rows, vocab]``.
+
+        Or nothing, and ``take`` gets them: where experts are read, of a text in one call.
 
         Raises:
             PromptError: an id is outside the vocabulary, or memory cannot hold so many.
@@ -149,7 +153,7 @@ class Engine:
         """
         self._check_open()
         self._check_ids(ids)
-        return self._logits(Scoring(list(ids)))
+        return self._logits(Scoring(list(ids), take))
 
     def _logits(self, scoring: Scoring) -> Generator[NDArray[np.float32], None, None]:
         self.add(scoring)
@@ -233,12 +237,7 @@ class Engine:
         Raises:
             PromptError: one is outside the vocabulary, or memory cannot hold so many.
         """
-        if not 0 <= min(ids) <= max(ids) < self.vocab_size:
-            wrong = min(ids) if min(ids) < 0 else max(ids)
-            raise PromptError(
-                f"the prompt holds token id {wrong}; the vocabulary of the model ends at "
-                f"{self.vocab_size - 1}"
-            )
+        check_vocabulary(ids, self.vocab_size)
         room = self._first_room
         if room.pages_for(0, len(ids)) > room.pages:
             raise PromptError(

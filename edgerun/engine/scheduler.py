@@ -149,7 +149,7 @@ def _shares(running: list[Sequence], limits: Limits) -> list[Part]:
         rows = sequence.pending
         if rows > 1:
             rows = min(rows, budget)
-            if sequence.wants_all:
+            if sequence.wants_all and (sequence.take_logits is None or len(running) > 1):
                 rows = min(rows, scored + 1)
                 scored -= max(0, rows - 1)
             budget -= rows

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.stats import Stats
-from edgerun.state import Adjust
+from edgerun.state import Adjust, TakeLogits
 
 FinishReason = Literal["stop", "length", "context", "memory"]
 AHEAD = 8  # ids that a reply may have which its reader has not taken
@@ -126,6 +126,11 @@ class Sequence:
         return False
 
     @property
+    def take_logits(self) -> TakeLogits | None:
+        """Gets its logits in the middle of a call, however many they are; see ``Batch``."""
+        return None
+
+    @property
     def takes_largest(self) -> bool:
         """Whether of a row's logits nothing but the largest is looked at, once adjusted."""
         return self._chooser is not None and self._chooser.takes_largest
@@ -199,9 +204,15 @@ class Sequence:
 class Scoring(Sequence):
     """A text of which the logits of every position are wanted, and no reply."""
 
-    def __init__(self, ids: list[int]) -> None:
-        """Takes at least one id."""
+    def __init__(self, ids: list[int], take: TakeLogits | None = None) -> None:
+        """Takes at least one id.
+
+        Args:
+            ids: of the text.
+            take: gets the logits from whoever computes them; else they wait for a reader.
+        """
         super().__init__(ids, Ending(len(ids) + 1), None)
+        self._take = take
         self._scored = 0
         self._block: NDArray[np.float32] | None = None
 
@@ -214,6 +225,11 @@ class Scoring(Sequence):
     def wants_all(self) -> bool:
         """Always."""
         return True
+
+    @property
+    def take_logits(self) -> TakeLogits | None:
+        """What counts them, too; None if a reader takes them."""
+        return None if self._take is None else self._hand_over
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -231,8 +247,11 @@ class Scoring(Sequence):
         return self._block is not None or self.is_ended
 
     def receive(self, logits: NDArray[np.float32]) -> None:
-        """Keeps a copy of logits ``[rows, vocab]`` for the reader."""
-        self._block = logits.copy()
+        """Keeps a copy of logits ``[rows, vocab]`` for the reader, if there is one."""
+        if self._take is None:
+            self._block = logits.copy()
+        else:
+            self._hand_over(logits)
 
     def take_block(self) -> NDArray[np.float32] | None:
         """Returns logits of the next rows ``[rows, vocab]``; None if there are none yet.
@@ -241,9 +260,17 @@ class Scoring(Sequence):
         """
         block, self._block = self._block, None
         if block is not None:
-            self._scored += len(block)
-            self.is_finished = self._scored == len(self.ids)
+            self._count(block)
         return block
+
+    def _hand_over(self, logits: NDArray[np.float32]) -> None:
+        assert self._take is not None
+        self._take(logits)
+        self._count(logits)
+
+    def _count(self, logits: NDArray[np.float32]) -> None:
+        self._scored += len(logits)
+        self.is_finished = self._scored == len(self.ids)
 
 
 def shared_prefix(left: list[int], right: list[int]) -> int:

@@ -36,7 +36,7 @@ from edgerun.llm.options import LoadOptions
 from edgerun.model.chat.format import ChatFormat
 from edgerun.model.chat.template import DEFAULT_STOPS, Message
 from edgerun.model.text.tokenizer import Tokenizer
-from edgerun.state import SequenceStore
+from edgerun.state import SequenceStore, TakeLogits
 from edgerun.state.capacity import largest_call
 from edgerun.state.memory import Memory
 from edgerun.values import suggestion
@@ -221,6 +221,17 @@ class LLM:
             PromptError: there are no ids, more than the context holds, or one outside the
                 vocabulary.
         """
+        return self._engine.logits(self._checked(ids))
+
+    def take_logits(self, ids: Sequence[int], take: TakeLogits) -> None:
+        """Hands what ``logits`` yields to a function, which is not to keep it, block by block.
+
+        Where experts are read from a disk, each is read once a call of the model, not once a block.
+        """
+        for _ in self._engine.logits(self._checked(ids), take):
+            pass
+
+    def _checked(self, ids: Sequence[int]) -> list[int]:
         tokens, context = check_ids(ids, "ids"), self.model.context
         if not 0 < len(tokens) <= context:
             raise PromptError(
@@ -228,7 +239,7 @@ class LLM:
                 tokens=len(tokens),
                 context=context,
             )
-        return self._engine.logits(tokens)
+        return tokens
 
     def reports(self) -> list[Report]:
         """What the devices of the back-ends in use did so far, where they count it."""

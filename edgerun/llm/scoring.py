@@ -114,11 +114,15 @@ def _nats(llm: LLM, ids: list[int], first: int) -> float:
     if len(ids) <= first:
         return 0.0
     total, row = 0.0, 0
-    for block in llm.logits(ids[:-1]):
+
+    def add(block: NDArray[np.float32]) -> None:
+        nonlocal total, row
         targets = np.array(ids[row + 1 : row + 1 + len(block)])
         skipped = max(first - 1 - row, 0)
         total += float(_surprise(block[skipped:], targets[skipped:]).sum())
         row += len(block)
+
+    llm.take_logits(ids[:-1], add)
     if not math.isfinite(total):
         raise BackendError(
             f"the model computed logits that give a text the surprise {total}; check the weights, "

@@ -1,6 +1,6 @@
 """What programs read and write between calls: the ragged batch and the states of sequences."""
 
-from edgerun.state.batch import Adjust, Adjustment, Batch
+from edgerun.state.batch import Adjust, Adjustment, Batch, TakeLogits
 from edgerun.state.sequences import SequenceStore
 from edgerun.state.spec import AttentionState, RecurrentState, State, attention_name, same_attention
 from edgerun.state.store import Room, Slot, StateStore
@@ -16,6 +16,7 @@ __all__ = [
     "Slot",
     "State",
     "StateStore",
+    "TakeLogits",
     "attention_name",
     "same_attention",
 ]

@@ -34,6 +34,8 @@ class Adjustment:
 
 # Makes one, as long as no other id was chosen.
 Adjust: TypeAlias = Callable[[], Adjustment | None]
+# Gets logits of some rows, float32 ``[rows, vocab]``, which change when it returns.
+TakeLogits: TypeAlias = Callable[[NDArray[np.float32]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Batch:
             empty if none has one. Making one takes time, and most devices never ask.
         is_cancelled: whether nobody waits for the batch any more, asked now and then where it is
             long; None where somebody always does.
+        take_logits: gets logits block by block, in order, where the batch goes layer by layer, so
+            that they need no room and none are returned; None if they are to be returned.
     """
 
     ids: NDArray[np.int32]
@@ -65,6 +69,7 @@ class Batch:
     largest_only: bool = False
     adjustments: tuple[Adjust | None, ...] = ()
     is_cancelled: Callable[[], bool] | None = None
+    take_logits: TakeLogits | None = None
 
     @property
     def rows(self) -> int:

@@ -21,6 +21,7 @@ def sequence(slot: int, cached: int, ids: int, adjusts: bool = False, largest: b
         lease=SimpleNamespace(slot=slot),
         takes_largest=largest,
         adjust=(lambda: adjustment) if adjusts else None,
+        take_logits=None,
     )
 
 

@@ -129,7 +129,7 @@ class CpuExecutable(Executable):
                     self._run(steps)
                     if is_aborted():
                         return {}  # and those who read say why
-                    keep(stages[number + 1], chunk, carried)
+                    keep(stages[number + 1], chunk, carried, batch.take_logits)
                 taken = carried
         return dict(zip(binder.graph.outputs, taken, strict=True))
 

@@ -20,7 +20,7 @@ from edgerun.backends.cpu.binder import LOGIT_ROWS, ROWS, Stage
 from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import value_shapes
 from edgerun.kernels.run.instructions import Instruction
-from edgerun.state import Batch
+from edgerun.state import Batch, TakeLogits
 
 Values: TypeAlias = list[NDArray[Any]]  # what a stage takes, of all rows of a batch
 
@@ -90,9 +90,10 @@ def room_for(stage: Stage, batch: Batch, before: Values) -> Values:
     """Arrays for what a stage takes, of all rows of a batch.
 
     They are those of the stage before it if that takes the like: of each chunk these are given back
-    to their buffers before its new values are kept.
+    to their buffers before its new values are kept. Logits that are handed over need no room.
     """
-    counts = {ROWS: batch.rows, LOGIT_ROWS: len(batch.logit_rows)}
+    logit_rows = len(batch.logit_rows) if batch.take_logits is None else 0
+    counts = {ROWS: batch.rows, LOGIT_ROWS: logit_rows}
     sizes = [
         ((counts[counted_by], buffer.width), buffer.array.dtype)
         for buffer, counted_by in stage.taken
@@ -102,11 +103,18 @@ def room_for(stage: Stage, batch: Batch, before: Values) -> Values:
     return [np.empty(shape, dtype) for shape, dtype in sizes]
 
 
-def keep(stage: Stage, chunk: Chunk, arrays: Values) -> None:
-    """Copies what a stage takes out of its buffers, when a chunk has gone through the last one."""
+def keep(stage: Stage, chunk: Chunk, arrays: Values, take: TakeLogits | None) -> None:
+    """Copies what a stage takes out of its buffers, when a chunk has gone through the last one.
+
+    Logits go to ``take`` instead, if there is such.
+    """
     for array, (buffer, counted_by) in zip(arrays, stage.taken, strict=True):
         rows = chunk.rows(counted_by)
-        array[rows] = buffer.array[: rows.stop - rows.start, : buffer.width]
+        values = buffer.array[: rows.stop - rows.start, : buffer.width]
+        if take is None or counted_by != LOGIT_ROWS:
+            array[rows] = values
+        elif len(values):
+            take(values)
 
 
 def give_back(stage: Stage, chunk: Chunk, arrays: Values) -> None:
