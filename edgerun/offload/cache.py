@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -63,6 +64,7 @@ class ExpertCache:
         self._capacity = capacity
         self._policy = policy
         self._resident: set[Entry] = set()
+        self._of_layer: defaultdict[int, set[Entry]] = defaultdict(set)  # the same
         self._unused: dict[Entry, int] = {}  # that came before anybody needed them, and their place
 
     @property
@@ -84,7 +86,7 @@ class ExpertCache:
         """
         room = self._capacity - len(self._resident)
         missing = [entry for entry in dict.fromkeys(entries) if entry not in self._resident][:room]
-        self._resident.update(missing)
+        self._add(missing)
         self._unused.update((entry, place) for place, entry in enumerate(missing))
         for step in history:
             self._use(step)
@@ -118,8 +120,8 @@ class ExpertCache:
         missing = tuple(entry for entry in entries if entry not in self._resident)
         excess = len(self._resident) + len(missing) - self._capacity
         evicted = tuple(self._victims(excess, entries)) if excess > 0 else ()
-        self._resident.difference_update(evicted)
-        self._resident.update(missing)
+        self._remove(evicted)
+        self._add(missing)
         self._use(step)
         return Access(missing, evicted)
 
@@ -132,17 +134,32 @@ class ExpertCache:
         if entry in self._resident:
             return None
         if len(self._resident) < self._capacity:
-            self._resident.add(entry)
+            self._add((entry,))
             return Access((entry,), ())
         # Layers get about as many at first: looking at all of them would take longer than a layer.
-        own = [other for other in self._resident if other[0] == entry[0]]
-        victim = min(own or self._resident, key=self._rank)
+        own = self._of_layer[entry[0]]
+        victim = self._lowest(own) if own else min(self._resident, key=self._rank)
         if self._rank(entry)[:2] <= self._rank(victim)[:2]:
             return None
         self._leave(victim)
-        self._resident.remove(victim)
-        self._resident.add(entry)
+        self._remove((victim,))
+        self._add((entry,))
         return Access((entry,), (victim,))
+
+    def _lowest(self, own: set[Entry]) -> Entry:
+        """Who of a layer leaves first: those that were never used before all others."""
+        unused = own & self._unused.keys() if self._unused else own - own
+        return min(unused, key=self._rank) if unused else self._policy.lowest(own)
+
+    def _add(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self._resident.add(entry)
+            self._of_layer[entry[0]].add(entry)
+
+    def _remove(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self._resident.remove(entry)
+            self._of_layer[entry[0]].remove(entry)
 
     def _victims(self, count: int, needed: list[Entry]) -> Iterator[Entry]:
         others = self._resident.difference(needed)

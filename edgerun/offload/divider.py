@@ -7,7 +7,7 @@ after the other, in one call: a layer of a reply takes less time than Python doe
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -110,8 +110,9 @@ class Division:
 
     def alone(self) -> Division:
         """The same experts on the processor alone; no bound changes by that."""
-        nothing, seconds = [0] * len(self.shares), self.alone_s
-        return replace(self, shares=nothing, order=[], makespan_s=seconds, planned_s=seconds)
+        nothing, s = [0] * len(self.shares), self.alone_s
+        proofs = self.bound_s, self.weights
+        return Division(nothing, [], s, *proofs, s, s, self.certificate_s, self.costs)
 
 
 class Divider:

@@ -162,6 +162,10 @@ def test_decaying_sums_are_those_of_their_formula(run: tuple[int, list[Step]], n
             sums[step.layer, expert] += 1 if name == "lrfu" else max(score, 2**-24)
     for entry in {entry for step in steps for entry in entries(step)}:
         assert 2 ** policy.rank(entry)[0] == pytest.approx(sums[entry])
+    for layer in {step.layer for step in steps}:
+        own = {entry for step in steps for entry in entries(step) if entry[0] == layer}
+        (least,) = min(map(policy.rank, own))
+        assert policy.rank(policy.lowest(own))[0] == pytest.approx(least)
 
 
 def feed(policy: Policy, capacity: int, experts: str) -> Iterator[str]:
@@ -206,6 +210,21 @@ def test_static_pins_what_was_used_most_in_the_beginning() -> None:
 def test_a_cache_without_room_is_refused(capacity: int) -> None:
     with pytest.raises(InputError, match=f"a cache of {capacity} experts; expected room for 1"):
         ExpertCache(capacity, LeastRecentlyUsed())
+
+
+def test_of_experts_of_a_layer_those_never_used_are_exchanged_first() -> None:
+    """The last of them before all others, whatever other layers have."""
+    slots = ExpertCache(5, LeastRecentlyUsed())
+    slots.fill([(0, 1), (0, 2), (0, 3), (1, 1), (1, 2)])
+    for experts in ((4, 5, 6), (1,)):
+        slots.admit(Step(0, experts, (1.0,) * len(experts)), [])
+    accesses = [slots.exchange((0, expert)) for expert in (4, 5, 6)]
+    assert [None if each is None else each.evicted for each in accesses] == [
+        ((0, 3),),
+        ((0, 2),),
+        None,  # what is left was used later
+    ]
+    assert slots.resident == {(0, 1), (0, 4), (0, 5), (1, 1), (1, 2)}
 
 
 def test_a_step_that_does_not_fit_is_refused_and_changes_nothing() -> None:

@@ -366,7 +366,7 @@ def test_a_layer_that_the_device_would_make_slower_is_the_processors_but_now_and
         ):
             estimates.command, program._calls = Estimate(command_s), calls
             planned = program._plan(places)
-            assert planned.planned_s == pytest.approx(expected_s, rel=2e-3)
+            assert planned.division.planned_s == pytest.approx(expected_s, rel=2e-3)
             assert bool(len(planned.there)) == (expected_s != 3e-3)
             assert planned.division.bound_s <= 2e-3
 

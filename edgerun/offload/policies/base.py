@@ -9,7 +9,7 @@ write a file with a ``POLICY``, a class that needs no arguments, into this folde
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 Entry: TypeAlias = tuple[int, int]  # layer, expert
@@ -36,6 +36,10 @@ class Policy(ABC):
 
         Of equal ones the expert of the lower layer and number leaves.
         """
+
+    def lowest(self, entries: Collection[Entry]) -> Entry:
+        """Which of some experts of one layer leaves first; each was used before."""
+        return min(entries, key=lambda entry: (self.rank(entry), entry))
 
     def leave(self, entry: Entry) -> None:  # noqa: B027 - few want to know
         """An expert left the cache."""

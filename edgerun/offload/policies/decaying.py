@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import log2
 
 from edgerun.offload.policies.base import Entry, Policy, Rank
@@ -36,6 +36,12 @@ class Decaying(Policy):
             entry, new = (layer, expert), log2(self.gain(score)) + now
             old = sums.get(entry, NOTHING)
             sums[entry] = (old if old > new else new) + log2(1 + 2.0 ** -abs(old - new))
+
+    def lowest(self, entries: Collection[Entry]) -> Entry:
+        # What has shrunk since is the same for all of a layer.
+        sums = self._sums
+        least = min([sums[entry] for entry in entries])
+        return min([entry for entry in entries if sums[entry] == least])
 
     def rank(self, entry: Entry) -> Rank:
         return (self._sums[entry] - self.decay * self._steps[entry[0]],)

@@ -60,6 +60,7 @@ class _Plan:
 
     Attributes:
         division: of the active experts.
+        step: these, and what they count.
         shares: of each, what the device computes, 0 to 1.
         is_cached: whether it has each.
         there: experts that the device computes, all or in part.
@@ -71,6 +72,7 @@ class _Plan:
     """
 
     division: Division
+    step: Step
     shares: list[float]
     is_cached: list[bool]
     there: list[int]
@@ -79,11 +81,6 @@ class _Plan:
     uploaded: list[int]
     cut: CutExpert | None
     may_cut: bool
-
-    @property
-    def planned_s(self) -> float:
-        """What it takes, with what passes before either side begins."""
-        return self.division.planned_s
 
 
 class SharedLayer(Executable):
@@ -181,7 +178,7 @@ class SharedLayer(Executable):
         if cut is not None:
             command = _Command(len(commands), [cut.expert], cut.places, 0, [])
             commands.append(command)
-            busy = cut.exchange(rows_cut, command.number, cache, plan.planned_s)
+            busy = cut.exchange(rows_cut, command.number, cache, plan.division.planned_s)
         started = time.monotonic()
         ended = self._compute_here(x, places, here, results, cache)
         own = None
@@ -195,7 +192,7 @@ class SharedLayer(Executable):
             results[cut.places, cut.cut.columns[1] :] = own
         self._count(places, plan, end - begin, busy)
         is_due = self._check(x, places, plan, results, cache)
-        self._improve(places, here)
+        self._improve(plan)
         out = places.sum(results)
         around_s = time.monotonic() - entered - (end - begin)
         self._tally.around_s += around_s
@@ -208,14 +205,16 @@ class SharedLayer(Executable):
         session, number = self._session, self._layer.number
         active = places.active
         entries = [(number, expert) for expert in active]
-        arrived, slots = session.arrived, session.slots
-        is_cached = [entry in arrived for entry in entries]
-        is_free = not session.is_uploading()
-        room = is_free and session.device.sizes.slots - sum([entry in slots for entry in entries])
+        is_cached = [entry in session.arrived for entry in entries]
+        room = 0
+        if not session.is_uploading():
+            own = sum([entry in session.slots for entry in entries])
+            room = session.device.sizes.slots - own
         division, parts, may_cut = self._divide(places, is_cached, room)
         there = [active[index] for index in division.order]
         chosen, cut = {*there}, None
-        session.admit(Step(number, tuple(active), places.scores()), chosen)
+        step = Step(number, tuple(active), places.scores())
+        session.admit(step, chosen)
         cached = [active[index] for index in division.order if is_cached[index]]
         uploaded = [active[index] for index in division.order if not is_cached[index]]
         here, shares = [expert for expert in active if expert not in chosen], division.shares
@@ -225,7 +224,7 @@ class SharedLayer(Executable):
             cut = CutExpert(self._layer, session, active[index], where, taken)
             cached.remove(active[index])
         each = [share / parts for share in shares]
-        return _Plan(division, each, is_cached, there, here, cached, uploaded, cut, may_cut)
+        return _Plan(division, step, each, is_cached, there, here, cached, uploaded, cut, may_cut)
 
     def _divide(
         self, places: Places, is_cached: list[bool], room: int
@@ -233,7 +232,9 @@ class SharedLayer(Executable):
         """A division, the parts of experts in it, and whether one might be cut."""
         rows, counts = len(places.of_row), places.counts
         division, parts, may_cut = self._divider(counts, is_cached, room), 1, False
-        if self._cutter is not None and self._trials.weighs(rows):
+        # However an expert is cut, a layer takes no less than the bound.
+        gain_s = division.makespan_s - division.bound_s - self._estimates.exchange_s
+        if self._cutter is not None and gain_s > 0 and self._trials.weighs(rows):
             finer = self._cutter(counts, is_cached, room)
             if cuts_one(finer.shares, is_cached, self._parts):
                 division, parts, may_cut = self._cut(division, finer, rows)
@@ -291,11 +292,11 @@ class SharedLayer(Executable):
         begin = time.monotonic()
         if not here:
             return begin
-        taken = places.select(here)
+        taken, counts = places.select(here), places.counts_of(here)
         rows = x.repeat(len(taken), axis=0) if len(x) == 1 else x[places.rows[taken]]
         results[taken] = self._layer.multiply(rows, places.experts[taken], cache)
         end = time.monotonic()
-        self._estimates.cpu.observe(places.counts_of(here), end - begin)
+        self._estimates.cpu.observe(counts, end - begin)
         return end
 
     def _collect(
@@ -315,7 +316,7 @@ class SharedLayer(Executable):
         """
         estimates, end, free = self._estimates, ended, begin
         for _ in commands:
-            answer = self._session.answer(plan.planned_s)
+            answer = self._session.answer(plan.division.planned_s)
             command = commands[answer.number]
             taken, first = command.places, command.first
             results[taken] = self._session.device.out[first : first + len(taken)]
@@ -341,7 +342,7 @@ class SharedLayer(Executable):
         tally.cut += plan.cut is not None
         tally.with_device += len(plan.there) > 0
         tally.here += len(plan.here)
-        tally.planned_s += plan.planned_s
+        tally.planned_s += plan.division.planned_s
         tally.bound_s += division.bound_s
         tally.certified_s += division.certificate_s
         tally.early += seconds < division.certificate_s
@@ -350,7 +351,7 @@ class SharedLayer(Executable):
         if self._is_new(plan.cut):
             return  # both sides had to compile it
         if plan.cut is not None:
-            self._estimates.observe_exchange(seconds - plan.planned_s)
+            self._estimates.observe_exchange(seconds - plan.division.planned_s)
         if plan.may_cut:
             self._trials.observe(rows, seconds, len(places), is_other=plan.cut is not None)
 
@@ -381,13 +382,13 @@ class SharedLayer(Executable):
         self._tally.checked += 1
         return True
 
-    def _improve(self, places: Places, here: Sequence[int]) -> None:
+    def _improve(self, plan: _Plan) -> None:
         """Uploads an expert that the processor computed, if it is worth more than one there."""
         session, number = self._session, self._layer.number
-        if session.is_uploading() or not here:
+        if session.is_uploading() or not plan.here:
             return
-        taken = places.select(here)
-        expert = int(places.experts[taken[np.argmax(places.weights[taken])]])
+        scores = dict(zip(plan.step.experts, plan.step.scores, strict=True))
+        expert = max(plan.here, key=scores.__getitem__)
         learn = self._estimates.observe_upload
         session.improve((number, expert), self._layer.slots[expert], learn)
 

@@ -152,7 +152,6 @@ def measure(options: argparse.Namespace, rows: int, threads: int, share: str) ->
         each.compile(graph, Shape.of(rows), CompileOptions(STATE)) for each in (shared, alone)
     )
     assert isinstance(first, SharedLayer)
-    first._cutter = None
     shared.preload()
     device, launches, estimates = shared.device, first._layer.places.launches, shared._estimates
     assert launches is not None and estimates is not None
