@@ -162,8 +162,9 @@ def test_decaying_sums_are_those_of_their_formula(run: tuple[int, list[Step]], n
             sums[step.layer, expert] += 1 if name == "lrfu" else max(score, 2**-24)
     for entry in {entry for step in steps for entry in entries(step)}:
         assert 2 ** policy.rank(entry)[0] == pytest.approx(sums[entry])
-    for layer in {step.layer for step in steps}:
-        own = {entry for step in steps for entry in entries(step) if entry[0] == layer}
+    used = {entry for step in steps for entry in entries(step)}
+    for layer in {layer for layer, _ in used}:
+        own = {entry for entry in used if entry[0] == layer}
         (least,) = min(map(policy.rank, own))
         assert policy.rank(policy.lowest(own))[0] == pytest.approx(least)
 
@@ -218,13 +219,13 @@ def test_of_experts_of_a_layer_those_never_used_are_exchanged_first() -> None:
     slots.fill([(0, 1), (0, 2), (0, 3), (1, 1), (1, 2)])
     for experts in ((4, 5, 6), (1,)):
         slots.admit(Step(0, experts, (1.0,) * len(experts)), [])
-    accesses = [slots.exchange((0, expert)) for expert in (4, 5, 6)]
+    accesses = [slots.exchange((0, expert)) for expert in (6, 5, 4)]
     assert [None if each is None else each.evicted for each in accesses] == [
         ((0, 3),),
         ((0, 2),),
         None,  # what is left was used later
     ]
-    assert slots.resident == {(0, 1), (0, 4), (0, 5), (1, 1), (1, 2)}
+    assert slots.resident == {(0, 1), (0, 5), (0, 6), (1, 1), (1, 2)}
 
 
 def test_a_step_that_does_not_fit_is_refused_and_changes_nothing() -> None:
