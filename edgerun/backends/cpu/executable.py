@@ -44,6 +44,13 @@ class CpuExecutable(Executable):
             len(binder.instructions),
             tuple((binder.values[name], binder.counted_by[name]) for name in binder.graph.outputs),
         )
+        named = [(name, binder.values[name]) for name in binder.graph.inputs]
+        self._inputs = [(name, buffer.array[:, : buffer.width]) for name, buffer in named]
+        ends = zip(binder.graph.outputs, self._end.taken, strict=True)
+        self._outputs = [
+            (name, buffer.array[:, : buffer.width], counted_by)
+            for name, (buffer, counted_by) in ends
+        ]
         self._stages: list[_Steps] = []  # once a batch is long
         self.is_layered = len(binder.stages) > 1
         for arguments, code in binder.calls:
@@ -72,18 +79,18 @@ class CpuExecutable(Executable):
         if rows > binder.shape.rows:
             return self._run_in_stages(batch)
         self._take(batch)
-        for name in binder.graph.inputs:
-            buffer = binder.values[name]
-            buffer.array[: len(values[name]), : buffer.width] = values[name]
+        for name, given in self._inputs:
+            value = values[name]
+            given[: len(value)] = value
         for _, prepare in binder.before_stage:
             prepare()
-        with self._experts_at_hand():
+        if self._stream is None:
             self._run(self._steps)
+        else:
+            with self._stream.run(repeats=False):
+                self._run(self._steps)
         counts = {ROWS: rows, LOGIT_ROWS: len(batch.logit_rows)}
-        outputs = {}
-        for name, (buffer, counted_by) in zip(binder.graph.outputs, self._end.taken, strict=True):
-            outputs[name] = buffer.array[: counts[counted_by], : buffer.width]
-        return outputs
+        return {name: made[: counts[counted_by]] for name, made, counted_by in self._outputs}
 
     def close(self) -> None:
         """Waits until no worker looks at the program any more."""
@@ -116,7 +123,7 @@ class CpuExecutable(Executable):
             programs = map(self._program_of, instructions_of(stages, binder.instructions))
             self._stages = [_Steps(each, self._single_steps(each)) for each in programs]
         chunks, taken = chunks_of(batch, binder.shape.rows), list[NDArray[Any]]()
-        with self._experts_at_hand(repeats=True) as is_aborted:
+        with self._experts_at_hand() as is_aborted:
             for number, steps in enumerate(self._stages):
                 carried = room_for(stages[number + 1], batch, taken)
                 for chunk in chunks:
@@ -133,10 +140,11 @@ class CpuExecutable(Executable):
                 taken = carried
         return dict(zip(binder.graph.outputs, taken, strict=True))
 
-    def _experts_at_hand(self, *, repeats: bool = False) -> AbstractContextManager[Aborted]:
+    def _experts_at_hand(self) -> AbstractContextManager[Aborted]:
+        """Of a batch that goes through its stages chunk by chunk."""
         if self._stream is None:
             return nullcontext(lambda: False)
-        return self._stream.run(repeats=repeats)
+        return self._stream.run(repeats=True)
 
     def _run(self, steps: _Steps) -> None:
         """One call for all instructions, or one for each when they are to be timed."""

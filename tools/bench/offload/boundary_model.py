@@ -1,0 +1,118 @@
+"""What shared layers cost a whole model beside its products: microseconds of Python a layer.
+
+    python -m tools.bench.offload.boundary_model BUNDLE [--threads 1] [--tokens 200]
+        [--device memory=1G,link=4G]
+
+The same tokens twice: by the processor alone, in one native program, and with a device that shares
+all layers of experts and works in the calling thread (``boundary.py``). Of each token what native
+programs and the device's uploads take is subtracted; what is left of one beside the other, by
+layers, is the boundary, with the programs that it cuts. Copies of the device's rows are in it. The
+least tenth and the median; on a machine with other work the first says more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends import CompileOptions, make_backend
+from edgerun.backends.base import Backend, Shape
+from edgerun.kernels.run.program import Program, ThreadTeam
+from edgerun.model.bundle import open_bundle
+from edgerun.plan.planner import make_plan
+from edgerun.plan.programs import compile_plan
+from edgerun.plan.states import states_of
+from edgerun.state import Batch, SequenceStore
+from tools.bench.offload.boundary import ImmediateBackend, shown
+
+WARM_TOKENS = 40
+
+
+class Clock(ThreadTeam):
+    """Counts the seconds that teams of threads spend in programs."""
+
+    seconds = 0.0
+    _run = ThreadTeam.run
+
+    def counted(self, program: Program) -> None:
+        """Runs a program."""
+        begin = time.perf_counter()
+        Clock._run(self, program)
+        Clock.seconds += time.perf_counter() - begin
+
+
+@dataclass(frozen=True)
+class Replies:
+    """Of each token: seconds of Python, of all, and the token.
+
+    Attributes:
+        python_s: float64 ``[tokens]``.
+        whole_s: the same.
+        tokens: which they were.
+    """
+
+    python_s: NDArray[np.float64]
+    whole_s: NDArray[np.float64]
+    tokens: list[int]
+
+
+def main() -> None:
+    """Measures the model that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--device", default="memory=1G,link=4G")
+    options = parser.parse_args()
+    ThreadTeam.run = Clock.counted  # type: ignore[assignment,method-assign]
+    cpu = make_backend("cpu", given={"threads": options.threads})
+    alone = replies(options, [cpu])
+    device = ImmediateBackend()
+    device.configure({"threads": options.threads, "share_always": True})
+    device.use_device(options.device)
+    device.use_companions([cpu])
+    shared = replies(options, [device, cpu])
+    if alone.tokens != shared.tokens:
+        raise SystemExit("the device computes other tokens than the processor")
+    layers = sum(tally.layers for tally in device._tallies) // options.tokens
+    tally = device._tallies[0]
+    share = tally.cached / max(1, tally.cached + tally.here)
+    for each in (device, cpu):
+        each.close()
+    boundary_us = 1e6 * (shared.python_s - np.median(alone.python_s)) / layers
+    sys.stdout.write(
+        f"{layers} layers, {share:.0%} of the experts there: {shown(boundary_us)} us a layer; "
+        f"a token {shown(1e6 * alone.whole_s)} us alone, {shown(1e6 * shared.whole_s)} shared\n"
+    )
+
+
+def replies(options: argparse.Namespace, backends: list[Backend]) -> Replies:
+    """A reply, token by token, on the first of some back-ends and its companions."""
+    bundle = open_bundle(options.bundle)
+    states = states_of(bundle.graph, bundle.config, "fp32")
+    plan = make_plan(bundle.graph, backends, backends[0].name)
+    programs = compile_plan(plan, backends, [Shape.of(1)], CompileOptions(states))
+    backends[0].preload()
+    store = SequenceStore(states, options.tokens + 16, 1)
+    sequence, tokens, seconds = store.open(), [1], []
+    for length in range(options.tokens):
+        store.reserve(sequence, length + 1)
+        batch = Batch.of(tokens[-1:], length, sequence)
+        before_s, begin = Clock.seconds, time.perf_counter()
+        logits = programs.run(batch, store)["logits"]
+        whole_s = time.perf_counter() - begin
+        seconds.append((whole_s - (Clock.seconds - before_s), whole_s))
+        tokens.append(int(logits[-1].argmax()))
+        store.commit(sequence, length + 1)
+    programs.close()
+    return Replies(*np.array(seconds[WARM_TOKENS:]).T, tokens)
+
+
+if __name__ == "__main__":
+    main()
