@@ -75,5 +75,6 @@ def stored(case: Case, name: str, values: Any, k: int) -> Any:
     if case.halves:
         halves = packed.scales.astype(np.float16)
         halves[0] = np.float16(2.0**-24)  # the least there is
+        halves[1::2] *= -1
         packed = replace(packed, scales=halves.astype(np.float32))
     return packed

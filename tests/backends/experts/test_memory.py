@@ -36,7 +36,7 @@ MODELS = [
     ("qwen3_moe", {"weights": "ternary"}),
     ("qwen3_moe", {"weights": "fp32"}),
     ("mixtral", {"weights": "int4", "activations": "fp32"}),
-    ("gpt_oss", {"weights": "int4"}),
+    ("gpt_oss", {"weights": "int4_asym"}),  # with biases: slots are filled step by step
     ("qwen2_moe", {"weights": "int4"}),
 ]
 

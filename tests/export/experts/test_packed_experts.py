@@ -5,15 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgerun.formats import dense
-from edgerun.formats.base import PackedWeight
+from edgerun.formats.base import PackedWeight, zero_points
 from edgerun.formats.stack import ExpertStack
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
 from edgerun_export.pipeline import ExportOptions, export
-from tests.export.checkpoint.test_packed import AWQ, GPTQ, pack_awq, pack_gptq, packed_model
+from tests.export.checkpoint.test_packed import (
+    AWQ,
+    GPTQ,
+    Tensors,
+    pack_awq,
+    pack_gptq,
+    packed_model,
+)
 from tests.export.test_runtimes import check
 from tests.support.peers import needs_complete_onnxruntime
 
@@ -52,6 +60,25 @@ def test_experts_keep_codes_scales_and_zero_points(
     for each in packed:
         assert each.block == group
         assert each.is_centred == settings.get("sym", False)
+
+
+def test_an_expert_whose_zero_points_are_all_the_middle_has_them_as_the_others_do(
+    tmp_path: Path,
+) -> None:
+    """Experts of a layer are alike, so none may do without."""
+
+    def centre(tensors: Tensors) -> None:
+        for name in tensors:
+            if "experts.3." in name and name.endswith("qzeros"):
+                tensors[name][:] = np.uint32(0x88888888).view(np.int32)
+
+    packed_model(tmp_path / "packed", AWQ, pack_awq, model="olmoe", alter=centre)
+    for profile in ("portable", "genai"):
+        out = tmp_path / profile
+        export(tmp_path / "packed", out, ExportOptions(weights="source", profile=profile))
+        matrices = [matrix for stack in stacks_of(out) for matrix in stack.matrices]
+        assert all(isinstance(m, PackedWeight) and m.zeros is not None for m in matrices)
+        assert sum((zero_points(m) == 8).all() for m in matrices) == 6  # type: ignore[arg-type]
 
 
 @pytest.mark.peers

@@ -40,9 +40,9 @@ CASES = [
     Case("ternary", "int8_row", 160, 48, groups=2),
     Case("ternary", "int8_row", 160, 48, rows=9, groups=2),  # more rows than a tile
     # Zero points in dwords of several blocks, beside scales of 32 and of 16 bits.
-    Case("int4_asym", "int8_block", 320, 24, block=16, rows=2, weights_up="int4"),
-    Case("int2_asym", "int8_block", 544, 16, block=32, groups=3, halves=True),
-    Case("int8", "int8_block", 72, 24, block=16, halves=True),
+    Case("int4_asym", "int8_block", 320, 16, rows=2, weights_up="int4"),
+    Case("int2_asym", "int8_block", 544, 16, groups=3, halves=True),
+    Case("int4", "int8_block", 96, 16, halves=True),
 ]
 FEW = 16  # blocks that wait, of which tiles of one row have room for more
 
