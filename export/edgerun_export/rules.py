@@ -205,7 +205,8 @@ def with_rules(
 
     Raises:
         UnsupportedError: a rule is malformed, matches no projection, asks for groups that the rows
-            of one that it matches cannot be cut into, or tells experts of a layer apart.
+            of one that it matches cannot be cut into, tells experts of a layer apart, or rounds the
+            inputs of some of an expert's projections.
     """
     rules = [parse_rule(text) for text in texts]
     tensors: dict[str, TensorRecipe] = {}
@@ -228,6 +229,8 @@ def with_rules(
             )
     _check_experts(tensors, spec)
     usual = recipe.tensor("")
+    if recipe.activations == "int8":
+        _check_rounding({**dict.fromkeys(dict(_projections(spec)), usual), **tensors}, spec)
     changed = {module: kind for module, kind in tensors.items() if kind != usual}
     return replace(recipe, rules=tuple(rule.text for rule in rules), tensors=changed)
 
@@ -252,6 +255,23 @@ def _check_experts(tensors: Mapping[str, TensorRecipe], spec: DecoderSpec) -> No
                         f"--rule: '{module}' and '{same}' would be stored in different ways, and "
                         "the experts of a layer must not be; write * for the expert's number"
                     )
+
+
+def _check_rounding(tensors: Mapping[str, TensorRecipe], spec: DecoderSpec) -> None:
+    """Checks that an expert's inputs are rounded for all of its projections or for none."""
+    for layer in range(spec.num_layers):
+        experts = spec.feed_forward(layer)
+        if len(experts) == 1:
+            continue
+        paths = [f"model.layers.{layer}.{each.path}" for each in experts[0].values()]
+        floats = [path for path in paths if tensors[path].weights == "fp32"]
+        rounded = [path for path in paths if path not in floats]
+        if floats and rounded:
+            raise UnsupportedError(
+                f"'{floats[0]}' would be fp32 and '{rounded[0]}' {tensors[rounded[0]].weights}, "
+                "whose inputs are rounded to 8 bits, and an expert's inputs are rounded for all of "
+                "its projections or for none: take --activations fp32, or no fp32 for experts"
+            )
 
 
 def _paths(spec: DecoderSpec) -> str:

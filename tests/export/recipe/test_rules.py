@@ -164,6 +164,16 @@ def test_rules_that_tell_experts_apart_are_refused(golden):
         with_rules(make_recipe("int4"), ["*.experts.1.*=int8"], golden("olmoe").spec)
 
 
+def test_experts_round_their_inputs_for_all_projections_or_for_none(golden):
+    spec = golden("mixtral").spec
+    rules = ["*.experts.*.w2=fp32"]
+    with pytest.raises(UnsupportedError, match=r"0\.w2' would be fp32 and .*: take --activations"):
+        with_rules(make_recipe("int4"), rules, spec)
+    exact = make_recipe("int4", activations="fp32")
+    assert with_rules(exact, rules, spec).tensors
+    assert with_rules(make_recipe("int4"), ["*.experts.*=fp32"], spec).tensors
+
+
 def test_fused_experts_have_the_format_of_their_rule(golden, tmp_path):
     options = ExportOptions(weights="int8", rules=("*.experts.*=int4:16",), profile="genai")
     folder = export(golden("olmoe").folder, tmp_path / "out", options).folder
