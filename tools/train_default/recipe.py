@@ -62,12 +62,15 @@ class Recipe:
     own_good: bool = True  # whether good ones among them are learned like text
     own_taught: bool = False  # whether a teacher (--teacher) says what should have been said
     own_subject: float = 1.0  # times as likely, as the teacher says, is a subject not named yet
+    # Above 0 own replies are learned as a sampler, DRY of this multiplier, has them, and the
+    # teacher is the model as it was (own/sampler.py).
+    dry: float = 0.0
     own_weight: float = 1.0  # of a token of them
     # Weight of a token that is not to come; with a teacher, of what it says in such a one's place.
     unlikelihood: float = 1.0
     own_replies: int = 64  # made at a time
     own_steps: int = 50  # after which they are made anew
-    repeat: int = 4  # so many tokens in a row that came before are a repetition
+    repeat: int = 4  # so many tokens in a row that came before are a repetition; with dry allowed
     mix: dict[str, tuple[float, float]] = field(
         default_factory=lambda: {
             "real": (0.42, 0.40),
@@ -85,6 +88,8 @@ class Recipe:
             raise ValueError(f"own_rows is {self.own_rows}, no multiple of a microbatch's {rows}")
         if self.own_taught and not self.own_rows:
             raise ValueError("own_taught needs own_rows, of which there are none")
+        if self.dry and not self.own_taught:
+            raise ValueError("dry needs own_taught: --teacher is the model as it was")
         if self.own_taught and not self.soft_weight:
             raise ValueError(
                 "own_taught needs a soft_weight above 0, the share of what the teacher says in the "

@@ -112,8 +112,8 @@ def save_hf(model: TernaryLM, tokenizer: Path, out: Path) -> None:
     work.rmdir()
 
 
-def load_checkpoint(paths: Sequence[Path], shares: Sequence[float] = (1.0,)) -> TernaryLM:
-    """The model of a checkpoint, or the average of several by their shares.
+def read_checkpoints(paths: Sequence[Path], shares: Sequence[float] = (1.0,)) -> dict[str, Any]:
+    """A checkpoint, or the first of several with the average of their weights, by their shares.
 
     Raises:
         ValueError: there is not a share for each, they do not add up to 1, or the models differ.
@@ -123,12 +123,18 @@ def load_checkpoint(paths: Sequence[Path], shares: Sequence[float] = (1.0,)) -> 
     states = [torch.load(path, weights_only=True) for path in paths]
     if any(state["config"] != states[0]["config"] for state in states):
         raise ValueError("checkpoints of different models cannot be averaged")
-    model = TernaryLM(ModelConfig(**states[0]["config"]))
-    average = {
+    weights = {
         name: sum(share * state["model"][name] for share, state in zip(shares, states, strict=True))
         for name in states[0]["model"]
     }
-    model.load_state_dict(average, strict=False)
+    return {**states[0], "model": weights}
+
+
+def load_checkpoint(paths: Sequence[Path], shares: Sequence[float] = (1.0,)) -> TernaryLM:
+    """The model of `read_checkpoints`."""
+    state = read_checkpoints(paths, shares)
+    model = TernaryLM(ModelConfig(**state["config"]))
+    model.load_state_dict(state["model"], strict=False)
     model.refresh()
     return model.eval()
 

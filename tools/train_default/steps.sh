@@ -83,7 +83,8 @@ describe() {
     step describe --text "$out/read/text" --tokens "$out/read/tokens" --held-out "$stories/valid.txt" --hf "$hf" "$@"
 }
 
-# RUN TOKENS [OPTIONS]: by recipes/RUN.toml, from where the run before it ended; recipe.toml has them all.
+# RUN TOKENS [CHECKPOINTS] [OPTIONS]: by recipes/RUN.toml, from where the run before it ended, or the average of its
+# checkpoint and others (--shares); recipe.toml has them all.
 before=
 run() {
     folder=$out/runs/$1 recipe=$recipes/$1.toml tokens=$2 && shift 2

@@ -23,7 +23,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,12 +39,13 @@ from tools.train_default.evaluate import bits_per_byte, held_out_stories
 from tools.train_default.from_teacher.llama import load_llama
 from tools.train_default.from_teacher.soft import SoftTargets
 from tools.train_default.from_teacher.vocabulary import check_same
-from tools.train_default.model import TernaryLM
+from tools.train_default.model import LanguageModel, TernaryLM
 from tools.train_default.muon import Muon
 from tools.train_default.own.marking import nouns_of
 from tools.train_default.own.replies import OwnReplies
+from tools.train_default.own.sampler import Sampler
 from tools.train_default.recipe import Recipe
-from tools.train_default.save import read_hf, save_hf
+from tools.train_default.save import load_hf, read_checkpoints, read_hf, save_hf
 from tools.train_default.tokenizer import END
 from tools.train_default.workers import Batch, Workers
 
@@ -141,20 +142,20 @@ class Trainer:
 
     def restore(self) -> None:
         """Continue this run where its checkpoint was written."""
-        state = self._load(self.run / "checkpoint.pt")
+        state = self._load(read_checkpoints([self.run / "checkpoint.pt"]))
         self.mix.restore(state["mix"])
         self.began, self.warm_from = state["began"], state.get("warm_from", 0)
 
-    def go_on_from(self, finished: Path) -> None:
+    def go_on_from(self, finished: Sequence[Path], shares: Sequence[float]) -> None:
         """Begin a new schedule (warm-up, clock, mix) with a finished run's weights and momenta.
 
-        The counts of steps, tokens and seconds go on from the finished run's.
+        The counts of steps, tokens and seconds go on from the finished run's. Of several runs the
+        weights are averaged by their shares; all else is the first one's.
         """
-        self._load(finished)
+        self._load(read_checkpoints(finished, shares))
         self.warm_from = self.step
 
-    def _load(self, path: Path) -> dict[str, Any]:
-        state: dict[str, Any] = torch.load(path, weights_only=True)
+    def _load(self, state: dict[str, Any]) -> dict[str, Any]:
         self.model.load_state_dict(state["model"], strict=False)
         self.model.refresh()
         self.muon.load_state_dict(state["muon"])
@@ -264,8 +265,14 @@ def own_replies(trainer: Trainer, tokenizer: Tokenizer, teacher: Path | None) ->
     """
     recipe, real = trainer.recipe, trainer.mix.sources.get("real")
     texts = tokenizer.decode_batch(np.split(real.ids, real.starts[1:-1])) if real else []
-    reader = load_llama(teacher, recipe.context[1]).eval() if teacher else None
-    return OwnReplies(trainer.model, tokenizer, recipe, nouns_of(texts), reader)
+    reader: LanguageModel | None = None
+    sampler: Sampler | None = None
+    if teacher and recipe.dry:
+        reader, file = load_hf(teacher), teacher / "tokenizer.json"
+        sampler = Sampler.of(file, recipe.dry, recipe.repeat, recipe.unlikelihood)
+    elif teacher:
+        reader = load_llama(teacher, recipe.context[1]).eval()
+    return OwnReplies(trainer.model, tokenizer, recipe, nouns_of(texts), reader, sampler)
 
 
 def begin(recipe: Recipe, args: argparse.Namespace, tokenizer: Tokenizer) -> Trainer:
@@ -291,7 +298,7 @@ def begin(recipe: Recipe, args: argparse.Namespace, tokenizer: Tokenizer) -> Tra
     if (args.run / "checkpoint.pt").exists():
         trainer.restore()
     elif args.start_from:
-        trainer.go_on_from(args.start_from)
+        trainer.go_on_from(args.start_from, args.shares)
     elif args.initial:
         read_hf(trainer.model, args.initial)
     if recipe.own_rows:
@@ -319,8 +326,12 @@ def arguments() -> argparse.Namespace:
         "--initial", type=Path, help="Hugging Face directory of weights to begin with"
     )
     parser.add_argument(
-        "--start-from", type=Path, help="checkpoint of a finished run whose training goes on here"
+        "--start-from",
+        type=Path,
+        nargs="+",
+        help="checkpoint of a finished run whose training goes on here; of several the average",
     )
+    parser.add_argument("--shares", type=float, nargs="+", default=[1.0], help="of each checkpoint")
     parser.add_argument("--recipe", type=Path, help="TOML file of what differs from the defaults")
     parser.add_argument("--targets", type=Path, help="folder of from_teacher/targets.py")
     parser.add_argument(

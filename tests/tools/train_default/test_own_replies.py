@@ -27,8 +27,10 @@ from tools.train_default.from_teacher.llama import Llama  # noqa: E402
 from tools.train_default.model import Cache, TernaryLM  # noqa: E402
 from tools.train_default.own.marking import NOUNS, Reply  # noqa: E402
 from tools.train_default.own.replies import OwnReplies, continuations, named_often  # noqa: E402
+from tools.train_default.own.sampler import Sampler  # noqa: E402
 from tools.train_default.recipe import Recipe  # noqa: E402
-from tools.train_default.tokenizer import END, TEXT, train_tokenizer  # noqa: E402
+from tools.train_default.save import save_hf  # noqa: E402
+from tools.train_default.tokenizer import END, TEXT, train_tokenizer, write_files  # noqa: E402
 from tools.train_default.train import (  # noqa: E402
     Trainer,
     begin,
@@ -284,6 +286,38 @@ def test_a_teacher_of_another_vocabulary_does_not_read_replies(
     taught = {"own_taught": True, "own_rows": 2, "soft_weight": 0.7}
     with pytest.raises(ValueError, match="a vocabulary of 40 that is not the student's of 9"):
         begin(Recipe(model=SMALL, **taught), Namespace(teacher=tmp_path), words)
+
+
+def test_the_model_as_it_was_and_a_sampler_teach_replies(tmp_path: Path) -> None:
+    texts = [f"{TEXT}One day a fox and a fox met a cat.{END}"] * 8
+    tokenizer = train_tokenizer(iter(texts), 400)
+    write_files(tokenizer, tmp_path / "tokenizer", 64)
+    text = source(texts, tokenizer)
+    np.savez(tmp_path / "real.npz", ids=text.ids, starts=text.starts)
+    np.save(tmp_path / "real.ids.npy", np.zeros((len(text.ids), 2), np.uint16))
+    np.save(tmp_path / "real.log_p.npy", np.full((len(text.ids), 2), -1.0, np.float16))
+    sizes = replace(SMALL, vocab_size=tokenizer.get_vocab_size(), max_positions=64)
+    torch.manual_seed(3)
+    before = TernaryLM(sizes)
+    save_hf(before, tmp_path / "tokenizer", tmp_path / "before")
+    rest = {"mix": {"real": (1.0, 1.0)}, "model": sizes, "soft_weight": 0.7, "unlikelihood": 3.0}
+    recipe = Recipe(1, 64, 64, (64, 64), dry=9.0, repeat=2, own_rows=1, own_taught=True, **rest)
+    paths = {"run": tmp_path, "tokens": tmp_path, "targets": tmp_path, "start_from": None}
+    args = Namespace(**paths, initial=None, teacher=tmp_path / "before")
+    own = begin(recipe, args, tokenizer).own
+    assert own is not None
+    said = tokenizer.encode("a fox and a fox and a fox").ids
+    reply = Reply([tokenizer.token_to_id(TEXT)], said, "", None, True, False)
+    ((ids, targets, tokens, log_p),) = own.marked([reply])
+    with torch.no_grad():
+        alone = before(torch.tensor([[*reply.prompt, *said]]))[0].log_softmax(-1)
+    likeliest = alone.topk(24)
+    sampler = Sampler.of(tmp_path / "before" / "tokenizer.json", 9.0, 2, 3.0)
+    drawn = np.random.default_rng(recipe.seed)
+    expected = sampler.reply(reply, likeliest.indices.numpy(), likeliest.values.numpy(), drawn)
+    assert np.array_equal(ids, expected[0]) and np.array_equal(targets, expected[1])
+    assert np.array_equal(tokens, expected[2])
+    np.testing.assert_allclose(log_p, expected[3], atol=1e-4)
 
 
 def test_nouns_of_several_tokens_are_named_three_times_as_often() -> None:

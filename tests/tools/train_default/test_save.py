@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from tests.tools.train_default.small_model import SMALL  # noqa: E402
 from tools.train_default.model import TernaryLM  # noqa: E402
 from tools.train_default.rounding import ternary  # noqa: E402
-from tools.train_default.save import load_checkpoint  # noqa: E402
+from tools.train_default.save import load_checkpoint, read_checkpoints  # noqa: E402
 
 
 def saved(path: Path, seed: int, config=SMALL) -> TernaryLM:
@@ -30,6 +30,17 @@ def test_an_average_is_that_of_the_masters_made_ternary_anew(tmp_path):
     part = average.layers[0].ffn_out
     torch.testing.assert_close(part.masters["down_proj"], expected)
     torch.testing.assert_close(part.effective.detach(), ternary(expected.detach()))
+
+
+def test_all_else_of_an_average_is_that_of_the_first(tmp_path):
+    for seed in (1, 2):
+        saved(tmp_path / str(seed), seed)
+        state = torch.load(tmp_path / str(seed), weights_only=True)
+        torch.save({**state, "step": 10 * seed}, tmp_path / str(seed))
+    state = read_checkpoints([tmp_path / "1", tmp_path / "2"], [0.75, 0.25])
+    average = load_checkpoint([tmp_path / "1", tmp_path / "2"], [0.75, 0.25])
+    assert state["step"] == 10
+    torch.testing.assert_close(state["model"]["norm.weight"], average.norm.weight.detach())
 
 
 def test_shares_are_one_for_each_and_add_up(tmp_path):

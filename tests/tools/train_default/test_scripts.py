@@ -82,6 +82,7 @@ def trained(steps: list[str]) -> list[str]:
 
 
 RUNS = ["taught", "taught_heal", "taught_more", "taught_own", "taught_last", "taught_wide"]
+RUNS += ["taught_dry", "taught_dry_end"]
 
 
 @pytest.mark.parametrize("trial", ["", "1"])
@@ -92,6 +93,8 @@ def test_the_default_model_goes_from_text_to_bundle(tmp_path: Path, trial: str) 
     assert steps[0].startswith("corpus text") and steps[-1].startswith("evaluate following")
     befores = re.findall(r"--start-from \S*runs/(\w+)/", "\n".join(steps))
     assert befores == RUNS[:-1], "every run goes on from the one before it"
+    (averaged,) = [step for step in steps if "train --" in step and "--shares" in step]
+    assert re.search(r"taught_wide/checkpoint.pt \S*taught_last/checkpoint.pt --shares", averaged)
     where = "out/trial" if trial else "out"
     assert all(f" {where}/" in step for step in steps)
     assert all("out/trial" in step for step in steps) is bool(trial)
@@ -99,7 +102,7 @@ def test_the_default_model_goes_from_text_to_bundle(tmp_path: Path, trial: str) 
     assert again == [
         "from_teacher.targets",
         "save",
-        "describe",
+        "save",
         "edgerun_export",
         "evaluate",
         "evaluate",

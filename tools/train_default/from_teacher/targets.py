@@ -21,6 +21,7 @@ import torch
 from tools.train_default.batches import Source, load_sources
 from tools.train_default.from_teacher.llama import Llama, load_llama
 from tools.train_default.from_teacher.soft import note_of, open_targets
+from tools.train_default.model import LanguageModel
 
 Array = np.ndarray
 BATCHES_A_NOTE = 16
@@ -41,7 +42,7 @@ def batches(source: Source, tokens: int, context: int) -> Iterator[list[slice]]:
 
 
 @torch.inference_mode()
-def likeliest(model: Llama, rows: list[Array], k: int) -> list[tuple[Array, Array]]:
+def likeliest(model: LanguageModel, rows: list[Array], k: int) -> list[tuple[Array, Array]]:
     """Of each row of ids, the ids and log p [tokens, k] of what comes after each token."""
     ids = torch.full((len(rows), max(map(len, rows))), 0)
     for row, given in zip(ids, rows, strict=True):

@@ -11,9 +11,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from tools.train_default.batches import Array
-from tools.train_default.from_teacher.llama import Llama
 from tools.train_default.from_teacher.targets import likeliest
-from tools.train_default.model import Cache, TernaryLM
+from tools.train_default.model import Cache, LanguageModel, TernaryLM
 from tools.train_default.own.marking import (
     NOUNS,
     Reply,
@@ -23,6 +22,7 @@ from tools.train_default.own.marking import (
     shares,
     taught,
 )
+from tools.train_default.own.sampler import Sampler
 from tools.train_default.recipe import Recipe
 from tools.train_default.tokenizer import END, TEXT, render_chat
 from tools.train_default.workers import Batch
@@ -80,6 +80,7 @@ class OwnReplies:
     Args:
         nouns: that requests name.
         teacher: who says what should have been said; without, repetitions become unlikely.
+        sampler: that has a say in it; without, the teacher is asked in some places alone.
     """
 
     def __init__(
@@ -88,11 +89,13 @@ class OwnReplies:
         tokenizer: Tokenizer,
         recipe: Recipe,
         nouns: Sequence[str] = NOUNS,
-        teacher: Llama | None = None,
+        teacher: LanguageModel | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
         self.model, self.tokenizer, self.recipe = model, tokenizer, recipe
-        self.nouns, self.teacher = named_often(nouns, tokenizer), teacher
+        self.nouns, self.teacher, self.sampler = named_often(nouns, tokenizer), teacher, sampler
         self.rng, self.context = Random(recipe.seed), recipe.context[1]
+        self.drawn = np.random.default_rng(recipe.seed)
         self.stop = [tokenizer.token_to_id(END), tokenizer.token_to_id(TEXT)]
         self.rows: list[Batch] = []
         self.at, self.due = 0, 0
@@ -142,8 +145,11 @@ class OwnReplies:
             rows = [np.array(reply.prompt + reply.ids) for reply in part]
             said = likeliest(self.teacher, rows, LIKELIEST)
             for reply, (tokens, log_p) in zip(part, said, strict=True):
-                factors = {"subject": self.recipe.own_subject, "weight": self.recipe.unlikelihood}
-                yield taught(reply, tokens, log_p, repeat, learn_good, **factors)
+                subject, weight = self.recipe.own_subject, self.recipe.unlikelihood
+                if self.sampler is None:
+                    yield taught(reply, tokens, log_p, repeat, learn_good, subject, weight)
+                else:
+                    yield self.sampler.reply(reply, tokens, log_p, self.drawn, subject)
 
     def refill(self, step: int) -> dict[str, float]:
         """Answers anew, by the weights of a step; returns `marking.shares` of the replies.
@@ -151,6 +157,7 @@ class OwnReplies:
         Other requests are answered at every step, and the same ones by a run that is repeated.
         """
         self.rng = Random(f"{self.recipe.seed} {step}")
+        self.drawn = np.random.default_rng([self.recipe.seed, step])
         replies = self.answer(self.recipe.own_replies)
         self.rows = pack(self.marked(replies), self.context)
         self.at, self.due = 0, step + self.recipe.own_steps
