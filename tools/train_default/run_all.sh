@@ -25,7 +25,7 @@ run taught_wide "${WIDE_TOKENS:-$(amount 2.49e7 1.4e4)}" --teacher "$out/teacher
 last=$out/runs/taught_last/checkpoint.pt
 step save --checkpoint "$before/checkpoint.pt" "$last" --shares 0.9 0.1 --tokenizer "$out/cut" --out "$out/as_it_was"
 run taught_dry "${DRY_TOKENS:-$(amount 2.74e7 1.6e4)}" "$last" --shares 0.9 0.1 --teacher "$out/as_it_was"
-run taught_dry_end "${END_TOKENS:-$(amount TOKENSX 1.8e4)}" --teacher "$out/as_it_was"
+run taught_dry_end "${END_TOKENS:-$(amount 2.94e7 1.8e4)}" --teacher "$out/as_it_was"
 step save --checkpoint "$before/checkpoint.pt" --tokenizer "$out/cut" --out "$hf"
 cp "$before/recipe.toml" "$out/recipe.toml"
 bundle "$out/bundle" --weights ternary --group-size 256
