@@ -66,7 +66,7 @@ def test_every_chunk_finds_in_a_stage_what_it_left_in_the_last() -> None:
                 buffer.array[: rows.stop - rows.start, : buffer.width] = value(
                     number + 1, buffer.width
                 )[rows]
-            keep(following, chunk, kept)
+            keep(following, chunk, kept, None)
             for buffer in (NARROW, WIDE, LOGITS):
                 buffer.array[:] = -1
         arrays.append(kept)
