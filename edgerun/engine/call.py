@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from itertools import compress, pairwise
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.engine.scheduler import Part
-from edgerun.errors import BackendError, PromptError
+from edgerun.errors import BackendError
 from edgerun.plan.programs import Programs
 from edgerun.state import Adjust, Batch, SequenceStore
 
@@ -46,20 +45,6 @@ def batch_of(parts: list[Part]) -> tuple[Batch, list[int]]:
     take = parts[0][0].take_logits if len(parts) == 1 else None
     batch = Batch(table[0], table[1], table[2], rows_, largest_only, adjustments, cancelled, take)
     return batch, bounds
-
-
-def check_vocabulary(ids: Sequence[int], vocab_size: int) -> None:
-    """Makes sure that ids, of which there is one at least, are tokens.
-
-    Raises:
-        PromptError: one is not.
-    """
-    if not 0 <= min(ids) <= max(ids) < vocab_size:
-        wrong = min(ids) if min(ids) < 0 else max(ids)
-        raise PromptError(
-            f"the prompt holds token id {wrong}; the vocabulary of the model ends at "
-            f"{vocab_size - 1}"
-        )
 
 
 def are_cancelled(parts: list[Part]) -> bool:

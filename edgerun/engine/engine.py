@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Generator
 from collections.abc import Sequence as Sequence_
@@ -10,9 +11,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.engine.call import are_cancelled, batch_of, check_vocabulary, logits_of
+from edgerun.engine.call import are_cancelled, batch_of, logits_of
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
+from edgerun.engine.prompts import check_length, check_vocabulary
 from edgerun.engine.scheduler import Limits, Part, admit, schedule
 from edgerun.engine.sequence import Ending, Scoring, Sequence, Token
 from edgerun.engine.slots import Slots, take_back
@@ -64,6 +66,7 @@ class Engine:
         self._slots = Slots(store)
         self._sequences: list[Sequence] = []  # oldest first
         self._interrupted = False
+        self._computes_in = 0  # process, while it does: a forked child has no part in that
         self._parts: list[Part] = []  # of the last call
         self._same_for = 0  # sequences there may be if the next call has the same parts
         self._first_room = store.room()
@@ -88,7 +91,9 @@ class Engine:
             SamplingError: a stop id lies outside the vocabulary.
             InputError: the engine was closed.
         """
-        self._check_prompt(prompt)
+        self._check_open()
+        check_length(prompt, self._store.context)
+        self._check_ids(prompt)
         params.check_stops(self.vocab_size)
         ids = [int(id_) for id_ in prompt]
         length = min(self._store.context, len(ids) + (params.max_tokens or self._store.context))
@@ -194,14 +199,19 @@ class Engine:
             sequences for whose readers something came: a token, logits or an error.
 
         Raises:
-            InputError: the engine was closed.
+            InputError: the engine was closed, or a function that it calls wants a step.
         """
         self._check_open()
+        self._check_idle()
         if self._interrupted:
             self._recover()
         self._interrupted = True
         self._parts = self._same_parts() or self._next_parts()
-        advanced = self._compute(self._parts)
+        try:
+            self._computes_in = os.getpid()
+            advanced = self._compute(self._parts)
+        finally:
+            self._computes_in = 0
         self._interrupted = False
         return advanced
 
@@ -215,11 +225,13 @@ class Engine:
         For the thread that holds the store's lock.
         """
         before = self._check_open()
+        self._check_idle()
         self._use(programs)
         before.close()
 
     def close(self) -> None:
-        """Releases the programs; calling it twice is allowed."""
+        """Releases the programs; calling it twice is allowed, but not in a call."""
+        self._check_idle()
         programs, self._programs = self._programs, None
         if programs is not None:
             programs.close()
@@ -373,27 +385,15 @@ class Engine:
             self._store.checkpoint(sequence.lease.slot)
         sequence.cached = length
 
-    def _check_prompt(self, prompt: Sequence_[int]) -> None:
-        self._check_open()
-        context = self._store.context
-        if len(prompt) == 0:
-            raise PromptError("the prompt is empty: pass at least one token")
-        if context < 2:
-            raise PromptError(
-                "the context is 1 token, which leaves no room for a prompt and a reply: load the "
-                "model with a context of 2 or more"
-            )
-        if len(prompt) >= context:
-            raise PromptError(
-                f"the prompt has {len(prompt)} tokens and the context is {context}, one of which "
-                "must stay free: shorten the prompt, or load the model with a larger context if it "
-                "was made for one",
-                tokens=len(prompt),
-                context=context,
-            )
-        self._check_ids(prompt)
-
     def _check_open(self) -> Programs:
         if self._programs is None:
             raise InputError("this model is closed: load it again")
         return self._programs
+
+    def _check_idle(self) -> None:
+        """Makes sure that no call is under way: its buffers and sequences are in use."""
+        if self._computes_in == os.getpid():
+            raise InputError(
+                "a function that the model calls while it computes uses the model itself: keep "
+                "there what you need, and use the model when the call has returned"
+            )

@@ -60,6 +60,22 @@ def check_ids(value: object, name: str = "the prompt", otherwise: str = "") -> l
     return [_id(item, index, name) for index, item in enumerate(items)]
 
 
+def check_scored(value: object, context: int) -> list[int]:
+    """Returns token ids of a text whose logits are wanted.
+
+    Raises:
+        PromptError: they are none, no ids, or more than the context.
+    """
+    ids = check_ids(value, "ids")
+    if not 0 < len(ids) <= context:
+        raise PromptError(
+            f"{len(ids)} tokens; expected 1 to {context}, the context",
+            tokens=len(ids),
+            context=context,
+        )
+    return ids
+
+
 def check_prompts(value: object) -> list[str | list[int]]:
     """Returns several prompts.
 

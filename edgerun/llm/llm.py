@@ -17,15 +17,15 @@ from edgerun.engine.chooser.params import STOP, SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import Sequence as EngineSequence
 from edgerun.engine.stats import Stats
-from edgerun.errors import InputError, PromptError
+from edgerun.errors import InputError
 from edgerun.kernels.host.memory import available_memory
 from edgerun.llm.arguments import (
     check_conversation,
     check_conversations,
-    check_ids,
     check_path,
     check_prompt,
     check_prompts,
+    check_scored,
     with_options,
 )
 from edgerun.llm.chat_session import ChatSession
@@ -39,7 +39,7 @@ from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.state import SequenceStore, TakeLogits
 from edgerun.state.capacity import largest_call
 from edgerun.state.memory import Memory
-from edgerun.values import suggestion
+from edgerun.values import shown, suggestion
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -221,25 +221,26 @@ class LLM:
             PromptError: there are no ids, more than the context holds, or one outside the
                 vocabulary.
         """
-        return self._engine.logits(self._checked(ids))
+        return self._engine.logits(check_scored(ids, self.model.context))
 
     def take_logits(self, ids: Sequence[int], take: TakeLogits) -> None:
-        """Hands what ``logits`` yields to a function, which is not to keep it, block by block.
+        """Hands what ``logits`` yields to a function, block by block, in order.
 
         Where experts are read from a disk, each is read once a call of the model, not once a block.
-        """
-        for _ in self._engine.logits(self._checked(ids), take):
-            pass
 
-    def _checked(self, ids: Sequence[int]) -> list[int]:
-        tokens, context = check_ids(ids, "ids"), self.model.context
-        if not 0 < len(tokens) <= context:
-            raise PromptError(
-                f"{len(tokens)} tokens; expected 1 to {context}, the context",
-                tokens=len(tokens),
-                context=context,
-            )
-        return tokens
+        Args:
+            ids: at least one, at most a context.
+            take: called with each block, which changes when it returns, by whichever thread
+                computes. It cannot use the model; what it raises is raised here.
+
+        Raises:
+            InputError: ``take`` is no function.
+            PromptError: as of ``logits``.
+        """
+        if not callable(take):
+            raise InputError(f"take is {shown(take)}; expected a function of logits")
+        for _ in self._engine.logits(check_scored(ids, self.model.context), take):
+            pass
 
     def reports(self) -> list[Report]:
         """What the devices of the back-ends in use did so far, where they count it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -50,3 +52,22 @@ def test_documents_are_split_at_separator_lines() -> None:
     text = "a\nb\n<|end|>\n\n<|end|>\r\nc <|end|>\n"
     assert list(split_documents(text, "<|end|>")) == ["a\nb", "c <|end|>"]
     assert list(split_documents(text, None)) == [text]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [lambda llm: llm.generate("x", max_tokens=1), lambda llm: llm.close()],
+    ids=["generate", "close"],
+)
+def test_who_takes_logits_does_not_use_the_model_meanwhile(use: Callable[[LLM], object]) -> None:
+    llm, ids = model(), [1, 2, 3]
+    with pytest.raises(InputError, match="while it computes uses the model itself"):
+        llm.take_logits(ids, lambda logits: use(llm) and None)
+    blocks: list[np.ndarray] = []
+    llm.take_logits(ids, lambda logits: blocks.append(logits.copy()))
+    assert np.array_equal(np.concatenate(blocks), np.concatenate(list(llm.logits(ids))))
+
+
+def test_logits_are_taken_by_a_function() -> None:
+    with pytest.raises(InputError, match="take is 3; expected a function"):
+        model().take_logits([1], 3)  # type: ignore[arg-type]
