@@ -90,7 +90,8 @@ def reply_of(name, backend, prompt, length):
 @pytest.mark.parametrize("weights", ["int8", "int4", "int2", "ternary"])
 @pytest.mark.parametrize(
     "name",
-    ["llama", "qwen2", "qwen3", "gpt_oss", "smollm3", "granite", "phi3", "gemma3_text", "lfm2"],
+    ["llama", "qwen2", "qwen3", "gpt_oss", "smollm3", "granite", "phi3", "gemma3_text", "lfm2"]
+    + ["deepseek_v2"],
 )
 def test_quantised_logits_equal_the_dequantised_reference(name, weights):
     ids, _ = golden(name)

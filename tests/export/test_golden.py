@@ -38,10 +38,12 @@ NAMES = [
     "qwen3_moe",
     "bitnet_moe",
     "gpt_oss",
+    "deepseek_v2",
+    "deepseek_v2-query-rank",
     *FAMILIES,
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
-EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss"]
+EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v2"]
 EXACT = 1e-4
 
 

@@ -51,6 +51,7 @@ TINY = [
     ("qwen2_moe", {"weights": "int4"}),
     ("qwen3_moe", {"weights": "int8"}),
     ("gpt_oss", {"weights": "int4"}),
+    ("deepseek_v2", {"weights": "int4"}),
     ("olmoe", {"weights": "int4_asym", "rules": ("*.down_proj=int2_asym:16",)}),
     ("smollm3", {"weights": "int4"}),
     ("phi3", {"weights": "int4"}),
@@ -60,7 +61,7 @@ TINY = [
 # Every mixture in every format takes minutes: those above stand for them as a rule.
 MIXTURES = [
     pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
-    for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss")
+    for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v2")
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,23 @@ _MULTIPLIERS = {
     "logits_scaling": 8.0,
 }
 
+_LATENT = {
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": False,
+    "kv_lora_rank": 32,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 2,
+    "moe_intermediate_size": 40,
+    "routed_scaling_factor": 1.5,
+}
+_MSCALE = {**_YARN, **_ROPE, "mscale": 0.7, "mscale_all_dim": 0.5}
+
 GOLDEN: dict[str, Golden] = {
     "llama": Golden("Llama", {"tie_word_embeddings": False, "attention_bias": True}),
     "llama-linear": Golden("Llama", {**_ONE_LAYER, "rope_parameters": _LINEAR}),
@@ -172,6 +189,10 @@ GOLDEN: dict[str, Golden] = {
             "pad_token_id": None,
         },
         reply=64,
+    ),
+    "deepseek_v2": Golden("DeepseekV2", {**_LATENT, "rope_parameters": _MSCALE}),
+    "deepseek_v2-query-rank": Golden(
+        "DeepseekV2", {**_LATENT, **_ONE_LAYER, "q_lora_rank": 48, "v_head_dim": 32}
     ),
     "bitnet-master": Golden("BitNet", _BITNET, 16, quantization=_ONLINE),
     "bitnet-packed": Golden("BitNet", _BITNET, 16, quantization=_BITLINEAR),
@@ -291,7 +312,20 @@ def store(model: Any, golden: Golden) -> dict[str, torch.Tensor]:
         state.pop("lm_head.weight")
     if golden.quantization:
         state = ternarise(model, state, BitNetQuantConfig(**golden.quantization))
+    state = {name: value for each in state.items() for name, value in single_experts(*each)}
     return {k: v if v.dtype == torch.uint8 else v.bfloat16() for k, v in state.items()}
+
+
+def single_experts(name: str, value: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """A tensor as models are released: with one of each expert instead of a stack of all."""
+    module, _, part = name.rpartition(".experts.")
+    if part not in ("gate_up_proj", "down_proj"):
+        yield name, value
+        return
+    names = ("gate_proj", "up_proj") if part == "gate_up_proj" else (part,)
+    for expert, rows in enumerate(value):
+        for own, weight in zip(names, rows.chunk(len(names)), strict=True):
+            yield f"{module}.experts.{expert}.{own}.weight", weight
 
 
 def ternarise(

@@ -49,12 +49,11 @@ class Part:
 
 def parts(spec: DecoderSpec, layer: int) -> list[Part]:
     """The parts of a layer, one after the other."""
-    *inputs, output = spec.mixer(layer).values()
     networks = spec.feed_forward(layer)
     inner = [(network["gate_proj"], network["up_proj"]) for network in networks]
     outer = [(network["down_proj"],) for network in networks]
     return [
-        Part(Layer.attention, [[tuple(inputs)], [(output,)]]),
+        Part(Layer.attention, spec.mixer_groups(layer)),
         Part(Layer.feed_forward, [[*inner], [*outer]]),
     ]
 

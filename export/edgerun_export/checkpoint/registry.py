@@ -17,6 +17,7 @@ from typing import Protocol, cast
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.checkpoint.files import check_inside
+from edgerun_export.checkpoint.views.latent import with_single_heads
 
 # Order matters only for llama2c, whose oldest version has no magic number: it comes last.
 _READERS = ("gguf", "safetensors", "llama2c")
@@ -90,7 +91,7 @@ def open_local(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     for name in _READERS:
         reader = cast(Reader, importlib.import_module(f"edgerun_export.checkpoint.{name}"))
         if reader.claims(path):
-            return reader.open_path(path, tokenizer)
+            return with_single_heads(reader.open_path(path, tokenizer))
     _refuse_pickles(path)
     raise CheckpointError(
         f"'{path}' is not a checkpoint that can be read: expected a folder with config.json and "

@@ -12,6 +12,7 @@ from edgerun_export.graph.attention import ATTENTION
 from edgerun_export.graph.blocks import gated, quantised_activations
 from edgerun_export.graph.experts import ExpertsBuilder, Projections
 from edgerun_export.graph.fused_experts import FusedExperts, obstacle
+from edgerun_export.graph.latent import LatentBuilder
 from edgerun_export.graph.linear import LinearBuilder
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
 from edgerun_export.graph.short_conv import ConvBuilder
@@ -57,12 +58,14 @@ class _DecoderBuilder:
         )
         self._attention_op = ATTENTION[recipe.target.attention](graph, store, spec)
         self._conv = ConvBuilder(graph, store, spec)
+        self._latent = LatentBuilder(graph, store, spec, self._linear, self._optional_norm)
 
     def build(self) -> None:
         hidden = self._linear.embedding()
         for layer in range(self._spec.num_layers):
             hidden = self._layer(hidden, layer)
-        hidden = self._norm(hidden, self._spec.final_norm_weight.removesuffix(".weight"))
+        final_norm = self._spec.final_norm_weight.removesuffix(".weight")
+        hidden = self._norm(hidden, final_norm, self._spec.norm_eps)
         self._linear.head(hidden)
 
     def _layer(self, hidden: str, layer: int) -> str:
@@ -81,10 +84,13 @@ class _DecoderBuilder:
         at = node_path(f"{module}.self_attn")
         hidden = self._activations(hidden, f"{at}/input")
         projections = self._spec.attention()
-        query, key, value = (
-            self._linear.projection(hidden, module, projections[name])
-            for name in ("q_proj", "k_proj", "v_proj")
-        )
+        if self._spec.latent is None:
+            query, key, value = (
+                self._linear.projection(hidden, module, projections[name])
+                for name in ("q_proj", "k_proj", "v_proj")
+            )
+        else:
+            query, key, value = self._latent.add(hidden, layer, self._spec.latent)
         query = self._optional_norm(query, module, self._spec.q_row_norm)
         key = self._optional_norm(key, module, self._spec.k_row_norm)
         joined = self._attention_op.attend(
@@ -109,9 +115,15 @@ class _DecoderBuilder:
         if router is None:
             return self._network(hidden, layer, node_path(f"model.layers.{layer}.mlp"), networks[0])
         fed = self._experts.add(hidden, layer, router, networks)
-        if self._spec.shared_expert(layer) is None:
+        part = self._spec.shared_expert(layer)
+        if part is None:
             return fed
-        shared = self._single_experts.add_shared(hidden, layer)
+        at = node_path(f"model.layers.{layer}.{part.module}")
+        shared = (
+            self._network(hidden, layer, at, self._spec.shared_projections(layer))
+            if part.gate is None
+            else self._single_experts.add_shared(hidden, layer)
+        )
         at = node_path(f"model.layers.{layer}.mlp")
         return self._graph.node("Add", [fed, shared], f"{at}/shared_residual")
 
@@ -133,9 +145,11 @@ class _DecoderBuilder:
         return quantised_activations(self._graph, value, f"{at}_quantisation")
 
     def _optional_norm(self, value: str, module: str, path: str | None) -> str:
-        return value if path is None else self._norm(value, f"{module}.{path}")
+        if path is None:
+            return value
+        return self._norm(value, f"{module}.{path}", self._spec.epsilon(path))
 
-    def _norm(self, value: str, module: str) -> str:
+    def _norm(self, value: str, module: str, epsilon: float) -> str:
         """Adds an RMS norm over the last axis."""
         weight = self._store.vector(f"{module}.weight")
         return self._graph.node(
@@ -143,7 +157,7 @@ class _DecoderBuilder:
             [value, weight],
             f"{node_path(module)}/RMSNormalization",
             axis=-1,
-            epsilon=self._spec.norm_eps,
+            epsilon=epsilon,
         )
 
 

@@ -83,7 +83,7 @@ def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
     *inputs, output = spec.mixer(layer).values()
     hidden = np.arange(spec.hidden_size)
     if spec.input_norm is not None:
-        yield _Pair(spec.input_norm, tuple(inputs), hidden)
+        yield _Pair(spec.input_norm, spec.mixer_groups(layer)[0][0], hidden)
     if spec.attends(layer) and spec.attention_sub_norm is None:
         values = np.arange(spec.num_kv_heads * spec.head_dim).reshape(-1, spec.head_dim)
         read = values.repeat(spec.num_heads // spec.num_kv_heads, axis=0).ravel()

@@ -57,7 +57,7 @@ def _rotate_layer(
 ) -> None:
     spec, module = source.spec, f"model.layers.{layer}"
     readers = {
-        spec.input_norm: [*spec.mixer(layer)][:-1],
+        spec.input_norm: [each.name for each in spec.mixer_groups(layer)[0][0]],
         spec.feed_forward_norm: ["gate_proj", "up_proj", "router"],
     }
     router = spec.router(layer)
@@ -90,7 +90,7 @@ def _rotate_values(
     names = [f"{module}.{each.path}.weight" for each in (value, output)]
     of_values = np.kron(np.eye(spec.num_kv_heads, dtype=np.float32), turn.T)
     of_outputs = np.kron(np.eye(spec.num_heads, dtype=np.float32), turn)
-    changes[names[0]] = replace(changes[names[0]], outputs=of_values)
+    changes[names[0]] = replace(changes.get(names[0], Change()), outputs=of_values)
     changes[names[1]] = replace(changes[names[1]], inputs=of_outputs)
     if value.bias:
         name = f"{module}.{value.path}.bias"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec, Experts, Projection, Rope
-from edgerun_export.architectures.decoder.layer import FeedForward
+from edgerun_export.architectures.decoder.layer import FeedForward, LatentAttention
 
 F32 = NDArray[np.float32]
 _HEAD_ROWS = 8192
@@ -139,19 +139,43 @@ class Layer:
     def _attention(self, hidden: F32) -> F32:
         spec, projections = self._spec, self._spec.attention()
         inner = self._rounded(hidden)
-        query = self._norm(self._linear(inner, projections["q_proj"]), spec.q_row_norm)
-        key = self._norm(self._linear(inner, projections["k_proj"]), spec.k_row_norm)
+        if spec.latent is None:
+            query, key, value = (
+                self._linear(inner, projections[name]) for name in ("q_proj", "k_proj", "v_proj")
+            )
+        else:
+            query, key, value = self._from_latent_rows(spec.latent, inner)
+        query, key = self._norm(query, spec.q_row_norm), self._norm(key, spec.k_row_norm)
         rope = spec.rope_of(self._layer)
         query = _rotate(rope, self._heads(query, spec.q_norm))
         key = self._observer.cached(_rotate(rope, self._heads(key, spec.k_norm)))
-        value = self._heads(self._linear(inner, projections["v_proj"]), None)
-        value = self._observer.cached(value)
+        value = self._observer.cached(self._heads(value, None))
         sinks = None
         if spec.sinks is not None:
             sinks = self._weights.vector(f"{self._prefix}.{spec.sinks}")
         mixed = _attend(spec, self._layer, query, key, value, sinks)
         mixed = self._rounded(self._norm(mixed, spec.attention_sub_norm))
         return self._linear(mixed, projections["o_proj"])
+
+    def _from_latent_rows(self, latent: LatentAttention, hidden: F32) -> tuple[F32, F32, F32]:
+        """Queries, keys and values, the keys of all heads with the same turned part."""
+        spec, projections = self._spec, self._spec.attention()
+        row, turned = (
+            self._linear(hidden, projections[name]) for name in ("kv_a_proj", "k_rope_proj")
+        )
+        if latent.query_rank is None:
+            query = self._linear(hidden, projections["q_proj"])
+        else:
+            query_row = self._linear(hidden, projections["q_a_proj"])
+            query = self._linear(self._norm(query_row, latent.query_norm), projections["q_proj"])
+        row = self._norm(row, latent.row_norm)
+        key, value = (self._linear(row, projections[name]) for name in ("k_proj", "v_proj"))
+        assert spec.storage.head_rows is not None
+        order, factors = spec.storage.head_rows.order, spec.storage.head_rows.factors
+        places = np.flatnonzero(order >= latent.plain)
+        heads = key.reshape(len(key), spec.num_heads, spec.head_dim)
+        heads[..., places] += (turned[:, order[places] - latent.plain] * factors[places])[:, None]
+        return query, key, value
 
     def _convolution(self, hidden: F32) -> F32:
         conv, projections = self._spec.layers[self._layer].conv, self._spec.mixer(self._layer)
@@ -177,10 +201,13 @@ class Layer:
             if len(tokens):
                 results = self._network(hidden[tokens], projections)
                 out[tokens] += routes[tokens, expert, None] * results
-        gate = self._spec.shared_gate(self._layer)
-        if gate is not None:
-            results = self._network(hidden, self._spec.shared_projections(self._layer))
-            out += results / (1 + np.exp(-self._linear(hidden, gate)))
+        shared, gate = (
+            self._spec.shared_projections(self._layer),
+            self._spec.shared_gate(self._layer),
+        )
+        if shared:
+            results = self._network(hidden, shared)
+            out += results if gate is None else results / (1 + np.exp(-self._linear(hidden, gate)))
         return out
 
     def _network(self, hidden: F32, projections: dict[str, Projection]) -> F32:
@@ -201,7 +228,7 @@ class Layer:
         if path is None:
             return value
         weight = self._weights.vector(f"{self._prefix}.{path}.weight")
-        return _norm(value, weight, self._spec.norm_eps)
+        return _norm(value, weight, self._spec.epsilon(path))
 
     def _rounded(self, value: F32) -> F32:
         return value if self._spec.ternary is None else _round_rows(value)

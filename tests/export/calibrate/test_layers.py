@@ -76,7 +76,7 @@ def logits(source, store, ids):
     return forward(source.spec, Replaced(), ids)
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt_oss", "lfm2"])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt_oss", "lfm2", "deepseek_v2-query-rank"])
 def test_projections_see_what_a_pass_over_the_model_gives_them(name, golden, source_weights):
     """The last stage's inputs times its weights are what the layer adds in the end."""
     source = source_weights(golden(name))
@@ -89,12 +89,13 @@ def test_projections_see_what_a_pass_over_the_model_gives_them(name, golden, sou
     assert {path for each in seen for path in each.inputs} <= paths
     assert all(each.inputs for each in seen)
     first, *_, last = spec.mixer(0).values()
-    query, output = seen[0].inputs[first.path], seen[1].inputs[last.path]
+    before_output, before_down = seen[len(spec.mixer_groups(0)) - 1], seen[-1]
+    query, output = seen[0].inputs[first.path], before_output.inputs[last.path]
     assert query.shape == (9, spec.hidden_size)
     assert output.shape == (9, spec.num_heads * spec.head_dim)
-    np.testing.assert_array_equal(seen[1].residuals[last.path], hidden)
+    np.testing.assert_array_equal(before_output.residuals[last.path], hidden)
     is_dense = spec.router(0) is None
-    assert bool(seen[3].residuals) is is_dense  # what experts add is weighed first
+    assert bool(before_down.residuals) is is_dense  # what experts add is weighed first
 
 
 def test_sums_of_few_experts_are_made_at_once(golden, source_weights, tmp_path, monkeypatch):

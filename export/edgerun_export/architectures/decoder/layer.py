@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,17 @@ class Dense:
 class SharedExpert:
     """A gated network that every token goes through beside the experts that are chosen for it.
 
-    What it makes counts as much as the sigmoid of one more logit says.
+    What it makes counts as much as the sigmoid of one more logit says, or in full.
 
     Attributes:
         width: of what is between its projections.
         module: its path below ``model.layers.N``.
-        gate: path of what makes the logit.
+        gate: path of what makes the logit; None where there is none.
     """
 
     width: int
     module: str = "mlp.shared_expert"
-    gate: str = "mlp.shared_expert_gate"
+    gate: str | None = "mlp.shared_expert_gate"
 
     def as_experts(self) -> Experts:
         """The same as a layer of one expert, whose router says how much it counts."""
@@ -112,6 +112,45 @@ class ShortConv:
     def weight(self) -> str:
         """Path of the weight, ``[hidden_size, 1, taps]``, the latest token's last."""
         return f"{self.module}.conv.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Keys and values that are made of a narrow row (DeepSeek-V2 2024, section 2.1).
+
+    Every head has keys and values of its own. The first ``plain`` elements of a key are a product
+    with the normalised row, the others are turned by the position, and the same in all heads.
+
+    Attributes:
+        rank: width of the row.
+        plain: elements of a query or key head that are not turned, the first ones in a checkpoint.
+        turned: those that are.
+        values: elements of a value head; the rest up to ``head_dim`` are zeros.
+        query_rank: width of the row that queries are made of likewise; None for the layer's input.
+        norm_eps: epsilon of the norms of these rows.
+    """
+
+    rank: int
+    plain: int
+    turned: int
+    values: int
+    query_rank: int | None = None
+    norm_eps: float = 1e-6
+
+    row_norm: ClassVar[str] = "self_attn.kv_a_layernorm"
+    query_norm: ClassVar[str] = "self_attn.q_a_layernorm"
+
+    @property
+    def readers(self) -> tuple[tuple[str, ...], ...]:
+        """Short names of the projections of each row."""
+        of_queries = () if self.query_rank is None else (("q_proj",),)
+        return (("k_proj", "v_proj"), *of_queries)
+
+    @property
+    def norms(self) -> dict[str, int]:
+        """Paths of the norms of its rows, with their widths."""
+        of_queries = {} if self.query_rank is None else {self.query_norm: self.query_rank}
+        return {self.row_norm: self.rank, **of_queries}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ _LATENT = "attention to compressed rows (MLA) with heads of two widths"
 _RECURRENT = "linear recurrences"
 # By the names of Hugging Face and, where those differ, of GGUF.
 MISSING: Mapping[str, str] = {
-    "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
     "deepseek2": _LATENT,
     "falcon_mamba": _RECURRENT,

@@ -97,6 +97,25 @@ def partial(rope: Rope, head_dim: int) -> tuple[Rope, HeadRows | None]:
     return Rope(np.concatenate([rope.inv_freq, still])), HeadRows(order, factors)
 
 
+def behind(rope: Rope, head_dim: int, *, interleaved: bool) -> tuple[Rope, HeadRows]:
+    """Writes a rotation of the last elements of a head as one of all of them; see ``partial``.
+
+    Args:
+        rope: of those elements.
+        head_dim: elements of a head.
+        interleaved: whether neighbours are turned together, not halves.
+    """
+    half, turned = head_dim // 2, len(rope.inv_freq)
+    plain = head_dim - 2 * turned
+    pairs = np.arange(plain, head_dim).reshape((turned, 2) if interleaved else (2, turned))
+    first, second = pairs.T if interleaved else pairs
+    rest = np.arange(plain).reshape(2, -1)
+    order = np.concatenate([first, rest[0], second, rest[1]])
+    factors = np.where(order >= plain, _F32(rope.attention_factor), _F32(1)).astype(_F32)
+    still = np.zeros(half - turned, _F32)
+    return Rope(np.concatenate([rope.inv_freq, still])), HeadRows(order, factors)
+
+
 def _variant(parameters: _Parameters, turned: int) -> Rope:
     kind = str(parameters["rope_type"])
     if kind not in _VARIANTS:

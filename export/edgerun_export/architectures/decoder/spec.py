@@ -13,6 +13,7 @@ from edgerun_export.architectures.decoder.layer import (
     Dense,
     Experts,
     FeedForward,
+    LatentAttention,
     LayerSpec,
     Projection,
     SharedExpert,
@@ -53,7 +54,7 @@ class DecoderSpec:
         head_dim: width of a head.
         vocab_size: rows of the embedding.
         context_length: positions the model was made for, in tokens.
-        norm_eps: epsilon of every norm.
+        norm_eps: epsilon of norms, but those of ``latent``.
         activation: of the feed-forward gate, the name of a file in ``edgerun/activations``.
         ropes: rotary position embeddings, of which layers name theirs.
         tied: the head reads the embedding's weights.
@@ -63,6 +64,7 @@ class DecoderSpec:
         attention_out_norm: norm of what attention adds.
         feed_forward_norm: norm before the feed-forward part.
         feed_forward_out_norm: norm of what that adds.
+        latent: what keys and values are made of; ``None`` for the layer's input.
         sinks: of attention, one more score for each head, whose weight goes to nothing.
         q_row_norm: norm of all queries of a token together.
         k_row_norm: norm of all its keys together.
@@ -94,6 +96,7 @@ class DecoderSpec:
     attention_out_norm: str | None = None
     feed_forward_norm: str | None = "post_attention_layernorm"
     feed_forward_out_norm: str | None = None
+    latent: LatentAttention | None = None
     sinks: str | None = None
     q_row_norm: str | None = None
     k_row_norm: str | None = None
@@ -138,9 +141,14 @@ class DecoderSpec:
         A shared expert is a layer of one.
         """
         layers = [part for layer in self.layers if isinstance(part := layer.feed_forward, Experts)]
-        shared = [part.shared.as_experts() for part in layers if part.shared]
+        shared = [each.as_experts() for part in layers if (each := part.shared) and each.gate]
         parts = {(part.count, part.top_k) for part in (*layers, *shared)}
         return parts.pop() if len(parts) == 1 else (0, 0)
+
+    def epsilon(self, path: str) -> float:
+        """Epsilon of the norm at a path below ``model.layers.N``."""
+        latent = self.latent
+        return latent.norm_eps if latent is not None and path in latent.norms else self.norm_eps
 
     def rope_of(self, layer: int) -> Rope | None:
         """What a layer's queries and keys are turned by; None if they are not."""
@@ -168,12 +176,20 @@ class DecoderSpec:
         """The projections of attention, by their short names."""
         queries = self.num_heads * self.head_dim
         keys = self.num_kv_heads * self.head_dim
+        latent, hidden = self.latent, self.hidden_size
         shapes = {
-            "q_proj": (queries, self.hidden_size),
-            "k_proj": (keys, self.hidden_size),
-            "v_proj": (keys, self.hidden_size),
-            "o_proj": (self.hidden_size, queries),
+            "q_proj": (queries, hidden),
+            "k_proj": (keys, hidden),
+            "v_proj": (keys, hidden),
+            "o_proj": (hidden, queries),
         }
+        if latent is not None:
+            rows = {"kv_a_proj": (latent.rank, hidden), "k_rope_proj": (latent.turned, hidden)}
+            made = {"k_proj": (keys, latent.rank), "v_proj": (keys, latent.rank)}
+            if latent.query_rank is not None:
+                rows["q_a_proj"] = (latent.query_rank, hidden)
+                shapes["q_proj"] = (queries, latent.query_rank)
+            shapes = rows | shapes | made
         return {
             name: Projection(name, f"self_attn.{name}", *shape, name in self.biases)
             for name, shape in shapes.items()
@@ -186,7 +202,7 @@ class DecoderSpec:
     def mixer(self, layer: int) -> dict[str, Projection]:
         """The projections of a layer's attention, or of what stands in its place.
 
-        The last one, ``o_proj``, makes what is added to the residual stream; the others read it.
+        The last one, ``o_proj``, makes what is added to the residual stream.
         """
         conv, hidden = self.layers[layer].conv, self.hidden_size
         if conv is None:
@@ -194,6 +210,18 @@ class DecoderSpec:
         paths = {name: f"{conv.module}.{name}" for name in ("b_proj", "c_proj", "x_proj")}
         paths["o_proj"] = f"{conv.module}.out_proj"
         return {name: Projection(name, path, hidden, hidden) for name, path in paths.items()}
+
+    def mixer_groups(self, layer: int) -> list[list[tuple[Projection, ...]]]:
+        """The same by what they read, in stages that depend on those before only.
+
+        Those of the first stage read the residual stream.
+        """
+        projections = self.mixer(layer)
+        later = self.latent.readers if self.latent is not None and self.attends(layer) else ()
+        others = {name for group in later for name in group} | {"o_proj"}
+        first = tuple(each for name, each in projections.items() if name not in others)
+        middle = [tuple(projections[name] for name in group) for group in later]
+        return [[first], *([middle] if middle else []), [(projections["o_proj"],)]]
 
     def feed_forward(self, layer: int) -> list[dict[str, Projection]]:
         """Gate, up and down projection of each feed-forward network of a layer."""
@@ -257,9 +285,11 @@ class DecoderSpec:
         }
 
     def shared_gate(self, layer: int) -> Projection | None:
-        """What says how much the shared expert of a layer counts, never quantised."""
+        """What says how much the shared expert of a layer counts, never quantised; or None."""
         part = self.shared_expert(layer)
-        return Projection("shared_gate", part.gate, 1, self.hidden_size) if part else None
+        if part is None or part.gate is None:
+            return None
+        return Projection("shared_gate", part.gate, 1, self.hidden_size)
 
     def sub_norm(self, layer: int) -> str | None:
         """Path of the norm before a layer's down projection; None without one."""
@@ -272,7 +302,7 @@ class DecoderSpec:
 
     def norms(self, layer: int) -> dict[str, int]:
         """Paths of a layer's norms with their widths."""
-        widths = {
+        widths: dict[str | None, int] = {
             self.input_norm: self.hidden_size,
             self.attention_out_norm: self.hidden_size,
             self.feed_forward_norm: self.hidden_size,
@@ -287,6 +317,8 @@ class DecoderSpec:
                 self.k_norm: self.head_dim,
                 self.attention_sub_norm: self.num_heads * self.head_dim,
             }
+            if self.latent is not None:
+                widths.update(self.latent.norms)
         return {path: width for path, width in widths.items() if path is not None}
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
