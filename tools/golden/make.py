@@ -192,7 +192,7 @@ GOLDEN: dict[str, Golden] = {
     ),
     "deepseek_v2": Golden("DeepseekV2", {**_LATENT, "rope_parameters": _MSCALE}),
     "deepseek_v2-query-rank": Golden(
-        "DeepseekV2", {**_LATENT, **_ONE_LAYER, "q_lora_rank": 48, "v_head_dim": 32}
+        "DeepseekV2", {**_LATENT, **_ONE_LAYER, "q_lora_rank": 64, "v_head_dim": 32}
     ),
     "bitnet-master": Golden("BitNet", _BITNET, 16, quantization=_ONLINE),
     "bitnet-packed": Golden("BitNet", _BITNET, 16, quantization=_BITLINEAR),

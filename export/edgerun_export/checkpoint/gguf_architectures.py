@@ -55,6 +55,7 @@ class Architecture:
         norm_offset: what the converter adds to the weights of norms.
         convolutions: whether layers without key heads have a short convolution.
         final_norm: what Hugging Face calls the norm before the head.
+        is_latent: whether keys and values are made of narrow rows; then heads have other sizes.
     """
 
     model_type: str
@@ -70,6 +71,7 @@ class Architecture:
     norm_offset: float = 0.0
     convolutions: bool = False
     final_norm: str = "model.norm"
+    is_latent: bool = False
 
 
 _NORMS_AFTER = {
@@ -178,6 +180,37 @@ ARCHITECTURES = {
         False,
         {"hidden_act": "silu"},
         Experts(width_key=("moe_intermediate_size", "expert_feed_forward_length")),
+    ),
+    "deepseek2": Architecture(
+        "deepseek_v2",
+        "DeepseekV2ForCausalLM",
+        False,
+        {"hidden_act": "silu"},
+        Experts(
+            count_key="n_routed_experts",
+            width_key=("moe_intermediate_size", "expert_feed_forward_length"),
+            normalises=False,
+        ),
+        {
+            "attn_q_a": "self_attn.q_a_proj",
+            "attn_q_a_norm": "self_attn.q_a_layernorm",
+            "attn_q_b": "self_attn.q_b_proj",
+            "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+            "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+            "attn_kv_b": "self_attn.kv_b_proj",
+            "attn_k_b": "self_attn.k_b_proj",
+            "attn_v_b": "self_attn.v_b_proj",
+            "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+            "ffn_up_shexp": "mlp.shared_experts.up_proj",
+            "ffn_down_shexp": "mlp.shared_experts.down_proj",
+        },
+        factors={
+            "expert_weights_scale": "routed_scaling_factor",
+            "expert_shared_count": "n_shared_experts",
+            "leading_dense_block_count": "first_k_dense_replace",
+            "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
+        },
+        is_latent=True,
     ),
     "gpt-oss": Architecture(
         "gpt_oss",

@@ -99,7 +99,7 @@ def make_config(
     config.update({name: keys.size(key, default) for key, name, default in _SIZES})
     heads = config["num_attention_heads"]
     config["num_key_value_heads"] = _kv_heads(keys, kind, config)
-    config["head_dim"], turned = _head_dim(keys, config["hidden_size"], heads)
+    config["head_dim"], turned = _head_dim(keys, kind, config["hidden_size"], heads)
     if turned != config["head_dim"]:
         if not kind.partial:
             raise UnsupportedError(
@@ -170,8 +170,10 @@ def _refuse_other_computations(keys: Keys, kind: Architecture) -> None:
             )
 
 
-def _head_dim(keys: Keys, hidden_size: int, heads: int) -> tuple[int, int]:
-    """Elements of a head, and how many of them are turned."""
+def _head_dim(keys: Keys, kind: Architecture, hidden_size: int, heads: int) -> tuple[int, int]:
+    """Elements of a head, and how many of them are turned; where heads are made, those alone."""
+    if kind.is_latent:
+        return (keys.size("rope.dimension_count"),) * 2
     if not keys.has("attention.key_length") and hidden_size % heads:
         raise CheckpointError(f"hidden size {hidden_size} is not a multiple of {heads} heads")
     head_dim = keys.size("attention.key_length", hidden_size // heads or 1)

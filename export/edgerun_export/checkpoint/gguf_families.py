@@ -108,6 +108,36 @@ def _lfm2(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]
     }
 
 
+def _deepseek(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    """What is said of key and value heads is of rows in newer files, which have `mla` keys too."""
+    turned = config["head_dim"]
+    keys_of_heads, values = (
+        keys.size(f"attention.{part}_length_mla", keys.size(f"attention.{part}_length"))
+        for part in ("key", "value")
+    )
+    if keys_of_heads <= turned:
+        raise CheckpointError(
+            f"key heads have {keys_of_heads} elements and {turned} of them are turned; expected "
+            "fewer"
+        )
+    scaling = dict(config["rope_scaling"] or {"rope_type": "default"})
+    if config["mscale_all_dim"]:  # written as a tenth, and once for two keys
+        scale = 10 * config["mscale_all_dim"]
+        scaling |= {"mscale": scale, "mscale_all_dim": scale}
+    query_rank = keys.number("attention.q_lora_rank", 0)
+    return {
+        "kv_lora_rank": keys.size("attention.kv_lora_rank"),
+        "q_lora_rank": keys.size("attention.q_lora_rank") if query_rank else None,
+        "qk_nope_head_dim": keys_of_heads - turned,
+        "qk_rope_head_dim": turned,
+        "v_head_dim": values,
+        "first_k_dense_replace": int(config["first_k_dense_replace"]),
+        "n_shared_experts": int(config["n_shared_experts"]) or None,
+        "routed_scaling_factor": config["routed_scaling_factor"] or 1.0,
+        "rope_scaling": scaling,
+    }
+
+
 _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "granite": _granite,
     "olmo2": _olmo2,
@@ -115,4 +145,5 @@ _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "ministral3": _ministral3,
     "gemma3_text": _gemma3,
     "lfm2": _lfm2,
+    "deepseek_v2": _deepseek,
 }

@@ -133,7 +133,70 @@ def lfm2() -> Any:
     return "lfm2", config, written, extra
 
 
-CASES = [smollm3, olmo2, granite, granite4, phi3, mistral3, gemma3, lfm2]
+def deepseek_v2() -> Any:
+    """As newer converters write it: keys and values of heads apart, and sizes of rows beside."""
+    config, stored = source_of("deepseek_v2")
+    config["rope_parameters"] |= {"mscale": 0.5}
+    tensors = {}
+    for name, value in stored.items():
+        module, is_made, _ = name.partition("k_proj.weight")
+        if is_made:  # with zeros where keys are turned, and values of another width
+            heads = value.reshape(4, 32, 32)[:, :24]
+            tensors[f"{module}k_b_proj.weight"] = np.ascontiguousarray(heads.transpose(0, 2, 1))
+            values = stored[f"{module}v_proj.weight"].reshape(4, 32, 32)[:, :16]
+            tensors[f"{module}v_b_proj.weight"] = np.ascontiguousarray(values)
+        elif name.endswith("o_proj.weight"):
+            tensors[name] = value.reshape(64, 4, 32)[..., :16].reshape(64, 64)
+        elif not name.endswith("v_proj.weight"):
+            tensors[name] = value
+
+    def extra(writer: Any) -> None:
+        latent(writer, config)
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(8.0)
+        writer.add_rope_scaling_orig_ctx_len(16)
+        writer.add_rope_scaling_yarn_log_mul(0.05)
+        writer.add_key_length_mla(32)
+        writer.add_value_length_mla(16)
+
+    return "deepseek2", config, tensors, extra
+
+
+def deepseek_v2_of_ranks() -> Any:
+    """As the first converter wrote it: both together, by a layer of dense networks."""
+    config, stored = source_of("deepseek_v2-query-rank")
+    tensors = {}
+    for name, value in stored.items():
+        module, is_made, _ = name.partition("k_proj.weight")
+        if is_made:
+            both = [
+                each.reshape(4, 32, 32)[:, :rows]
+                for each, rows in ((value, 24), (stored[f"{module}v_proj.weight"], 32))
+            ]
+            tensors[f"{module}kv_b_proj.weight"] = np.concatenate(both, axis=1).reshape(-1, 32)
+        elif not name.endswith("v_proj.weight"):
+            tensors[name] = value
+
+    def extra(writer: Any) -> None:
+        latent(writer, config)
+        writer.add_q_lora_rank(64)
+        writer.add_expert_count(config["n_routed_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+
+    return "deepseek2", config, tensors, extra
+
+
+def latent(writer: Any, config: dict[str, Any]) -> None:
+    writer.add_kv_lora_rank(config["kv_lora_rank"])
+    writer.add_rope_dimension_count(config["qk_rope_head_dim"])
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+
+
+CASES = [smollm3, olmo2, granite, granite4, phi3, mistral3, gemma3, lfm2, deepseek_v2]
+CASES += [deepseek_v2_of_ranks]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -141,7 +204,7 @@ def test_files_of_llama_cpp_compute_what_the_checkpoint_computes(case: Any, tmp_
     architecture, config, tensors, extra = case()
     path = write_gguf(tmp_path / "model.gguf", architecture, config, tensors, extra=extra)
     name = case.__name__.replace("granite4", "granitemoehybrid").replace("mistral3", "ministral3")
-    name = name.replace("gemma3", "gemma3_text")
+    name = name.replace("gemma3", "gemma3_text").replace("_of_ranks", "-query-rank")
     own = json.loads((GOLDEN / name / "config.json").read_text())
     config = {**own, **config, "model_type": own["model_type"]}
     with open_checkpoint(str(GOLDEN / name)) as checkpoint:
@@ -154,11 +217,11 @@ def test_files_of_llama_cpp_compute_what_the_checkpoint_computes(case: Any, tmp_
     assert relative_error(found, expected) < 2e-6
 
 
-@pytest.mark.parametrize("case", [granite4, phi3, gemma3])
+@pytest.mark.parametrize("case", [granite4, phi3, gemma3, deepseek_v2_of_ranks])
 def test_integers_of_such_files_are_kept(case: Any, tmp_path: Path) -> None:
     """Q8_0 goes through joined rows, pairs, and factors without being rounded again."""
     architecture, config, tensors, extra = case()
-    kinds = {"_proj.weight": "Q8_0", "embed_tokens": "Q8_0", "lm_head": "Q8_0"}
+    kinds = dict.fromkeys(("_proj.weight", "_mqa.weight", "embed_tokens", "lm_head"), "Q8_0")
     path = write_gguf(tmp_path / "model.gguf", architecture, config, tensors, kinds, extra)
     options = ExportOptions(weights="source", verify=True, activations="fp32")
     result = export(path, tmp_path / "out", options)
@@ -190,6 +253,10 @@ def change(case: Any, tmp_path: Path, key: str, value: Any) -> None:
         (olmo2, "rope.dimension_count", 3.0, "both must be even"),
         (phi3, "rope.scaling.attn_factor", -1.0, r"attn_factor' is -1"),
         (lfm2, "shortconv.l_cache", 0.0, r"l_cache' is 0.0; expected 1 to"),
+        (deepseek_v2, "expert_gating_func", 2.0, "'expert_gating_func' is 2"),
+        (deepseek_v2, "expert_group_count", 8.0, "'expert_group_count' is 8"),
+        (deepseek_v2, "attention.kv_lora_rank", 0.0, r"kv_lora_rank' is 0.0; expected 1 to"),
+        (deepseek_v2, "attention.key_length_mla", 8.0, "8 elements and 8 of them are turned"),
     ],
 )
 def test_what_such_a_file_cannot_have_is_refused(

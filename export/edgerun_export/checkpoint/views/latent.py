@@ -2,29 +2,29 @@
 
 They store the projections of what is not turned in keys and of values together, ``kv_b_proj``
 ``[heads * (plain + values), rank]``, and an output projection of value heads that may be narrower
-than key heads. Here all heads have the same width; what there is nothing of is zeros.
+than key heads. Newer GGUF files have the two apart, ``k_b_proj`` ``[heads, rank, plain]`` and
+``v_b_proj`` ``[heads, values, rank]``. Here all heads have the same width; what there is nothing
+of is zeros.
 
-Source: DeepSeek-V2 (2024), section 2.1.2, and its ``config.json``.
+Sources: DeepSeek-V2 (2024), section 2.1.2, and its ``config.json``; llama.cpp's converter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.errors import CheckpointError
 from edgerun_export.checkpoint.base import F32, I8, Affine, Array, Checkpoint, Source, TensorInfo
 from edgerun_export.checkpoint.stored import row_bounds
 
-_STORED, _OUTPUT = "self_attn.kv_b_proj.weight", "self_attn.o_proj.weight"
-_Kind: TypeAlias = Literal["keys", "values"]
-_KINDS: Mapping[str, _Kind] = {
-    "self_attn.k_proj.weight": "keys",
-    "self_attn.v_proj.weight": "values",
-}
+_ROW, _OUTPUT = "self_attn.kv_a_proj_with_mqa.weight", "self_attn.o_proj.weight"
+_BOTH, _OF_KEYS, _OF_VALUES = (f"self_attn.{name}_b_proj.weight" for name in ("kv", "k", "v"))
+_KEYS, _VALUES = "self_attn.k_proj.weight", "self_attn.v_proj.weight"
 _SIZES = ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _NOTHING = (0, 1, 0)  # code, scale and minimum of a zero
 Rows: TypeAlias = NDArray[np.int64]
@@ -33,7 +33,7 @@ _Read: TypeAlias = Callable[[str, slice], tuple[Any, ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class _Heads:
-    """Sizes of heads, and where their rows are stored. Nothing was compared with a tensor yet.
+    """Sizes as ``config.json`` has them, which may be any.
 
     Attributes:
         count: of heads.
@@ -52,28 +52,51 @@ class _Heads:
         """Elements of every head here."""
         return max(self.plain + self.turned, self.values)
 
-    def stored_rows(self, kind: _Kind, first: int, end: int) -> Rows:
-        """The stored row of each row of all heads from ``first`` to ``end``; -1 for zeros."""
-        head, place = np.divmod(np.arange(first, end), self.width)
-        begin, size = (0, self.plain) if kind == "keys" else (self.plain, self.values)
-        rows = head * (self.plain + self.values) + begin + place
-        return np.where(place < size, rows, -1)
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Where the rows of all key or all value heads are stored.
+
+    Attributes:
+        stored: name of the tensor.
+        size: rows of a head.
+        begin: the first of them among the rows of a head there.
+        apart: rows of a head there; 0 where the tensor has an axis of heads.
+        is_turned: whether rows of a head are columns there.
+    """
+
+    stored: str
+    size: int
+    begin: int = 0
+    apart: int = 0
+    is_turned: bool = False
+
+    def places(self, first: int, end: int, width: int) -> Rows:
+        """The stored row of each row from ``first`` to ``end``; -1 for zeros."""
+        head, place = np.divmod(np.arange(first, end), width)
+        return np.where(place < self.size, head * self.apart + self.begin + place, -1)
 
 
 class LatentHeads:
     """A checkpoint with ``k_proj``, ``v_proj`` and a wide ``o_proj`` in all of its layers."""
 
     def __init__(self, checkpoint: Checkpoint, heads: _Heads) -> None:
-        """Looks at the names and shapes of a checkpoint's tensors."""
+        """Looks at the names and shapes of a checkpoint's tensors.
+
+        Raises:
+            CheckpointError: there is none of the heads, or one of another shape.
+        """
         self.config: Mapping[str, Any] = checkpoint.config
         self.source: Source = checkpoint.source
         self._checkpoint, self._heads = checkpoint, heads
         self._others = dict(checkpoint.tensors())
         self._made: dict[str, TensorInfo] = {}
-        self._rows: dict[str, tuple[str, _Kind]] = {}  # tensor that has them, and which they are
+        self._rows: dict[str, _Rows] = {}
         self._rows_read: dict[str, int] = {}
         for name, info in checkpoint.tensors().items():
             self._add(name, info)
+        for name in checkpoint.tensors():
+            self._check_parts(name)
 
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Describe every tensor; see ``Checkpoint.tensors``."""
@@ -86,9 +109,11 @@ class LatentHeads:
         first, end = self._bounds(name, rows)
         if name not in self._rows:
             return self._widened(self._checkpoint.read(name, slice(first, end)))
-        stored, kind = self._rows[name]
-        taken = _Taken(self._heads.stored_rows(kind, first, end))
-        return taken.of(self._checkpoint.read(stored, taken.span))
+        rows_of = self._rows[name]
+        if not rows_of.apart:
+            return self._of_single_heads(rows_of, first, end)
+        taken = _Taken(rows_of.places(first, end, self._heads.width))
+        return taken.of(self._checkpoint.read(rows_of.stored, taken.span))
 
     def integers(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
         """Read codes and scales, zeros of a scale of 1; see ``Checkpoint.integers``."""
@@ -128,18 +153,60 @@ class LatentHeads:
         self.close()
 
     def _add(self, name: str, info: TensorInfo) -> None:
-        """Takes a tensor that is stored otherwise; one of another shape stays, to be refused."""
-        heads, module = self._heads, name.removesuffix(_STORED)
-        both = heads.count * (heads.plain + heads.values)
-        if name.endswith(_STORED) and len(info.shape) == 2 and info.shape[0] == both:
-            del self._others[name]
-            shape = heads.count * heads.width, info.shape[1]
-            for own, kind in _KINDS.items():
-                self._made[module + own] = TensorInfo(module + own, shape, info.dtype)
-                self._rows[module + own] = name, kind
-        if name.endswith(_OUTPUT) and info.shape[1:] == (heads.count * heads.values,):
-            del self._others[name]
-            self._made[name] = replace(info, shape=(info.shape[0], heads.count * heads.width))
+        """Takes a tensor that is stored otherwise."""
+        heads = self._heads
+        count, plain, values = heads.count, heads.plain, heads.values
+        if name.endswith(_BOTH):
+            self._expect(info, (count * (plain + values), *info.shape[-1:]))
+            self._make(info, _BOTH, _KEYS, _Rows(name, plain, 0, plain + values))
+            self._make(info, _BOTH, _VALUES, _Rows(name, values, plain, plain + values))
+        elif name.endswith(_OF_KEYS):
+            self._expect(info, (count, *info.shape[1:2], plain))
+            self._make(info, _OF_KEYS, _KEYS, _Rows(name, plain, is_turned=True))
+        elif name.endswith(_OF_VALUES):
+            self._expect(info, (count, values, *info.shape[-1:]))
+            self._make(info, _OF_VALUES, _VALUES, _Rows(name, values))
+        elif name.endswith(_OUTPUT):
+            self._expect(info, (*info.shape[:1], count * values))
+            shape = info.shape[0], count * heads.width
+            self._made[name] = replace(self._others.pop(name), shape=shape)
+
+    def _make(self, info: TensorInfo, stored: str, own: str, rows: _Rows) -> None:
+        name = info.name.removesuffix(stored) + own
+        if name in self._made:
+            raise CheckpointError(f"tensor '{name}' is there twice, once in '{info.name}'")
+        self._others.pop(info.name, None)
+        rank = info.shape[1] if rows.is_turned else info.shape[-1]
+        self._made[name] = TensorInfo(
+            name, (self._heads.count * self._heads.width, rank), info.dtype
+        )
+        self._rows[name] = rows
+
+    def _expect(self, info: TensorInfo, shape: tuple[int, ...]) -> None:
+        if info.shape != shape:
+            raise CheckpointError(
+                f"tensor '{info.name}' has shape {list(info.shape)}; its heads are "
+                f"{self._heads.count} of {self._heads.plain} plain elements of keys and "
+                f"{self._heads.values} of values, so {list(shape)} was expected"
+            )
+
+    def _check_parts(self, name: str) -> None:
+        """Whether there is something of the heads of a layer that has a row for them."""
+        module = name.removesuffix(_ROW)
+        if module != name and not self._made.keys() >= {module + _KEYS, module + _VALUES}:
+            raise CheckpointError(
+                f"the checkpoint has '{name}' and no '{module}{_BOTH}', of which keys and values "
+                "are made"
+            )
+
+    def _of_single_heads(self, rows: _Rows, first: int, end: int) -> Array:
+        """Rows of a tensor that has an axis of heads, ``[end - first, rank]``."""
+        width = self._heads.width
+        head = first // width
+        stored = self._checkpoint.read(rows.stored, slice(head, -(-end // width)))
+        heads = stored.transpose(0, 2, 1) if rows.is_turned else stored
+        wide = np.pad(heads, ((0, 0), (0, width - rows.size), (0, 0)))
+        return wide.reshape(-1, wide.shape[2])[first - head * width : end - head * width]
 
     def _bounds(self, name: str, rows: slice | None) -> tuple[int, int]:
         first, end = row_bounds(rows, self._made[name].shape[0])
@@ -147,12 +214,17 @@ class LatentHeads:
         return first, end
 
     def _parts(self, name: str, rows: slice | None, read: _Read) -> tuple[Any, ...] | None:
-        """Codes, scales and minima; of zeros 0, 1 and 0. None where blocks go across heads."""
+        """Codes, scales and minima; of zeros 0, 1 and 0.
+
+        None of tensors that have an axis of heads, and where blocks go across heads.
+        """
         first, end = self._bounds(name, rows)
         if name in self._rows:
-            stored, kind = self._rows[name]
-            taken = _Taken(self._heads.stored_rows(kind, first, end))
-            parts = read(stored, taken.span)
+            rows_of = self._rows[name]
+            if not rows_of.apart:
+                return None
+            taken = _Taken(rows_of.places(first, end, self._heads.width))
+            parts = read(rows_of.stored, taken.span)
             return parts and tuple(map(taken.of, parts, _NOTHING))
         parts = read(name, slice(first, end))
         if parts is None:
@@ -194,11 +266,19 @@ class _Taken:
 
 
 def with_single_heads(checkpoint: Checkpoint) -> Checkpoint:
-    """A checkpoint with keys and values of every head, whether it stores them so or not."""
+    """A checkpoint with keys and values of every head, whether it stores them so or not.
+
+    Raises:
+        CheckpointError: a tensor is not what ``config.json`` says; the checkpoint is closed then.
+    """
     config = checkpoint.config
     if config.get("kv_lora_rank") is None:
         return checkpoint
     sizes = [size for key in _SIZES if type(size := config.get(key)) is int and size > 0]
     if len(sizes) < len(_SIZES):
         return checkpoint  # to be refused by whoever reads the configuration
-    return LatentHeads(checkpoint, _Heads(*sizes))
+    try:
+        return LatentHeads(checkpoint, _Heads(*sizes))
+    except CheckpointError:
+        checkpoint.close()
+        raise
