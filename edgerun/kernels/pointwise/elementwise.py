@@ -140,6 +140,34 @@ def add(lanes: int) -> Body:
 
 
 @kernel(
+    "add_to_heads",
+    "rows:i64[1] left:f32[rows, heads, width; left_stride] left_stride"
+    " right:f32[rows, width; right_stride] right_stride"
+    " out:f32[rows, heads, width; out_stride] out_stride heads width",
+)
+def add_to_heads(lanes: int) -> Body:
+    """``out = left + right`` with ``right`` for every head; ``out`` may be ``left``. Exact.
+
+    A chunk is a row.
+    """
+
+    def body(a: Arguments, chunk: int) -> None:
+        width = a.width
+        right = a.right + chunk * a.right_stride * 4
+        whole = width // lanes * lanes
+        for head in range(a.heads):
+            left = a.left + (chunk * a.left_stride + head * width) * 4
+            out = a.out + (chunk * a.out_stride + head * width) * 4
+            for index in range(0, whole, lanes):
+                total = load(left + index * 4, "f32", lanes) + load(right + index * 4, "f32", lanes)
+                store(out + index * 4, total)
+            for index in range(whole, width):
+                set_float(out, index, float_at(left, index) + float_at(right, index))
+
+    return body
+
+
+@kernel(
     "select_rows",
     "rows:i64[1] index:i32[rows] x:f32[rows, width; x_stride] x_stride"
     " out:f32[rows, width; out_stride] out_stride width",

@@ -58,7 +58,7 @@ class _DecoderBuilder:
         )
         self._attention_op = ATTENTION[recipe.target.attention](graph, store, spec)
         self._conv = ConvBuilder(graph, store, spec)
-        self._latent = LatentBuilder(graph, store, spec, self._linear, self._optional_norm)
+        self._latent = LatentBuilder(graph, spec, self._linear, self._optional_norm)
 
     def build(self) -> None:
         hidden = self._linear.embedding()

@@ -4,43 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.architectures.decoder.layer import LatentAttention
 from edgerun_export.graph.linear import LinearBuilder
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
-from edgerun_export.graph.weight_store import WeightStore
 
 # Adds the norm of a value at a path below a layer's module.
 Norm = Callable[[str, str, str | None], str]
-_SPREAD = "model.rotary.key_spread"
 
 
 class LatentBuilder:
     """Adds what attention reads, with keys and values of every head as any other decoder has them.
 
-    The turned part of a key is the same in all heads. A product with a matrix that has a single
-    number in each column puts it there, which is exact, and which every runtime knows.
+    The turned part of a key is the same in all heads: a row of a head's width, with zeros where it
+    has nothing, is added to each.
     """
 
     def __init__(
-        self,
-        graph: OnnxGraph,
-        store: WeightStore,
-        spec: DecoderSpec,
-        linear: LinearBuilder,
-        norm: Norm,
+        self, graph: OnnxGraph, spec: DecoderSpec, linear: LinearBuilder, norm: Norm
     ) -> None:
-        self._graph, self._store, self._spec = graph, store, spec
-        self._linear, self._norm = linear, norm
-        self._spread: str | None = None
+        self._graph, self._spec, self._linear, self._norm = graph, spec, linear, norm
 
     def add(self, hidden: str, layer: int, latent: LatentAttention) -> tuple[str, str, str]:
         """Adds queries, keys and values, each ``[batch, sequence, num_heads * head_dim]``."""
-        module, add = f"model.layers.{layer}", self._graph.node
-        projections = self._spec.attention()
+        module, projections = f"model.layers.{layer}", self._spec.attention()
 
         def product(value: str, name: str) -> str:
             return self._linear.projection(value, module, projections[name])
@@ -49,23 +36,15 @@ class LatentBuilder:
         if latent.query_rank is not None:
             query = self._norm(product(hidden, "q_a_proj"), module, latent.query_norm)
         row = self._norm(product(hidden, "kv_a_proj"), module, latent.row_norm)
-        at = node_path(f"{module}.self_attn.k_rope_proj")
         turned = product(hidden, "k_rope_proj")
-        turned = add("MatMul", [turned, self._spread_of_heads(latent)], f"{at}/spread")
-        key = add("Add", [product(row, "k_proj"), turned], f"{at}/Add")
+        key = self._of_all_heads(product(row, "k_proj"), turned, f"{module}.self_attn.k_rope_proj")
         return product(query, "q_proj"), key, product(row, "v_proj")
 
-    def _spread_of_heads(self, latent: LatentAttention) -> str:
-        if self._spread is None:
-            self._spread = self._store.derived(_SPREAD, spread(self._spec, latent))
-        return self._spread
-
-
-def spread(spec: DecoderSpec, latent: LatentAttention) -> NDArray[np.float32]:
-    """Where the turned part of a key goes in every head, ``[turned, num_heads * head_dim]``."""
-    assert spec.storage.head_rows is not None
-    order, factors = spec.storage.head_rows.order, spec.storage.head_rows.factors
-    places = np.flatnonzero(order >= latent.plain)
-    head = np.zeros((latent.turned, spec.head_dim), np.float32)
-    head[order[places] - latent.plain, places] = factors[places]
-    return np.tile(head, spec.num_heads)
+    def _of_all_heads(self, keys: str, turned: str, module: str) -> str:
+        """Adds ``turned``, ``[batch, sequence, head_dim]``, to the keys of every head."""
+        heads, width = self._spec.num_heads, self._spec.head_dim
+        add, integers, at = self._graph.node, self._graph.integers, node_path(module)
+        apart = add("Reshape", [keys, integers(0, 0, heads, width)], f"{at}/Reshape")
+        same = add("Unsqueeze", [turned, integers(2)], f"{at}/Unsqueeze")
+        whole = add("Add", [apart, same], f"{at}/Add")
+        return add("Reshape", [whole, integers(0, 0, heads * width)], f"{at}/Reshape_flat")

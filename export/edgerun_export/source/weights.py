@@ -28,7 +28,7 @@ _DERIVED = re.compile(
 _PACKED_ROWS = 4  # logical rows in a stored row of transformers' packed ternary tensors
 
 
-_HEADS = re.compile(r"\.[qk]_proj\.(weight|bias)$")
+_HEADS = re.compile(r"\.(q|k|k_rope)_proj\.(weight|bias)$")
 Parts = TypeVar("Parts", bound=tuple[NDArray[Any], ...])
 _Read = Callable[[str, slice], Parts | None]
 

@@ -170,11 +170,7 @@ class Layer:
             query = self._linear(self._norm(query_row, latent.query_norm), projections["q_proj"])
         row = self._norm(row, latent.row_norm)
         key, value = (self._linear(row, projections[name]) for name in ("k_proj", "v_proj"))
-        assert spec.storage.head_rows is not None
-        order, factors = spec.storage.head_rows.order, spec.storage.head_rows.factors
-        places = np.flatnonzero(order >= latent.plain)
-        heads = key.reshape(len(key), spec.num_heads, spec.head_dim)
-        heads[..., places] += (turned[:, order[places] - latent.plain] * factors[places])[:, None]
+        key = (key.reshape(len(key), spec.num_heads, -1) + turned[:, None]).reshape(key.shape)
         return query, key, value
 
     def _convolution(self, hidden: F32) -> F32:

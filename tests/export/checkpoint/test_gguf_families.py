@@ -37,6 +37,14 @@ def source_of(name: str, **changes: Any) -> tuple[dict[str, Any], dict[str, np.n
     return {**json.loads((GOLDEN / name / "config.json").read_text()), **changes}, tensors
 
 
+def stored_of(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The same, with the tensors that the file itself has."""
+    config, _ = source_of(name)
+    with open_checkpoint(str(GOLDEN / name)) as checkpoint:
+        stored = checkpoint._checkpoint
+        return config, {each: stored.read(each) for each in stored.tensors()}
+
+
 def smollm3() -> Any:
     return ("smollm3", *source_of("smollm3", **SMOLLM), lambda _: None)
 
@@ -135,20 +143,12 @@ def lfm2() -> Any:
 
 def deepseek_v2() -> Any:
     """As newer converters write it: keys and values of heads apart, and sizes of rows beside."""
-    config, stored = source_of("deepseek_v2")
+    config, tensors = stored_of("deepseek_v2")
     config["rope_parameters"] |= {"mscale": 0.5}
-    tensors = {}
-    for name, value in stored.items():
-        module, is_made, _ = name.partition("k_proj.weight")
-        if is_made:  # with zeros where keys are turned, and values of another width
-            heads = value.reshape(4, 32, 32)[:, :24]
-            tensors[f"{module}k_b_proj.weight"] = np.ascontiguousarray(heads.transpose(0, 2, 1))
-            values = stored[f"{module}v_proj.weight"].reshape(4, 32, 32)[:, :16]
-            tensors[f"{module}v_b_proj.weight"] = np.ascontiguousarray(values)
-        elif name.endswith("o_proj.weight"):
-            tensors[name] = value.reshape(64, 4, 32)[..., :16].reshape(64, 64)
-        elif not name.endswith("v_proj.weight"):
-            tensors[name] = value
+    for name in [name for name in tensors if "kv_b_proj" in name]:
+        keys, values = np.split(tensors.pop(name).reshape(4, 40, 32), [24], axis=1)
+        tensors[name.replace("kv_b", "k_b")] = np.ascontiguousarray(keys.transpose(0, 2, 1))
+        tensors[name.replace("kv_b", "v_b")] = np.ascontiguousarray(values)
 
     def extra(writer: Any) -> None:
         latent(writer, config)
@@ -164,18 +164,7 @@ def deepseek_v2() -> Any:
 
 def deepseek_v2_of_ranks() -> Any:
     """As the first converter wrote it: both together, by a layer of dense networks."""
-    config, stored = source_of("deepseek_v2-query-rank")
-    tensors = {}
-    for name, value in stored.items():
-        module, is_made, _ = name.partition("k_proj.weight")
-        if is_made:
-            both = [
-                each.reshape(4, 32, 32)[:, :rows]
-                for each, rows in ((value, 24), (stored[f"{module}v_proj.weight"], 32))
-            ]
-            tensors[f"{module}kv_b_proj.weight"] = np.concatenate(both, axis=1).reshape(-1, 32)
-        elif not name.endswith("v_proj.weight"):
-            tensors[name] = value
+    config, tensors = stored_of("deepseek_v2-query-rank")
 
     def extra(writer: Any) -> None:
         latent(writer, config)

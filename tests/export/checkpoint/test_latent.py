@@ -63,6 +63,18 @@ def test_rows_of_keys_and_values_are_those_of_both() -> None:
                 np.testing.assert_array_equal(part, whole[rows])
 
 
+def test_turned_rows_are_behind_zeros() -> None:
+    with open_checkpoint(str(SOURCE)) as checkpoint:
+        stored = checkpoint._checkpoint.read(f"{AT}.kv_a_proj_with_mqa.weight")
+        row = checkpoint.read(f"{AT}.kv_a_proj.weight")
+        turned = checkpoint.read(f"{AT}.k_rope_proj.weight")
+        part = checkpoint.read(f"{AT}.k_rope_proj.weight", slice(20, 27))
+    np.testing.assert_array_equal(row, stored[:RANK])
+    np.testing.assert_array_equal(turned[PLAIN:], stored[RANK:])
+    assert turned.shape == (WIDTH, HIDDEN) and not turned[:PLAIN].any()
+    np.testing.assert_array_equal(part, turned[20:27])
+
+
 def test_columns_of_outputs_are_those_of_value_heads() -> None:
     name = f"{AT}.o_proj.weight"
     with open_checkpoint(str(SOURCE)) as checkpoint:
@@ -106,8 +118,8 @@ class Codes:
         return self.integers(name, rows)
 
 
-@pytest.mark.parametrize("name", ["k_proj", "v_proj", "o_proj"])
-@pytest.mark.parametrize("rows", [slice(0, 64), slice(25, 31), slice(7, 40)], ids=str)
+@pytest.mark.parametrize("name", ["k_proj", "v_proj", "o_proj", "kv_a_proj", "k_rope_proj"])
+@pytest.mark.parametrize("rows", [slice(0, 32), slice(25, 31), slice(7, 28)], ids=str)
 def test_integers_are_kept(name: str, rows: slice) -> None:
     view = with_single_heads(Codes(8))
     assert isinstance(view, LatentHeads)
@@ -139,13 +151,11 @@ def test_what_was_read_is_told_by_the_names_here() -> None:
         assert not {each for each in checkpoint.tensors() if "kv_b" in each}
 
 
-def test_other_checkpoints_stay_as_they_are(tmp_path: Path) -> None:
-    view = with_single_heads(Codes(8))
+def test_other_checkpoints_stay_as_they_are() -> None:
     for config in ({}, {**CONFIG, "v_head_dim": "16"}, {**CONFIG, "num_attention_heads": 0}):
         other = Codes(8)
         other.config = config
         assert with_single_heads(other) is other
-    assert view.tensors()[f"{AT}.kv_a_proj_with_mqa.weight"].shape == (RANK + TURNED, HIDDEN)
 
 
 def split(tensors: Tensors) -> None:
@@ -181,12 +191,14 @@ def both_ways(tensors: Tensors) -> None:
     [
         (
             put("kv_b_proj", (161, 32)),
-            r"kv_b_proj.weight' has shape \[161, 32\]; its heads are 4 of",
+            r"kv_b_proj.weight' has shape \[161, 32\]; .* asks for \[160, 32\]",
         ),
-        (put("kv_b_proj", ()), r"has shape \[\]; its heads are 4 of 24 plain"),
-        (put("o_proj", (64, 128)), r"o_proj.weight' has shape \[64, 128\]; .* so \[64, 64\] was"),
+        (put("kv_b_proj", ()), r"has shape \[\]; config.json asks for \[160, 32\]"),
+        (put("o_proj", (64, 128)), r"o_proj.weight' has shape \[64, 128\]; .* for \[64, 64\]"),
         (put("k_b_proj", (4, 24, 32)), r"k_b_proj.weight' has shape \[4, 24, 32\]"),
         (put("v_b_proj", (4, 32)), r"v_b_proj.weight' has shape \[4, 32\]"),
+        (put("kv_a_proj_with_mqa", (40,)), r"with_mqa.weight' has shape \[40\]; .* \[40, 0\]"),
+        (put("k_rope_proj", (32, 64)), "k_rope_proj.weight' is there twice, once in"),
         (both_ways, "k_proj.weight' is there twice, once in 'model.layers.1.self_attn.k"),
         (
             lambda tensors: tensors.pop(f"{AT}.kv_b_proj.weight"),
@@ -207,5 +219,5 @@ def test_sizes_are_compared_before_anything_is_made(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config |= {"qk_rope_head_dim": 1 << 60, "v_head_dim": 1 << 60}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="of values, so"):
+    with pytest.raises(CheckpointError, match=r"has shape \[40, 64\]; config.json asks for"):
         open_checkpoint(str(folder)).close()

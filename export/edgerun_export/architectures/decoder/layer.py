@@ -118,8 +118,9 @@ class ShortConv:
 class LatentAttention:
     """Keys and values that are made of a narrow row (DeepSeek-V2 2024, section 2.1).
 
-    Every head has keys and values of its own. The first ``plain`` elements of a key are a product
-    with the normalised row, the others are turned by the position, and the same in all heads.
+    Every head has keys and values of its own. Some elements of a key are a product with the
+    normalised row, the others are turned by the position, and the same in all heads; so what makes
+    these has zeros for the first ones, and is added to every head.
 
     Attributes:
         rank: width of the row.

@@ -184,7 +184,7 @@ class DecoderSpec:
             "o_proj": (hidden, queries),
         }
         if latent is not None:
-            rows = {"kv_a_proj": (latent.rank, hidden), "k_rope_proj": (latent.turned, hidden)}
+            rows = {"kv_a_proj": (latent.rank, hidden), "k_rope_proj": (self.head_dim, hidden)}
             made = {"k_proj": (keys, latent.rank), "v_proj": (keys, latent.rank)}
             if latent.query_rank is not None:
                 rows["q_a_proj"] = (latent.query_rank, hidden)

@@ -81,7 +81,6 @@ def with_latent_attention(config: Config) -> DecoderSpec:
         latent=latent,
         score_scale=_score_scale(config, head_dim),
         storage=Storage(
-            joined={"self_attn.kv_a_proj_with_mqa": ("kv_a_proj", "k_rope_proj")},
             names={} if latent.query_rank is None else _names_of_queries(spec),
             head_rows=order,
         ),

@@ -1,10 +1,11 @@
 """Checkpoints of latent attention, with keys and values of every head as tensors of their own.
 
 They store the projections of what is not turned in keys and of values together, ``kv_b_proj``
-``[heads * (plain + values), rank]``, and an output projection of value heads that may be narrower
-than key heads. Newer GGUF files have the two apart, ``k_b_proj`` ``[heads, rank, plain]`` and
-``v_b_proj`` ``[heads, values, rank]``. Here all heads have the same width; what there is nothing
-of is zeros.
+``[heads * (plain + values), rank]``, what these read and the turned part of all keys together,
+``kv_a_proj_with_mqa`` ``[rank + turned, hidden]``, and an output projection of value heads that may
+be narrower than key heads. Newer GGUF files have the first two apart, ``k_b_proj`` ``[heads, rank,
+plain]`` and ``v_b_proj`` ``[heads, values, rank]``. Here all heads have the same width, that of the
+turned part, ``k_rope_proj``, as well; what there is nothing of is zeros.
 
 Sources: DeepSeek-V2 (2024), section 2.1.2, and its ``config.json``; llama.cpp's converter.
 """
@@ -25,7 +26,14 @@ from edgerun_export.checkpoint.stored import row_bounds
 _ROW, _OUTPUT = "self_attn.kv_a_proj_with_mqa.weight", "self_attn.o_proj.weight"
 _BOTH, _OF_KEYS, _OF_VALUES = (f"self_attn.{name}_b_proj.weight" for name in ("kv", "k", "v"))
 _KEYS, _VALUES = "self_attn.k_proj.weight", "self_attn.v_proj.weight"
-_SIZES = ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_LATENT, _TURNED = "self_attn.kv_a_proj.weight", "self_attn.k_rope_proj.weight"
+_SIZES = (
+    "kv_lora_rank",
+    "num_attention_heads",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+)
 _NOTHING = (0, 1, 0)  # code, scale and minimum of a zero
 Rows: TypeAlias = NDArray[np.int64]
 _Read: TypeAlias = Callable[[str, slice], tuple[Any, ...] | None]
@@ -36,12 +44,14 @@ class _Heads:
     """Sizes as ``config.json`` has them, which may be any.
 
     Attributes:
+        rank: elements of the row that keys and values are made of.
         count: of heads.
         plain: elements of a key that are not turned.
         turned: those that are.
         values: elements of a value.
     """
 
+    rank: int
     count: int
     plain: int
     turned: int
@@ -55,13 +65,14 @@ class _Heads:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Where the rows of all key or all value heads are stored.
+    """Where rows of heads are stored.
 
     Attributes:
         stored: name of the tensor.
         size: rows of a head.
         begin: the first of them among the rows of a head there.
         apart: rows of a head there; 0 where the tensor has an axis of heads.
+        lead: zeros before them.
         is_turned: whether rows of a head are columns there.
     """
 
@@ -69,12 +80,15 @@ class _Rows:
     size: int
     begin: int = 0
     apart: int = 0
+    lead: int = 0
     is_turned: bool = False
 
     def places(self, first: int, end: int, width: int) -> Rows:
         """The stored row of each row from ``first`` to ``end``; -1 for zeros."""
         head, place = np.divmod(np.arange(first, end), width)
-        return np.where(place < self.size, head * self.apart + self.begin + place, -1)
+        place -= self.lead
+        is_stored = (place >= 0) & (place < self.size)
+        return np.where(is_stored, head * self.apart + self.begin + place, -1)
 
 
 class LatentHeads:
@@ -112,7 +126,7 @@ class LatentHeads:
         rows_of = self._rows[name]
         if not rows_of.apart:
             return self._of_single_heads(rows_of, first, end)
-        taken = _Taken(rows_of.places(first, end, self._heads.width))
+        taken = _Taken(rows_of.places(first, end, self._width(name)))
         return taken.of(self._checkpoint.read(rows_of.stored, taken.span))
 
     def integers(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
@@ -155,39 +169,43 @@ class LatentHeads:
     def _add(self, name: str, info: TensorInfo) -> None:
         """Takes a tensor that is stored otherwise."""
         heads = self._heads
-        count, plain, values = heads.count, heads.plain, heads.values
-        if name.endswith(_BOTH):
-            self._expect(info, (count * (plain + values), *info.shape[-1:]))
-            self._make(info, _BOTH, _KEYS, _Rows(name, plain, 0, plain + values))
-            self._make(info, _BOTH, _VALUES, _Rows(name, values, plain, plain + values))
-        elif name.endswith(_OF_KEYS):
-            self._expect(info, (count, *info.shape[1:2], plain))
-            self._make(info, _OF_KEYS, _KEYS, _Rows(name, plain, is_turned=True))
-        elif name.endswith(_OF_VALUES):
-            self._expect(info, (count, values, *info.shape[-1:]))
-            self._make(info, _OF_VALUES, _VALUES, _Rows(name, values))
+        rank, count, plain, values = heads.rank, heads.count, heads.plain, heads.values
+        if name.endswith(_ROW):
+            both, hidden = rank + heads.turned, (*info.shape, 0, 0)[1]
+            self._expect(info, (both, hidden))
+            self._make(info, _ROW, _LATENT, _Rows(name, rank, 0, both), (rank, hidden))
+            turned = _Rows(name, heads.turned, rank, both, plain)
+            self._make(info, _ROW, _TURNED, turned, (heads.width, hidden))
         elif name.endswith(_OUTPUT):
             self._expect(info, (*info.shape[:1], count * values))
             shape = info.shape[0], count * heads.width
             self._made[name] = replace(self._others.pop(name), shape=shape)
+        shape = count * heads.width, rank
+        if name.endswith(_BOTH):
+            self._expect(info, (count * (plain + values), rank))
+            self._make(info, _BOTH, _KEYS, _Rows(name, plain, 0, plain + values), shape)
+            self._make(info, _BOTH, _VALUES, _Rows(name, values, plain, plain + values), shape)
+        elif name.endswith(_OF_KEYS):
+            self._expect(info, (count, rank, plain))
+            self._make(info, _OF_KEYS, _KEYS, _Rows(name, plain, is_turned=True), shape)
+        elif name.endswith(_OF_VALUES):
+            self._expect(info, (count, values, rank))
+            self._make(info, _OF_VALUES, _VALUES, _Rows(name, values), shape)
 
-    def _make(self, info: TensorInfo, stored: str, own: str, rows: _Rows) -> None:
+    def _make(
+        self, info: TensorInfo, stored: str, own: str, rows: _Rows, shape: tuple[int, int]
+    ) -> None:
         name = info.name.removesuffix(stored) + own
-        if name in self._made:
+        if name in self._made or name in self._others:
             raise CheckpointError(f"tensor '{name}' is there twice, once in '{info.name}'")
         self._others.pop(info.name, None)
-        rank = info.shape[1] if rows.is_turned else info.shape[-1]
-        self._made[name] = TensorInfo(
-            name, (self._heads.count * self._heads.width, rank), info.dtype
-        )
-        self._rows[name] = rows
+        self._made[name], self._rows[name] = TensorInfo(name, shape, info.dtype), rows
 
     def _expect(self, info: TensorInfo, shape: tuple[int, ...]) -> None:
         if info.shape != shape:
             raise CheckpointError(
-                f"tensor '{info.name}' has shape {list(info.shape)}; its heads are "
-                f"{self._heads.count} of {self._heads.plain} plain elements of keys and "
-                f"{self._heads.values} of values, so {list(shape)} was expected"
+                f"tensor '{info.name}' has shape {list(info.shape)}; config.json asks for "
+                f"{list(shape)}"
             )
 
     def _check_parts(self, name: str) -> None:
@@ -208,6 +226,10 @@ class LatentHeads:
         wide = np.pad(heads, ((0, 0), (0, width - rows.size), (0, 0)))
         return wide.reshape(-1, wide.shape[2])[first - head * width : end - head * width]
 
+    def _width(self, name: str) -> int:
+        """Rows of a head of a tensor, or all of them."""
+        return self._heads.rank if name.endswith(_LATENT) else self._heads.width
+
     def _bounds(self, name: str, rows: slice | None) -> tuple[int, int]:
         first, end = row_bounds(rows, self._made[name].shape[0])
         self._rows_read[name] = max(end, self._rows_read.get(name, 0))
@@ -223,7 +245,7 @@ class LatentHeads:
             rows_of = self._rows[name]
             if not rows_of.apart:
                 return None
-            taken = _Taken(rows_of.places(first, end, self._heads.width))
+            taken = _Taken(rows_of.places(first, end, self._width(name)))
             parts = read(rows_of.stored, taken.span)
             return parts and tuple(map(taken.of, parts, _NOTHING))
         parts = read(name, slice(first, end))

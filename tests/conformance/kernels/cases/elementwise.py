@@ -93,6 +93,22 @@ def add(isa: str, shape: tuple[int, int]) -> Call:
     return Call({"lanes": float_lanes(isa)}, fields, shape[0], check)
 
 
+@cases_of("add_to_heads", isa=ISAS, shape=[(1, 3, 5), (3, 2, 64), (2, 16, 24)])
+def add_to_heads(isa: str, shape: tuple[int, int, int]) -> Call:
+    rows, heads, width = shape
+    a, b = random((rows, heads * width), 1, gap=2), random((rows, width), 2, gap=3)
+    out = untouched((rows, heads * width + 1))
+
+    def check() -> None:
+        expected = OPS["add_to_heads"].define(a[:, :-2], b[:, :-3], heads=heads)
+        np.testing.assert_array_equal(out[:, :-1], expected)
+        assert (out[:, -1] == UNTOUCHED).all()
+
+    fields = {"left": a, "right": b, "out": out, "heads": heads, "width": width}
+    strides = {"left_stride": a.shape[1], "right_stride": b.shape[1], "out_stride": out.shape[1]}
+    return Call({"lanes": float_lanes(isa)}, fields | strides, rows, check)
+
+
 @cases_of("select_rows", width=[7, 64])
 def select_rows(width: int) -> Call:
     x, index = random((6, width), gap=2), np.array([0, 3, 5], np.int32)
