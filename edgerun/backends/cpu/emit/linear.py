@@ -17,13 +17,13 @@ from edgerun.backends.cpu.binder import (
 )
 from edgerun.backends.cpu.buffers import Buffer, BufferPool
 from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
-from edgerun.backends.cpu.emit.gemm import (
+from edgerun.backends.cpu.emit.blocks.gemm import (
     IN_BLOCKS,
     emit_gemm,
     in_blocks,
     layer_path,
 )
-from edgerun.backends.cpu.emit.lookup import emit_lookup, expand_codes
+from edgerun.backends.cpu.emit.blocks.lookup import emit_lookup, expand_codes
 from edgerun.backends.cpu.families import (
     BY_BLOCK,
     LOOKUP,

@@ -1,0 +1,1 @@
+"""How products of many rows are computed in blocks of them."""
