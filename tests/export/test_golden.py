@@ -38,10 +38,11 @@ NAMES = [
     "qwen3_moe",
     "bitnet_moe",
     "gpt_oss",
+    "lfm2_moe",
     *FAMILIES,
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
-EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss"]
+EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe"]
 EXACT = 1e-4
 
 

@@ -29,7 +29,7 @@ Tensors = dict[str, NDArray[Any]]
 MARGIN = 1e-3  # between the logits of the last expert that is chosen and the first that is not
 CLEAR = 2e-5  # from the next boundary of what is rounded: float32 is to round it to the same side
 TOKENS = 24
-_BASE: dict[str, Any] = {
+BASE: dict[str, Any] = {
     "vocab_size": 264,
     "hidden_size": 64,
     "num_hidden_layers": 2,
@@ -44,6 +44,7 @@ _BASE: dict[str, Any] = {
     "rope_theta": 10000.0,
     "tie_word_embeddings": False,
 }
+LLAMA_ONLY = ("head_dim", "hidden_act", "rms_norm_eps", "tie_word_embeddings")  # no LFM2 has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ def main() -> None:
 def write(name: str, folder: Path) -> None:
     """Writes one checkpoint with its tokenizer and logits."""
     golden = GOLDEN[name]
-    config = {**_BASE, **golden.config, "model_type": name}
+    config = {**BASE, **golden.config, "model_type": name}
     ids = np.random.default_rng(7).integers(0, 256, TOKENS)
     ids[0] = BOS
     for seed in range(1, 1000):
