@@ -16,6 +16,7 @@ from edgerun_export.checkpoint.gguf_keys import Keys, short_float
 # Divisors of Phi's rotary frequencies, which stand beside those that any model may have.
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 _GEMMA_27B_LAYERS = 62
+_SIGMOID = 2  # of llama.cpp's functions that make scores of logits
 
 _Config = Mapping[str, Any]
 _Factors = Mapping[str, F32]
@@ -108,6 +109,17 @@ def _lfm2(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]
     }
 
 
+def _lfm2_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    scoring = keys.number("expert_gating_func")
+    if scoring != _SIGMOID:
+        raise UnsupportedError(
+            f"metadata 'expert_gating_func' is {scoring:g}, which lfm2_moe is not supported with; "
+            f"expected {_SIGMOID} for sigmoids"
+        )
+    dense = keys.count("leading_dense_block_count")
+    return {**_lfm2(keys, config, rope_factors), "num_dense_layers": dense}
+
+
 _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "granite": _granite,
     "olmo2": _olmo2,
@@ -115,4 +127,5 @@ _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "ministral3": _ministral3,
     "gemma3_text": _gemma3,
     "lfm2": _lfm2,
+    "lfm2_moe": _lfm2_moe,
 }

@@ -133,7 +133,23 @@ def lfm2() -> Any:
     return "lfm2", config, written, extra
 
 
-CASES = [smollm3, olmo2, granite, granite4, phi3, mistral3, gemma3, lfm2]
+def lfm2_moe() -> Any:
+    """Whose converter writes nothing of a factor on experts, which is 1 in released models."""
+    config, tensors = source_of("lfm2_moe", routed_scaling_factor=1.0)
+    written = {
+        name: value[:, 0] if name.endswith("conv.conv.weight") else value
+        for name, value in tensors.items()
+    }
+
+    def extra(writer: Any) -> None:
+        writer.add_shortconv_l_cache(3)
+        writer.add_leading_dense_block_count(config["num_dense_layers"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+    return "lfm2moe", config, written, extra
+
+
+CASES = [smollm3, olmo2, granite, granite4, phi3, mistral3, gemma3, lfm2, lfm2_moe]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -190,6 +206,12 @@ def change(case: Any, tmp_path: Path, key: str, value: Any) -> None:
         (olmo2, "rope.dimension_count", 3.0, "both must be even"),
         (phi3, "rope.scaling.attn_factor", -1.0, r"attn_factor' is -1"),
         (lfm2, "shortconv.l_cache", 0.0, r"l_cache' is 0.0; expected 1 to"),
+        (lfm2_moe, "expert_gating_func", 1.0, "'expert_gating_func' is 1, .*; expected 2 for sig"),
+        (lfm2_moe, "leading_dense_block_count", 0.5, "count' is 0.5; expected 0 to"),
+        (lfm2_moe, "leading_dense_block_count", -1.0, "count' is -1.0; expected 0 to"),
+        (lfm2_moe, "expert_weights_scale", 2.5, "'expert_weights_scale' is 2.5"),
+        (lfm2_moe, "expert_weights_norm", False, "'expert_weights_norm' is False"),
+        (lfm2, "leading_dense_block_count", 1.0, "'leading_dense_block_count' is 1"),
     ],
 )
 def test_what_such_a_file_cannot_have_is_refused(
