@@ -52,7 +52,8 @@ def _forms() -> Iterator[_Form]:
 
 
 def _pattern(scoring: str, normalised: bool, constants: frozenset[str]) -> Pattern:
-    scores, ranks = _SCORES[scoring], Var("logits")
+    scores: Pattern = _SCORES[scoring]
+    ranks: Pattern = Var("logits")
     if "bias" in constants:
         ranks = Op("Add", scores, Const("bias"))
     ids = Op("TopK", ranks, Const("top_k"), output=1, axis=LAST, largest=1, sorted=1)
