@@ -51,7 +51,15 @@ def test_nothing_that_is_supported_is_said_to_be_missing():
 
 def test_architectures_are_those_of_the_documentation():
     assert architecture_names() == [
-        *["bitnet", "bitnet_moe", "gemma3_text", "gpt_oss", "granite", "granitemoehybrid"],
+        *[
+            "bitnet",
+            "bitnet_moe",
+            "gemma3_text",
+            "gpt_oss",
+            "granite",
+            "granitemoe",
+            "granitemoehybrid",
+        ],
         *[
             "lfm2",
             "lfm2_moe",

@@ -37,6 +37,14 @@ def config_of(name, **changes):
         ("olmo3", {"layer_types": ["mamba"] * 2}, UnsupportedError, "'mamba'"),
         ("granite", {"residual_multiplier": 0}, CheckpointError, "'residual_multiplier' is 0"),
         ("granite", {"logits_scaling": "8"}, CheckpointError, "'logits_scaling' is '8'"),
+        (
+            "granitemoe",
+            {"num_local_experts": 1},
+            CheckpointError,
+            "2 experts, and .* num_local_experts 1",
+        ),
+        ("granitemoe", {"num_local_experts": None}, CheckpointError, "'num_local_experts' is None"),
+        ("granitemoe", {"residual_multiplier": 0}, CheckpointError, "'residual_multiplier' is 0"),
         ("granitemoehybrid", {"num_local_experts": 8}, UnsupportedError, "with experts are not"),
         ("granitemoehybrid", {"layer_types": None}, UnsupportedError, "layers of 'mamba'"),
         (
@@ -283,6 +291,7 @@ def copied(tmp_path):
         ("smollm3", "model.layers.1.self_attn.rotary.weight"),
         ("olmo2", "model.layers.0.input_layernorm.weight"),
         ("granite", "model.layers.0.mlp.gate.weight"),
+        ("granitemoe", "model.layers.0.shared_mlp.input_linear.weight"),
         ("granitemoehybrid", "model.layers.0.mamba.A_log"),
         ("phi3", "model.layers.0.self_attn.q_proj.weight"),
         ("ministral3", "vision_tower.patch_conv.weight"),

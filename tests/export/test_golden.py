@@ -39,10 +39,11 @@ NAMES = [
     "bitnet_moe",
     "gpt_oss",
     "lfm2_moe",
+    "granitemoe",
     *FAMILIES,
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
-EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe"]
+EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "granitemoe"]
 EXACT = 1e-4
 
 

@@ -61,7 +61,7 @@ TINY = [
 # Every mixture in every format takes minutes: those above stand for them as a rule.
 MIXTURES = [
     pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
-    for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe")
+    for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "granitemoe")
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY
 ]

@@ -12,7 +12,7 @@ import numpy as np
 from edgerun_export.architectures import DecoderSpec, Experts, describe
 
 # Whose converters put rows of queries and keys in pairs.
-INTERLEAVED = ("llama", "smollm3", "granite", "mistral3")
+INTERLEAVED = ("llama", "smollm3", "granite", "granitemoe", "mistral3")
 # Parameters without a suffix, and what they have in GGUF.
 BARE = {".sinks": "weight", ".expert_bias": "bias"}
 Extra = Callable[[gguf.GGUFWriter], None]

@@ -19,11 +19,11 @@ from safetensors.numpy import save_file
 
 from tools.golden import experts
 from tools.golden.byte_tokenizer import BOS, write_json, write_tokenizer
-from tools.golden.experts import F64, MARGIN, Golden, RandomTensors, Tensors
+from tools.golden.experts import DENSE_NAMES, F64, MARGIN, Golden, RandomTensors, Tensors
 
 TOKENS, REPLY = 24, 64
 EPSILON = 1e-6  # beside the sum of the scores
-DENSE = ("gate_proj", "up_proj", "down_proj")
+
 CONFIG: dict[str, Any] = {
     **{key: value for key, value in experts.BASE.items() if key not in experts.LLAMA_ONLY},
     "model_type": "lfm2_moe",
@@ -133,7 +133,7 @@ def random_tensors(seed: int) -> Tensors:
             tensors.norm(f"{at}.self_attn.q_norm", hidden // heads)
             tensors.norm(f"{at}.self_attn.k_norm", hidden // heads)
         if layer < CONFIG["num_dense_layers"]:
-            tensors.network(f"{at}.mlp", DENSE, CONFIG["intermediate_size"])
+            tensors.network(f"{at}.mlp", DENSE_NAMES, CONFIG["intermediate_size"])
         else:
             experts.random_experts(GOLDEN, CONFIG, f"{at}.feed_forward", tensors)
             biases = np.random.default_rng(seed + layer).uniform(-0.5, 0.5, CONFIG["num_experts"])
@@ -191,7 +191,7 @@ class Model(experts.Model):
         """Sigmoids of all logits; biases have a say in the choice, and none in the weights."""
         at = f"model.layers.{layer}"
         if layer < CONFIG["num_dense_layers"]:
-            return self._network(row, f"{at}.mlp", DENSE)
+            return self._network(row, f"{at}.mlp", DENSE_NAMES)
         scores = 1 / (1 + np.exp(-(self._get(f"{at}.feed_forward.gate") @ row)))
         ranks = scores + self._tensors[f"{at}.feed_forward.expert_bias"].astype(np.float64)
         order, top_k = np.argsort(-ranks), CONFIG["num_experts_per_tok"]

@@ -79,6 +79,12 @@ _NORMS_AFTER = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+_GRANITE = {
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "attention.scale": "attention_multiplier",
+    "logit_scale": "logits_scaling",
+}
 _LFM2 = {
     "attn_norm": "operator_norm",
     "attn_output": "self_attn.out_proj",
@@ -112,12 +118,15 @@ ARCHITECTURES = {
         "GraniteForCausalLM",
         True,
         {"hidden_act": "silu"},
-        factors={
-            "embedding_scale": "embedding_multiplier",
-            "residual_scale": "residual_multiplier",
-            "attention.scale": "attention_multiplier",
-            "logit_scale": "logits_scaling",
-        },
+        factors=_GRANITE,
+    ),
+    "granitemoe": Architecture(
+        "granitemoe",
+        "GraniteMoeForCausalLM",
+        True,
+        {"hidden_act": "silu"},
+        Experts("block_sparse_moe", count_key="num_local_experts", router="router.layer"),
+        factors=_GRANITE,
     ),
     "phi3": Architecture(
         "phi3",

@@ -38,7 +38,9 @@ def of_family(
 
 def _granite(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
     if keys.text("rope.scaling.finetuned", "True") != "True":
-        raise UnsupportedError("GGUF files of granite without rotary embedding are not supported")
+        raise UnsupportedError(
+            f"GGUF files of {config['model_type']} without rotary embedding are not supported"
+        )
     neutral = {
         "embedding_multiplier": 1.0,
         "residual_multiplier": 1.0,
@@ -122,6 +124,7 @@ def _lfm2_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, 
 
 _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "granite": _granite,
+    "granitemoe": _granite,
     "olmo2": _olmo2,
     "phi3": _phi3,
     "ministral3": _ministral3,

@@ -58,6 +58,17 @@ def granite() -> Any:
     return "granite", config, tensors, extra
 
 
+def granitemoe() -> Any:
+    """Whose converter takes gate and up projection apart, and whose keys are Granite's."""
+    config, tensors = source_of("granitemoe")
+    written = {name.replace("router.layer", "gate"): value for name, value in tensors.items()}
+
+    def extra(writer: Any) -> None:
+        granite()[3](writer)
+
+    return "granitemoe", config, written, extra
+
+
 def granite4() -> Any:
     """As the converter writes Granite 4 without Mamba layers: like Granite 3."""
     config, stored = source_of("granitemoehybrid")
@@ -149,7 +160,7 @@ def lfm2_moe() -> Any:
     return "lfm2moe", config, written, extra
 
 
-CASES = [smollm3, olmo2, granite, granite4, phi3, mistral3, gemma3, lfm2, lfm2_moe]
+CASES = [smollm3, olmo2, granite, granitemoe, granite4, phi3, mistral3, gemma3, lfm2, lfm2_moe]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -211,6 +222,8 @@ def change(case: Any, tmp_path: Path, key: str, value: Any) -> None:
         (lfm2_moe, "leading_dense_block_count", -1.0, "count' is -1.0; expected 0 to"),
         (lfm2_moe, "expert_weights_scale", 2.5, "'expert_weights_scale' is 2.5"),
         (lfm2_moe, "expert_weights_norm", False, "'expert_weights_norm' is False"),
+        (granitemoe, "expert_weights_norm", False, "'expert_weights_norm' is False"),
+        (granitemoe, "expert_shared_count", 1.0, "'expert_shared_count' is 1"),
         (lfm2, "leading_dense_block_count", 1.0, "'leading_dense_block_count' is 1"),
     ],
 )
@@ -221,14 +234,15 @@ def test_what_such_a_file_cannot_have_is_refused(
         change(case, tmp_path, key, value)
 
 
-def test_granite_without_rope_is_refused(tmp_path: Path) -> None:
-    _, config, tensors, _ = granite()
+@pytest.mark.parametrize("case", [granite, granitemoe])
+def test_granite_without_rope_is_refused(case: Any, tmp_path: Path) -> None:
+    name, config, tensors, _ = case()
 
     def extra(writer: Any) -> None:
-        writer.add_bool("granite.rope.scaling.finetuned", False)
+        writer.add_bool(f"{name}.rope.scaling.finetuned", False)
 
-    path = write_gguf(tmp_path / "model.gguf", "granite", config, tensors, extra=extra)
-    with pytest.raises(UnsupportedError, match="granite without rotary"):
+    path = write_gguf(tmp_path / "model.gguf", name, config, tensors, extra=extra)
+    with pytest.raises(UnsupportedError, match=f"of {name} without rotary"):
         open_checkpoint(str(path))
 
 
