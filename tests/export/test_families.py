@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.architectures import Rope, describe
+from edgerun_export.architectures import Experts, Rope, describe
 from edgerun_export.architectures.decoder.rope import partial
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
@@ -36,6 +37,14 @@ def config_of(name, **changes):
         ("olmo3", {"layer_types": ["mamba"] * 2}, UnsupportedError, "'mamba'"),
         ("granite", {"residual_multiplier": 0}, CheckpointError, "'residual_multiplier' is 0"),
         ("granite", {"logits_scaling": "8"}, CheckpointError, "'logits_scaling' is '8'"),
+        (
+            "granitemoe",
+            {"num_local_experts": 1},
+            CheckpointError,
+            "2 experts, and .* num_local_experts 1",
+        ),
+        ("granitemoe", {"num_local_experts": None}, CheckpointError, "'num_local_experts' is None"),
+        ("granitemoe", {"residual_multiplier": 0}, CheckpointError, "'residual_multiplier' is 0"),
         ("granitemoehybrid", {"num_local_experts": 8}, UnsupportedError, "with experts are not"),
         ("granitemoehybrid", {"layer_types": None}, UnsupportedError, "layers of 'mamba'"),
         (
@@ -72,6 +81,27 @@ def config_of(name, **changes):
         ("lfm2", {"layer_types": None, "full_attn_idxs": [-1]}, CheckpointError, "layer -1, and"),
         ("lfm2", {"conv_L_cache": 65}, CheckpointError, "'conv_L_cache' is 65"),
         ("lfm2", {"conv_L_cache": 1}, UnsupportedError, "a conv_L_cache of 1"),
+        ("lfm2_moe", {"conv_bias": True}, UnsupportedError, "lfm2_moe .*biases in convolutions"),
+        ("lfm2_moe", {"conv_L_cache": 1}, UnsupportedError, "lfm2_moe .* a conv_L_cache of 1"),
+        ("lfm2_moe", {"layer_types": ["conv"] * 4}, UnsupportedError, "lfm2_moe .*without a layer"),
+        ("lfm2_moe", {"layer_types": ["mamba"] * 4}, UnsupportedError, "lfm2_moe .*of 'mamba'"),
+        ("lfm2_moe", {"num_dense_layers": 5}, CheckpointError, "_layers' is 5 .* from 0 to 4"),
+        ("lfm2_moe", {"num_dense_layers": -1}, CheckpointError, "'num_dense_layers' is -1"),
+        ("lfm2_moe", {"num_dense_layers": True}, CheckpointError, "'num_dense_layers' is True"),
+        ("lfm2_moe", {"num_dense_layers": 1.0}, CheckpointError, "'num_dense_layers' is 1.0"),
+        (
+            "lfm2_moe",
+            {"num_experts_per_tok": 7},
+            CheckpointError,
+            "7 experts, and .* num_experts 6",
+        ),
+        (
+            "lfm2_moe",
+            {"routed_scaling_factor": -1},
+            CheckpointError,
+            "'routed_scaling_factor' is -1",
+        ),
+        ("lfm2_moe", {"moe_intermediate_size": None}, CheckpointError, "'moe_intermediate_size'"),
         ("gemma3_text", {"final_logit_softcapping": 30.0}, UnsupportedError, "final_logit"),
         ("gemma3_text", {"use_bidirectional_attention": True}, UnsupportedError, "bidirectional"),
         ("gemma3_text", {"layer_types": ["full_attention"]}, CheckpointError, "names 1 layers"),
@@ -101,6 +131,38 @@ def test_variants_without_an_implementation_are_refused(name, changes, error, me
 def test_lfm2_derives_the_width_of_its_feed_forward_part(changes, width):
     """As transformers' ``Lfm2MLP`` does."""
     assert describe(config_of("lfm2", **changes)).intermediate_size == width
+
+
+def test_experts_of_lfm2_begin_after_its_dense_layers():
+    assert experts_of("lfm2_moe") == [False, True, True, True]
+    assert experts_of("lfm2_moe", num_dense_layers=0) == [True] * 4
+    assert experts_of("lfm2_moe", num_dense_layers=None) == [False, False, True, True]
+    assert experts_of("lfm2_moe", num_dense_layers=4) == [False] * 4
+
+
+def experts_of(name, **changes):
+    layers = describe(config_of(name, **changes)).layers
+    return [isinstance(layer.feed_forward, Experts) for layer in layers]
+
+
+def test_experts_of_lfm2_are_weighed_as_its_configuration_says():
+    """As transformers' ``Lfm2MoeTopKRouter`` does."""
+    part = describe(config_of("lfm2_moe")).layers[3].feed_forward
+    assert part == Experts(
+        count=6,
+        top_k=2,
+        width=40,
+        normalise=True,
+        scoring="sigmoid",
+        selection_bias="feed_forward.expert_bias",
+        epsilon=1e-6,
+        scale=1.5,
+        module="feed_forward",
+        names=("w1", "w3", "w2"),
+    )
+    plain = {"use_expert_bias": False, "norm_topk_prob": False, "routed_scaling_factor": None}
+    changed = describe(config_of("lfm2_moe", **plain)).layers[3].feed_forward
+    assert changed == replace(part, selection_bias="", normalise=False, epsilon=0.0, scale=1.0)
 
 
 def test_lfm2_names_layers_of_attention_in_two_ways():
@@ -229,10 +291,12 @@ def copied(tmp_path):
         ("smollm3", "model.layers.1.self_attn.rotary.weight"),
         ("olmo2", "model.layers.0.input_layernorm.weight"),
         ("granite", "model.layers.0.mlp.gate.weight"),
+        ("granitemoe", "model.layers.0.shared_mlp.input_linear.weight"),
         ("granitemoehybrid", "model.layers.0.mamba.A_log"),
         ("phi3", "model.layers.0.self_attn.q_proj.weight"),
         ("ministral3", "vision_tower.patch_conv.weight"),
         ("gemma3_text", "multi_modal_projector.mm_soft_emb_norm.weight"),
+        ("lfm2_moe", "model.layers.0.feed_forward.expert_bias"),
     ],
 )
 def test_tensors_without_a_place_are_refused(name, tensor, copied, tmp_path):
@@ -241,6 +305,28 @@ def test_tensors_without_a_place_are_refused(name, tensor, copied, tmp_path):
 
     with pytest.raises(CheckpointError, match=f"'{tensor}' has no place in the {name}"):
         export(copied(name, add), tmp_path / "out", ExportOptions())
+
+
+EXPERT_BIAS = "model.layers.2.feed_forward.expert_bias"
+
+
+@pytest.mark.parametrize(
+    ("bias", "message"),
+    [
+        (None, f"no tensor '{EXPERT_BIAS}', which lfm2_moe needs"),
+        (np.ones(5, "f"), rf"'{EXPERT_BIAS}' has shape \[5\]; config.json asks for \[6\]"),
+        (np.ones((1, 6), "f"), rf"'{EXPERT_BIAS}' has shape \[1, 6\]"),
+        (np.array([1, 2, 3, 4, 5, np.nan], "f"), f"'{EXPERT_BIAS}' holds NaN or Inf"),
+        (np.array([1, 2, 3, np.inf, 5, 6], "f"), f"'{EXPERT_BIAS}' holds NaN or Inf"),
+    ],
+)
+def test_biases_of_choices_that_are_none_are_refused(bias, message, copied, tmp_path):
+    def change(tensors):
+        del tensors[EXPERT_BIAS]
+        tensors.update({} if bias is None else {EXPERT_BIAS: bias})
+
+    with pytest.raises(CheckpointError, match=message):
+        export(copied("lfm2_moe", change), tmp_path / "out", ExportOptions())
 
 
 def test_joined_tensors_of_another_height_are_refused(copied, tmp_path):

@@ -38,12 +38,15 @@ NAMES = [
     "qwen3_moe",
     "bitnet_moe",
     "gpt_oss",
+    "lfm2_moe",
+    "granitemoe",
     "deepseek_v2",
     "deepseek_v2-query-rank",
     *FAMILIES,
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
-EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v2"]
+EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "granitemoe"]
+EXPERTS += ["deepseek_v2"]
 EXACT = 1e-4
 
 

@@ -57,11 +57,13 @@ TINY = [
     ("phi3", {"weights": "int4"}),
     ("gemma3_text", {"weights": "int4"}),
     ("lfm2", {"weights": "int4"}),
+    ("lfm2_moe", {"weights": "int4"}),
 ]
 # Every mixture in every format takes minutes: those above stand for them as a rule.
 MIXTURES = [
     pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
-    for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v2")
+    for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "granitemoe")
+    + ("deepseek_v2",)
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY
 ]
@@ -240,7 +242,8 @@ def test_blocks_have_zero_points_beside_the_middle(name, count, exported):
 
 @pytest.mark.parametrize(
     "name",
-    ["llama", "mistral", "qwen3", "bitnet-packed", "olmoe", "smollm3", "gemma3_text", "lfm2"],
+    ["llama", "mistral", "qwen3", "bitnet-packed", "olmoe", "smollm3", "gemma3_text", "lfm2"]
+    + ["lfm2_moe"],
 )
 def test_genai_profile_continues_like_the_portable_one(name, exported, golden):
     pytest.importorskip("onnxruntime_genai")

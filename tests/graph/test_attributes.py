@@ -33,6 +33,7 @@ SOURCES = {
     "gpt_oss": {"weights": "int4"},
     "olmoe": {"weights": "int4", "profile": "genai"},
     "lfm2": {"weights": "int4", "head_weights": "int4", "embedding_weights": "int4"},
+    "lfm2_moe": {"weights": "int4"},
 }
 
 

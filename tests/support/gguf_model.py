@@ -12,7 +12,9 @@ import numpy as np
 from edgerun_export.architectures import DecoderSpec, Experts, describe
 
 # Whose converters put rows of queries and keys in pairs.
-INTERLEAVED = ("llama", "smollm3", "granite", "mistral3")
+INTERLEAVED = ("llama", "smollm3", "granite", "granitemoe", "mistral3")
+# Parameters without a suffix, and what they have in GGUF.
+BARE = {".sinks": "weight", ".expert_bias": "bias"}
 Extra = Callable[[gguf.GGUFWriter], None]
 
 
@@ -59,7 +61,8 @@ def write_gguf(
             heads = value.shape[0] // spec.head_dim
             shape = (heads, 2, spec.head_dim // 2, *value.shape[1:])
             value = value.reshape(shape).swapaxes(1, 2).reshape(value.shape)
-        stem, suffix = (key, "weight") if key.endswith(".sinks") else key.rsplit(".", 1)
+        bare = next((BARE[name] for name in BARE if key.endswith(name)), None)
+        stem, suffix = (key, bare) if bare else key.rsplit(".", 1)
         found = next(name for names in maps if (name := names.get_name(stem)))
         name = f"{found}.{suffix}"
         kinds = {"_proj.weight": quantised} if isinstance(quantised, str) else quantised or {}

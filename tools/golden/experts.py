@@ -29,7 +29,7 @@ Tensors = dict[str, NDArray[Any]]
 MARGIN = 1e-3  # between the logits of the last expert that is chosen and the first that is not
 CLEAR = 2e-5  # from the next boundary of what is rounded: float32 is to round it to the same side
 TOKENS = 24
-_BASE: dict[str, Any] = {
+BASE: dict[str, Any] = {
     "vocab_size": 264,
     "hidden_size": 64,
     "num_hidden_layers": 2,
@@ -44,6 +44,7 @@ _BASE: dict[str, Any] = {
     "rope_theta": 10000.0,
     "tie_word_embeddings": False,
 }
+LLAMA_ONLY = ("head_dim", "hidden_act", "rms_norm_eps", "tie_word_embeddings")  # no LFM2 has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Golden:
     is_shared: bool = False
 
 
-_NAMES = ("gate_proj", "up_proj", "down_proj")
+DENSE_NAMES = ("gate_proj", "up_proj", "down_proj")
 GOLDEN = {
     # 40 is no multiple of a block.
     "mixtral": Golden(
@@ -86,7 +87,7 @@ GOLDEN = {
     "olmoe": Golden(
         {"num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 32},
         "mlp",
-        _NAMES,
+        DENSE_NAMES,
         experts=8,
         normalises=False,
         norms="row",
@@ -102,7 +103,7 @@ GOLDEN = {
             "head_dim": 32,
         },
         "mlp",
-        _NAMES,
+        DENSE_NAMES,
         experts=5,
         normalises=True,
         norms="head",
@@ -119,7 +120,7 @@ GOLDEN = {
             "norm_topk_prob": False,
         },
         "mlp",
-        _NAMES,
+        DENSE_NAMES,
         experts=6,
         normalises=False,
         dense=(0,),
@@ -141,7 +142,7 @@ GOLDEN = {
             },
         },
         "mlp",
-        _NAMES,
+        DENSE_NAMES,
         experts=6,
         normalises=True,
         dense=(0,),
@@ -165,7 +166,7 @@ def main() -> None:
 def write(name: str, folder: Path) -> None:
     """Writes one checkpoint with its tokenizer and logits."""
     golden = GOLDEN[name]
-    config = {**_BASE, **golden.config, "model_type": name}
+    config = {**BASE, **golden.config, "model_type": name}
     ids = np.random.default_rng(7).integers(0, 256, TOKENS)
     ids[0] = BOS
     for seed in range(1, 1000):
@@ -242,7 +243,7 @@ def random_tensors(golden: Golden, config: dict[str, Any], seed: int) -> Tensors
             for name, width in (("q", queries), ("k", keys), ("v", keys)):
                 tensors.bias(f"{at}.self_attn.{name}_proj", width)
         if layer in golden.dense:
-            tensors.network(f"{at}.mlp", _NAMES, config["intermediate_size"])
+            tensors.network(f"{at}.mlp", DENSE_NAMES, config["intermediate_size"])
         else:
             random_experts(golden, config, f"{at}.{golden.module}", tensors)
     return tensors.tensors
@@ -363,7 +364,7 @@ class Model:
         at, golden = f"model.layers.{layer}", self._golden
         if layer in golden.dense:
             norm = f"{at}.mlp.ffn_sub_norm" if golden.is_ternary else ""
-            return self._network(row, f"{at}.mlp", _NAMES, norm)
+            return self._network(row, f"{at}.mlp", DENSE_NAMES, norm)
         logits = self._get(f"{at}.{golden.module}.gate") @ row
         weights = np.exp(logits - logits.max())
         weights /= weights.sum()

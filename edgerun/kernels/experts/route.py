@@ -56,15 +56,22 @@ def _total(x, experts, largest, place):  # type: ignore[no-untyped-def]
     return total if largest > -INFINITY else NO_NUMBER
 
 
+@njit
+def _is_chosen(value, expert, limit, last):  # type: ignore[no-untyped-def]
+    """Whether an expert of some value does not come after the last of the choice."""
+    return value > limit or (value == limit and expert <= last)
+
+
 def _score(scoring: str) -> Any:
-    """The function that makes a score of a logit."""
+    """The function that makes a score of a logit, the largest of all and their total."""
 
     @njit
-    def softmax(value, largest, place):  # type: ignore[no-untyped-def]
-        return _exp(value - largest, place) if value != -INFINITY else float32(0)
+    def softmax(value, largest, total, place):  # type: ignore[no-untyped-def]
+        share = _exp(value - largest, place) if value != -INFINITY else float32(0)
+        return share / total
 
     @njit
-    def sigmoid(value, largest, place):  # type: ignore[no-untyped-def]
+    def sigmoid(value, largest, total, place):  # type: ignore[no-untyped-def]
         if value != value:
             return value
         return float32(1) / (float32(1) + _exp(-max(value, float32(-80)), place))
@@ -74,15 +81,21 @@ def _score(scoring: str) -> Any:
 
 @kernel(
     "route",
-    "rows:i64[1] x:f32[rows, experts; x_stride] x_stride out:f32[rows, experts; out_stride]"
-    " out_stride scale:f32[1] experts top_k normalise",
+    "rows:i64[1] x:f32[rows, experts; x_stride] x_stride bias?:f32[experts]"
+    " out:f32[rows, experts; out_stride] out_stride scale:f32[1] epsilon:f32[1]"
+    " experts top_k normalise",
 )
-def route(scoring: str) -> Body:
+def route(scoring: str, biased: bool) -> Body:
     """Scores of the ``top_k`` experts with the largest logits ``x``, 0 for the others.
 
-    A chunk is a row. Of equal logits the lower number is chosen, and what is no number is the
-    smallest. Relative error below 1e-6.
+    With a bias they are those with the largest sum of score and bias. A chunk is a row. Of equal
+    ones the lower number is chosen, and what is no number is the smallest. Relative error below
+    1e-6.
     """
+    return _by_biased_scores(scoring) if biased else _by_logits(scoring)
+
+
+def _by_logits(scoring: str) -> Body:
     score, shares = _score(scoring), scoring == "softmax"
 
     def body(a: Arguments, chunk: int) -> None:
@@ -93,9 +106,9 @@ def route(scoring: str) -> Body:
         best = _next(x, experts, int64(-1))
         largest = _logit(x, best)
         total = _total(x, experts, largest, place) if shares else float32(1)
-        factor, chosen, sum_of_scores = float_at(a.scale, 0), best, float32(0)
+        factor, chosen, sum_of_scores = float_at(a.scale, 0), best, float_at(a.epsilon, 0)
         for _rank in range(a.top_k):
-            value = score(float_at(x, chosen), largest, place) / total
+            value = score(float_at(x, chosen), largest, total, place)
             sum_of_scores += value
             set_float(out, chosen, value)
             chosen = _next(x, experts, chosen)
@@ -106,5 +119,32 @@ def route(scoring: str) -> Body:
                 value = value / sum_of_scores
             set_float(out, chosen, value * factor)
             chosen = _next(x, experts, chosen)
+
+    return body
+
+
+def _by_biased_scores(scoring: str) -> Body:
+    score, shares = _score(scoring), scoring == "softmax"
+
+    def body(a: Arguments, chunk: int) -> None:
+        experts, place = a.experts, scratch(64)
+        x, out = a.x + chunk * a.x_stride * 4, a.out + chunk * a.out_stride * 4
+        largest = _logit(x, _next(x, experts, int64(-1)))
+        total = _total(x, experts, largest, place) if shares else float32(1)
+        for expert in range(experts):  # ``out`` holds what is compared until all are chosen
+            value = score(float_at(x, expert), largest, total, place)
+            set_float(out, expert, value + float_at(a.bias, expert))
+        last, sum_of_scores = int64(-1), float_at(a.epsilon, 0)
+        for _rank in range(a.top_k):
+            last = _next(out, experts, last)
+            sum_of_scores += score(float_at(x, last), largest, total, place)
+        if a.normalise == 0:
+            sum_of_scores = float32(1)
+        factor, limit = float_at(a.scale, 0), _logit(out, last)
+        for expert in range(experts):
+            value = float32(0)
+            if _is_chosen(_logit(out, expert), expert, limit, last):
+                value = score(float_at(x, expert), largest, total, place) / sum_of_scores * factor
+            set_float(out, expert, value)
 
     return body

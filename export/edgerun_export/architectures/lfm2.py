@@ -1,4 +1,7 @@
-"""LFM2 (dense): short gated convolutions in most layers, attention in the others."""
+"""LFM2: short gated convolutions in most layers, attention in the others.
+
+``experts/lfm2_moe.py`` describes the models with experts.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,26 @@ def describe(config: Config) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
+    return hybrid(config, "lfm2", _width(config))
+
+
+def hybrid(config: Config, name: str, width: int) -> DecoderSpec:
+    """Describes a decoder of convolutions and attention with dense feed-forward parts.
+
+    Args:
+        config: keys of config.json.
+        name: the model_type.
+        width: of the feed-forward parts.
+
+    Raises:
+        CheckpointError: a key of config.json is missing or out of range.
+        UnsupportedError: it asks for a variant without an implementation.
+    """
     if flag(config, "conv_bias"):
-        raise UnsupportedError("lfm2 checkpoints with biases in convolutions are not supported")
+        raise UnsupportedError(f"{name} checkpoints with biases in convolutions are not supported")
     plain = {
         **config,
-        "intermediate_size": _width(config),
+        "intermediate_size": width,
         "tie_word_embeddings": flag(
             config, "tie_embedding", flag(config, "tie_word_embeddings", True)
         ),
@@ -41,11 +59,11 @@ def describe(config: Config) -> DecoderSpec:
         "hidden_act": "silu",
     }
     spec = llama.describe(plain)
-    conv = ShortConv(_taps(config))
-    types = _layer_types(config, spec.num_layers)
+    conv = ShortConv(_taps(config, name))
+    types = _layer_types(config, name, spec.num_layers)
     return replace(
         spec,
-        architecture="lfm2",
+        architecture=name,
         layers=tuple(
             replace(layer, conv=conv if kind == "conv" else None)
             for layer, kind in zip(spec.layers, types, strict=True)
@@ -87,17 +105,17 @@ def _width(config: Config) -> int:
     return -(-width // multiple) * multiple
 
 
-def _taps(config: Config) -> int:
+def _taps(config: Config, name: str) -> int:
     taps = positive(config, "conv_L_cache", 3, limit=_MAX_TAPS)
     if taps == 1:
         raise UnsupportedError(
-            "lfm2 checkpoints with a conv_L_cache of 1, whose convolutions read no earlier token, "
-            "are not supported; those with 2 and more are"
+            f"{name} checkpoints with a conv_L_cache of 1, whose convolutions read no earlier "
+            "token, are not supported; those with 2 and more are"
         )
     return taps
 
 
-def _layer_types(config: Config, num_layers: int) -> list[str]:
+def _layer_types(config: Config, name: str, num_layers: int) -> list[str]:
     """What each layer has.
 
     Raises:
@@ -110,7 +128,7 @@ def _layer_types(config: Config, num_layers: int) -> list[str]:
     others = sorted({*types} - {*_TYPES})
     if others:
         raise UnsupportedError(
-            f"lfm2 checkpoints with layers of '{others[0]}' are not supported; those with "
+            f"{name} checkpoints with layers of '{others[0]}' are not supported; those with "
             f"{' and '.join(_TYPES)} are"
         )
     if len(types) != num_layers:
@@ -118,7 +136,7 @@ def _layer_types(config: Config, num_layers: int) -> list[str]:
             f"config.json: layer_types names {len(types)} layers, the model has {num_layers}"
         )
     if "full_attention" not in types:
-        raise UnsupportedError("lfm2 checkpoints without a layer of attention are not supported")
+        raise UnsupportedError(f"{name} checkpoints without a layer of attention are not supported")
     return types
 
 

@@ -61,7 +61,8 @@ _LAYER = {
     "ffn_sub_norm": "mlp.ffn_sub_norm",
 }
 _ROTATED = ("attn_q", "attn_k")
-_BARE = ("attn_sinks",)  # parameters, which have no suffix
+# Parameters, which have no suffix to Hugging Face, and theirs in GGUF.
+_BARE = {"attn_sinks": ".weight", "exp_probs_b": ".bias"}
 
 
 def claims(path: Path) -> bool:
@@ -206,8 +207,7 @@ def _rename(name: str, kind: Architecture) -> tuple[str, bool]:
             "change the model"
         )
     renamed = f"model.layers.{int(match[1])}.{layer[match[2]]}.{match[3]}"
-    if match[2] in _BARE:
-        renamed = renamed.removesuffix(".weight")
+    renamed = renamed.removesuffix(_BARE.get(match[2], ""))
     return renamed, match[2] in _ROTATED
 
 

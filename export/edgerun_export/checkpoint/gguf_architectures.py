@@ -51,6 +51,8 @@ class Architecture:
         rope: parameters of YaRN that GGUF leaves to the architecture.
         windows: whether some layers have a sliding window.
         factors: metadata keys of factors, and those of the configuration; 0 stands for none.
+        own_keys: metadata keys that ``gguf_families.py`` reads and other architectures must not
+            have.
         partial: whether a part of each head may be turned.
         norm_offset: what the converter adds to the weights of norms.
         convolutions: whether layers without key heads have a short convolution.
@@ -67,6 +69,7 @@ class Architecture:
     rope: Mapping[str, Any] = field(default_factory=dict)
     windows: bool = False
     factors: Mapping[str, str] = field(default_factory=dict)
+    own_keys: tuple[str, ...] = ()
     partial: bool = False
     norm_offset: float = 0.0
     convolutions: bool = False
@@ -77,6 +80,25 @@ class Architecture:
 _NORMS_AFTER = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
+}
+_GRANITE = {
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "attention.scale": "attention_multiplier",
+    "logit_scale": "logits_scaling",
+}
+_LFM2 = {
+    "attn_norm": "operator_norm",
+    "attn_output": "self_attn.out_proj",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    "shortconv.conv": SHORT_CONV,
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.out_proj": "conv.out_proj",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2",
 }
 ARCHITECTURES = {
     "llama": Architecture("llama", "LlamaForCausalLM", True, {"hidden_act": "silu"}),
@@ -98,12 +120,15 @@ ARCHITECTURES = {
         "GraniteForCausalLM",
         True,
         {"hidden_act": "silu"},
-        factors={
-            "embedding_scale": "embedding_multiplier",
-            "residual_scale": "residual_multiplier",
-            "attention.scale": "attention_multiplier",
-            "logit_scale": "logits_scaling",
-        },
+        factors=_GRANITE,
+    ),
+    "granitemoe": Architecture(
+        "granitemoe",
+        "GraniteMoeForCausalLM",
+        True,
+        {"hidden_act": "silu"},
+        Experts("block_sparse_moe", count_key="num_local_experts", router="router.layer"),
+        factors=_GRANITE,
     ),
     "phi3": Architecture(
         "phi3",
@@ -138,19 +163,22 @@ ARCHITECTURES = {
         "Lfm2ForCausalLM",
         False,
         {"block_auto_adjust_ff_dim": False, "conv_bias": False},
-        tensors={
-            "attn_norm": "operator_norm",
-            "attn_output": "self_attn.out_proj",
-            "attn_q_norm": "self_attn.q_layernorm",
-            "attn_k_norm": "self_attn.k_layernorm",
-            "shortconv.conv": SHORT_CONV,
-            "shortconv.in_proj": "conv.in_proj",
-            "shortconv.out_proj": "conv.out_proj",
-            "ffn_norm": "ffn_norm",
-            "ffn_gate": "feed_forward.w1",
-            "ffn_up": "feed_forward.w3",
-            "ffn_down": "feed_forward.w2",
-        },
+        tensors=_LFM2,
+        convolutions=True,
+        final_norm="model.embedding_norm",
+    ),
+    "lfm2moe": Architecture(
+        "lfm2_moe",
+        "Lfm2MoeForCausalLM",
+        False,
+        {"conv_bias": False},
+        Experts(
+            "feed_forward",
+            ("w1", "w3", "w2"),
+            width_key=("moe_intermediate_size", "expert_feed_forward_length"),
+        ),
+        {**_LFM2, "exp_probs_b": "feed_forward.expert_bias"},
+        own_keys=("leading_dense_block_count", "expert_gating_func"),
         convolutions=True,
         final_norm="model.embedding_norm",
     ),

@@ -163,7 +163,11 @@ def _experts(keys: Keys, kind: Architecture) -> dict[str, Any]:
 
 def _refuse_other_computations(keys: Keys, kind: Architecture) -> None:
     for key, neutral in _WITHOUT_EFFECT.items():
-        if key not in kind.factors and keys.has(key) and keys.number(key) not in neutral:
+        if (
+            key not in {*kind.factors, *kind.own_keys}
+            and keys.has(key)
+            and keys.number(key) not in neutral
+        ):
             raise UnsupportedError(
                 f"metadata '{key}' is {keys.number(key):g}, which this architecture is not "
                 "supported with; leaving it out would change the model"

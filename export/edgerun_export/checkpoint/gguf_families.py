@@ -16,6 +16,7 @@ from edgerun_export.checkpoint.gguf_keys import Keys, short_float
 # Divisors of Phi's rotary frequencies, which stand beside those that any model may have.
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 _GEMMA_27B_LAYERS = 62
+_SIGMOID = 2  # of llama.cpp's functions that make scores of logits
 
 _Config = Mapping[str, Any]
 _Factors = Mapping[str, F32]
@@ -37,7 +38,9 @@ def of_family(
 
 def _granite(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
     if keys.text("rope.scaling.finetuned", "True") != "True":
-        raise UnsupportedError("GGUF files of granite without rotary embedding are not supported")
+        raise UnsupportedError(
+            f"GGUF files of {config['model_type']} without rotary embedding are not supported"
+        )
     neutral = {
         "embedding_multiplier": 1.0,
         "residual_multiplier": 1.0,
@@ -138,12 +141,25 @@ def _deepseek(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, 
     }
 
 
+def _lfm2_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    scoring = keys.number("expert_gating_func")
+    if scoring != _SIGMOID:
+        raise UnsupportedError(
+            f"metadata 'expert_gating_func' is {scoring:g}, which lfm2_moe is not supported with; "
+            f"expected {_SIGMOID} for sigmoids"
+        )
+    dense = keys.count("leading_dense_block_count")
+    return {**_lfm2(keys, config, rope_factors), "num_dense_layers": dense}
+
+
 _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "granite": _granite,
+    "granitemoe": _granite,
     "olmo2": _olmo2,
     "phi3": _phi3,
     "ministral3": _ministral3,
     "gemma3_text": _gemma3,
     "lfm2": _lfm2,
     "deepseek_v2": _deepseek,
+    "lfm2_moe": _lfm2_moe,
 }

@@ -54,6 +54,15 @@ class Keys:
             )
         return int(value)
 
+    def count(self, key: str) -> int:
+        """A whole number from 0 on."""
+        value = self.number(key)
+        if value != int(value) or not 0 <= value < _MAX_SIZE:
+            raise CheckpointError(
+                f"metadata '{self._prefix}.{key}' is {value}; expected 0 to {_MAX_SIZE - 1}"
+            )
+        return int(value)
+
     def by_layer(self, key: str, layers: int) -> list[int]:
         """A whole number from 0 on for each layer, or one for all."""
         value = self._get(key, None)

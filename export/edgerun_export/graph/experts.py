@@ -65,7 +65,7 @@ class ExpertsBuilder:
         module = f"model.layers.{layer}"
         at, add = node_path(f"{module}.{experts.module}"), self._graph.node
         logits = router_logits(self._graph, self._store, hidden, module, router, f"{at}/router")
-        routes = self._routes(logits, experts, f"{at}/router")
+        routes = self._routes(logits, module, experts, f"{at}/router")
         rows = self._flat(hidden, self._spec.hidden_size, f"{at}/rows")
         routes = self._flat(routes, experts.count, f"{at}/routes")
         routes = add("Transpose", [routes], f"{at}/routes/Transpose", perm=[1, 0])
@@ -79,17 +79,20 @@ class ExpertsBuilder:
         shape = add("Shape", [hidden], f"{at}/Shape")
         return add("Reshape", [total, shape], f"{at}/experts")
 
-    def _routes(self, logits: str, experts: Experts, at: str) -> str:
+    def _routes(self, logits: str, module: str, experts: Experts, at: str) -> str:
         """How much each token gets of each expert, ``[batch, sequence, experts]``."""
         graph, add = self._graph, self._graph.node
         if experts.scoring == "softmax":
             scores = add("Softmax", [logits], f"{at}/Softmax", axis=-1)
         else:
             scores = add("Sigmoid", [logits], f"{at}/Sigmoid")
-        ids = graph.value()
+        ranks, ids = logits, graph.value()
+        if experts.selection_bias:
+            bias = self._store.vector(f"{module}.{experts.selection_bias}")
+            ranks = add("Add", [scores, bias], f"{at}/ranks")
         add(
             "TopK",
-            [logits, graph.integers(experts.top_k)],
+            [ranks, graph.integers(experts.top_k)],
             f"{at}/TopK",
             outputs=[graph.value(), ids],
             axis=-1,
@@ -99,6 +102,8 @@ class ExpertsBuilder:
         scores = add("GatherElements", [scores, ids], f"{at}/GatherElements", axis=-1)
         if experts.normalise:
             total = add("ReduceSum", [scores, graph.integers(-1)], f"{at}/ReduceSum", keepdims=1)
+            if experts.epsilon:
+                total = add("Add", [total, graph.scalar(experts.epsilon)], f"{at}/total")
             scores = add("Div", [scores, total], f"{at}/Div")
         if experts.scale != 1:
             scores = add("Mul", [scores, graph.scalar(experts.scale)], f"{at}/Mul")

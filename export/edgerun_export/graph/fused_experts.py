@@ -56,8 +56,17 @@ def obstacle(spec: DecoderSpec, recipe: Recipe) -> str:
     uneven = [(width, group) for group in groups for width in widths if width % group]
     if uneven:
         return "rows of {} weights are no whole groups of {}".format(*uneven[0])
+    return _routing_obstacle(experts)
+
+
+def _routing_obstacle(experts: Sequence[Experts]) -> str:
+    """Why the operator cannot weigh experts as their router does; empty if it can."""
     if any(part.scale != 1 for part in experts):
         return "it does not scale what experts add"
+    if any(part.selection_bias for part in experts):
+        return "it has no bias for the choice of experts"
+    if any(part.epsilon for part in experts):
+        return "it adds nothing to the sum that scores are divided by"
     return ""
 
 

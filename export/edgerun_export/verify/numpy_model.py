@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec, Experts, Projection, Rope
-from edgerun_export.architectures.decoder.layer import FeedForward, LatentAttention
+from edgerun_export.architectures.decoder.layer import LatentAttention
 
 F32 = NDArray[np.float32]
 _HEAD_ROWS = 8192
@@ -191,7 +191,11 @@ class Layer:
         if router is None:
             return self._network(hidden, networks[0])
         part, out = self._spec.layers[self._layer].feed_forward, np.zeros_like(hidden)
-        routes = _route(part, self._linear(hidden, router))
+        assert isinstance(part, Experts)
+        bias = None
+        if part.selection_bias:
+            bias = self._weights.vector(f"{self._prefix}.{part.selection_bias}")
+        routes = _route(part, self._linear(hidden, router), bias)
         for expert, projections in enumerate(networks):
             tokens = np.flatnonzero(routes[:, expert])
             if len(tokens):
@@ -234,19 +238,18 @@ class Layer:
         return self._norm(heads, path).transpose(1, 0, 2)
 
 
-def _route(experts: FeedForward, logits: F32) -> F32:
+def _route(experts: Experts, logits: F32, bias: F32 | None) -> F32:
     """How much each token ``[tokens, experts]`` gets of each expert."""
-    assert isinstance(experts, Experts)
     scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
     scores /= scores.sum(axis=-1, keepdims=True)
     if experts.scoring == "sigmoid":
         scores = 1 / (1 + np.exp(-logits))
-    routes = np.zeros_like(logits)
-    for token, row in enumerate(logits):
+    routes, ranks = np.zeros_like(logits), logits if bias is None else scores + bias
+    for token, row in enumerate(ranks):
         chosen = sorted(range(experts.count), key=lambda expert: (-row[expert], expert))
         routes[token, chosen[: experts.top_k]] = scores[token, chosen[: experts.top_k]]
     if experts.normalise:
-        routes /= routes.sum(axis=-1, keepdims=True)
+        routes /= routes.sum(axis=-1, keepdims=True) + np.float32(experts.epsilon)
     return routes * np.float32(experts.scale)
 
 

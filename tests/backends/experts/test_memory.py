@@ -29,8 +29,7 @@ from tests.support.interrupts import repeat_until_interrupted
 
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 MODELS = [
-    # Scales in half precision take half the memory where experts are not read as they are.
-    ("olmoe", {"weights": "int4", "scales": "fp16"}),
+    ("olmoe", {"weights": "int4", "scales": "fp16"}),  # scales of half the size, if not read as is
     ("mixtral", {"weights": "int8"}),
     ("mixtral", {"weights": "int4_asym"}),
     ("qwen3_moe", {"weights": "ternary"}),
@@ -38,6 +37,7 @@ MODELS = [
     ("mixtral", {"weights": "int4", "activations": "fp32"}),
     ("gpt_oss", {"weights": "int4_asym"}),  # with biases: slots are filled step by step
     ("qwen2_moe", {"weights": "int4"}),
+    ("lfm2_moe", {"weights": "int4"}),
 ]
 
 

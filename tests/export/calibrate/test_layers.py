@@ -76,7 +76,7 @@ def logits(source, store, ids):
     return forward(source.spec, Replaced(), ids)
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt_oss", "lfm2", "deepseek_v2-query-rank"])
+@pytest.mark.parametrize("name", ["llama", "gpt_oss", "lfm2", "lfm2_moe", "deepseek_v2-query-rank"])
 def test_projections_see_what_a_pass_over_the_model_gives_them(name, golden, source_weights):
     """The last stage's inputs times its weights are what the layer adds in the end."""
     source = source_weights(golden(name))

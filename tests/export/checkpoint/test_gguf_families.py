@@ -66,6 +66,17 @@ def granite() -> Any:
     return "granite", config, tensors, extra
 
 
+def granitemoe() -> Any:
+    """Whose converter takes gate and up projection apart, and whose keys are Granite's."""
+    config, tensors = source_of("granitemoe")
+    written = {name.replace("router.layer", "gate"): value for name, value in tensors.items()}
+
+    def extra(writer: Any) -> None:
+        granite()[3](writer)
+
+    return "granitemoe", config, written, extra
+
+
 def granite4() -> Any:
     """As the converter writes Granite 4 without Mamba layers: like Granite 3."""
     config, stored = source_of("granitemoehybrid")
@@ -184,8 +195,24 @@ def latent(writer: Any, config: dict[str, Any]) -> None:
     writer.add_expert_weights_scale(config["routed_scaling_factor"])
 
 
-CASES = [smollm3, olmo2, granite, granite4, phi3, mistral3, gemma3, lfm2, deepseek_v2]
-CASES += [deepseek_v2_of_ranks]
+def lfm2_moe() -> Any:
+    """Whose converter writes nothing of a factor on experts, which is 1 in released models."""
+    config, tensors = source_of("lfm2_moe", routed_scaling_factor=1.0)
+    written = {
+        name: value[:, 0] if name.endswith("conv.conv.weight") else value
+        for name, value in tensors.items()
+    }
+
+    def extra(writer: Any) -> None:
+        writer.add_shortconv_l_cache(3)
+        writer.add_leading_dense_block_count(config["num_dense_layers"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+    return "lfm2moe", config, written, extra
+
+
+CASES = [smollm3, olmo2, granite, granitemoe, granite4, phi3, mistral3, gemma3, lfm2, lfm2_moe]
+CASES += [deepseek_v2, deepseek_v2_of_ranks]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -246,6 +273,14 @@ def change(case: Any, tmp_path: Path, key: str, value: Any) -> None:
         (deepseek_v2, "expert_group_count", 8.0, "'expert_group_count' is 8"),
         (deepseek_v2, "attention.kv_lora_rank", 0.0, r"kv_lora_rank' is 0.0; expected 1 to"),
         (deepseek_v2, "attention.key_length_mla", 8.0, "8 elements and 8 of them are turned"),
+        (lfm2_moe, "expert_gating_func", 1.0, "'expert_gating_func' is 1, .*; expected 2 for sig"),
+        (lfm2_moe, "leading_dense_block_count", 0.5, "count' is 0.5; expected 0 to"),
+        (lfm2_moe, "leading_dense_block_count", -1.0, "count' is -1.0; expected 0 to"),
+        (lfm2_moe, "expert_weights_scale", 2.5, "'expert_weights_scale' is 2.5"),
+        (lfm2_moe, "expert_weights_norm", False, "'expert_weights_norm' is False"),
+        (granitemoe, "expert_weights_norm", False, "'expert_weights_norm' is False"),
+        (granitemoe, "expert_shared_count", 1.0, "'expert_shared_count' is 1"),
+        (lfm2, "leading_dense_block_count", 1.0, "'leading_dense_block_count' is 1"),
     ],
 )
 def test_what_such_a_file_cannot_have_is_refused(
@@ -255,14 +290,15 @@ def test_what_such_a_file_cannot_have_is_refused(
         change(case, tmp_path, key, value)
 
 
-def test_granite_without_rope_is_refused(tmp_path: Path) -> None:
-    _, config, tensors, _ = granite()
+@pytest.mark.parametrize("case", [granite, granitemoe])
+def test_granite_without_rope_is_refused(case: Any, tmp_path: Path) -> None:
+    name, config, tensors, _ = case()
 
     def extra(writer: Any) -> None:
-        writer.add_bool("granite.rope.scaling.finetuned", False)
+        writer.add_bool(f"{name}.rope.scaling.finetuned", False)
 
-    path = write_gguf(tmp_path / "model.gguf", "granite", config, tensors, extra=extra)
-    with pytest.raises(UnsupportedError, match="granite without rotary"):
+    path = write_gguf(tmp_path / "model.gguf", name, config, tensors, extra=extra)
+    with pytest.raises(UnsupportedError, match=f"of {name} without rotary"):
         open_checkpoint(str(path))
 
 

@@ -201,6 +201,43 @@ def test_stacks_that_do_not_fit_are_refused(
         export(folder, tmp_path / "bundle", ExportOptions(weights=weights))
 
 
+GRANITE, INPUT = GOLDEN / "granitemoe", "model.layers.1.block_sparse_moe.input_linear.weight"
+
+
+def test_stacks_of_granite_have_the_outputs_of_gate_before_those_of_up() -> None:
+    stack = load_file(GRANITE / "model.safetensors")[INPUT].astype(np.float32)
+    at = INPUT.replace("input_linear.weight", "experts")
+    with open_checkpoint(str(GRANITE)) as checkpoint:
+        assert INPUT not in checkpoint.tensors()
+        for expert in range(5):
+            gate, up = (f"{at}.{expert}.{name}_proj.weight" for name in ("gate", "up"))
+            assert checkpoint.tensors()[up].shape == (40, 64)
+            np.testing.assert_array_equal(checkpoint.read(gate), stack[expert, :40])
+            np.testing.assert_array_equal(checkpoint.read(up, slice(3, 9)), stack[expert, 43:49])
+            assert checkpoint.integers(gate) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda stack: stack[0], r"has shape \[80, 64\]; expected 3 axes"),
+        (lambda stack: stack[:, 1:], "79 outputs, which gate_proj and up_proj cannot share"),
+        (lambda stack: stack[1:], "no tensor '.*experts.4.gate_proj.weight'"),
+        (lambda stack: stack[:, 2:], r"experts.0.gate_proj.weight' has shape \[39, 64\]"),
+        (lambda stack: stack * np.float32(np.inf), "input_linear.weight' holds NaN or Inf"),
+    ],
+)
+def test_stacks_of_granite_that_do_not_fit_are_refused(
+    change: Callable[[NDArray], NDArray], message: str, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(GRANITE, tmp_path / "model"))
+    tensors = load_file(folder / "model.safetensors")
+    tensors[INPUT] = np.ascontiguousarray(change(tensors[INPUT]))
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=message):
+        export(folder, tmp_path / "bundle", ExportOptions())
+
+
 def test_stacks_together_have_no_more_tensors_than_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """2 layers of 4 experts, each with weight and bias of three projections."""
     monkeypatch.setattr(stacked, "MAX_TENSORS", 2 * 4 * 3 * 2)

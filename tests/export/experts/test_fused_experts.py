@@ -162,3 +162,7 @@ def test_other_obstacles(golden):
     assert "natively ternary" in obstacle(replace(spec, ternary="master"), recipe)
     scaled = [replace(layer.feed_forward, scale=2.5) for layer in spec.layers]
     assert "does not scale" in obstacle(spec.with_feed_forward(scaled), recipe)
+    guarded = [replace(layer.feed_forward, epsilon=1e-6) for layer in spec.layers]
+    assert "adds nothing to the sum" in obstacle(spec.with_feed_forward(guarded), recipe)
+    biased = [replace(layer.feed_forward, selection_bias="bias") for layer in spec.layers]
+    assert "no bias for the choice" in obstacle(spec.with_feed_forward(biased), recipe)

@@ -226,7 +226,8 @@ def test_scores_may_be_sigmoids_and_have_a_factor(
     spec = describe(config)
     part = spec.layers[0].feed_forward
     assert isinstance(part, Experts)
-    part = replace(part, scoring="sigmoid", scale=scale, normalise=normalise)
+    epsilon = 0.25 if normalise and scale != 1 else 0.0
+    part = replace(part, scoring="sigmoid", scale=scale, normalise=normalise, epsilon=epsilon)
     spec = spec.with_feed_forward([part] * spec.num_layers)
     monkeypatch.setitem(registry._architectures(), "olmoe", lambda config: spec)
     out = tmp_path / "bundle"
@@ -238,8 +239,8 @@ def test_scores_may_be_sigmoids_and_have_a_factor(
     with runner(out, "cpu") as model:
         assert error_of(model.run(ids), expected) <= 1e-4
         routes = [node.attrs for node in model.bundle.graph.nodes if node.op == "route"]
-    attributes = {"top_k": 3, "scoring": "sigmoid", "normalise": int(normalise), "scale": scale}
-    assert routes == [attributes] * 2
+    attributes = {"top_k": 3, "scoring": "sigmoid", "normalise": int(normalise)}
+    assert routes == [attributes | {"epsilon": epsilon, "scale": scale}] * 2
 
 
 # Experts of a model that was trained ternary: the graph rounds what goes into each of them.

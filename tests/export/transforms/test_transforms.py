@@ -17,7 +17,8 @@ from edgerun_export.transforms.weights import Change, TransformedWeights
 from edgerun_export.verify.compare import VerificationError, relative_error
 from edgerun_export.verify.numpy_model import forward
 
-NAMES = ["llama", "qwen2", "qwen3", "mixtral", "olmoe", "gpt_oss", "lfm2", "deepseek_v2-query-rank"]
+NAMES = ["llama", "qwen2", "qwen3", "mixtral", "olmoe", "gpt_oss", "lfm2", "lfm2_moe"]
+NAMES += ["deepseek_v2-query-rank"]
 
 
 def text_of(spec):

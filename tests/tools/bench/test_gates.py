@@ -22,10 +22,11 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_router_foresees_itself() -> None:
-    bundle = open_bundle(bundle_of("olmoe", weights="int4"))
+@pytest.mark.parametrize(("name", "layers"), [("olmoe", [0, 1]), ("lfm2_moe", [1, 2, 3])])
+def test_a_router_foresees_itself(name: str, layers: list[int]) -> None:
+    bundle = open_bundle(bundle_of(name, weights="int4"))
     routers = routers_of(bundle.graph)
-    assert [router.layer for router in routers] == [0, 1]
+    assert [router.layer for router in routers] == layers
     names = [name for router in routers for name in (router.x, router.routes)]
     (values,) = computed(bundle, names, iter([TEXT]))
     for router in routers:

@@ -28,6 +28,7 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.llm.tracing import layer_numbers, route_nodes
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.model.text.tokenizer import Tokenizer
+from edgerun.ops.route import ranking
 from edgerun.plan.planner import make_plan
 from edgerun.plan.programs import compile_plan
 from edgerun.plan.states import states_of
@@ -47,6 +48,8 @@ class Router:
         weight: float32 ``[experts, width]``.
         norm: what its input was multiplied by, float32 ``[width]``.
         top_k: how many experts a row goes to.
+        scoring: what makes scores of logits.
+        bias: what is added to scores for the choice, float32 ``[experts]``, or None.
     """
 
     layer: int
@@ -55,10 +58,13 @@ class Router:
     weight: F32
     norm: F32
     top_k: int
+    scoring: str
+    bias: F32 | None
 
     def chosen(self, x: F32) -> NDArray[np.int64]:
         """Numbers of the experts that rows would go to, ``[rows, top_k]``."""
-        return np.argsort(-(x @ self.weight.T), axis=1, kind="stable")[:, : self.top_k]
+        ranks = ranking(x @ self.weight.T, self.bias, scoring=self.scoring)
+        return np.argsort(-ranks, axis=1, kind="stable")[:, : self.top_k]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -141,7 +147,7 @@ def computed(bundle: Bundle, names: list[str], said: Iterator[str]) -> Iterator[
 
 
 def routers_of(graph: Graph) -> list[Router]:
-    """The routers of a graph without biases, in its order.
+    """The routers of a graph, whose logits have no biases, in its order.
 
     Raises:
         InputError: one is no product with what a norm makes.
@@ -159,9 +165,12 @@ def _router(graph: Graph, producers: dict[str, Node], node: Node, layer: int) ->
     if linear.op != "linear" or any(linear.inputs[2:]) or norm is None or norm.op != "rms_norm":
         raise InputError(f"'{node.name}' is no router that this tool knows")
     weight, factors = graph.array(linear.inputs[1]), graph.array(norm.inputs[1])
-    return Router(
-        layer, linear.inputs[0], node.outputs[0], weight, factors, int(node.attrs["top_k"])
+    bias = graph.array(node.inputs[1]) if len(node.inputs) > 1 else None
+    names, choice = (
+        (linear.inputs[0], node.outputs[0]),
+        (node.attrs["top_k"], node.attrs["scoring"]),
     )
+    return Router(layer, *names, weight, factors, *choice, bias)
 
 
 def table(shares: dict[int, dict[int, float]]) -> Iterator[str]:

@@ -13,13 +13,13 @@ from typing import Any
 from edgerun.backends.base import FEW_ROWS, Shape, Support
 from edgerun.backends.cpu.binder import Binder, Rounded, Rounding
 from edgerun.backends.cpu.buffers import Buffer
-from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.emit.blocks.gemm import (
     EXPERT_AMX_ROWS,
     IN_BLOCKS,
     strip_arguments,
     unpacks_experts,
 )
+from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.emit.linear import (
     GATED,
     can_multiply,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ONE, Binder
-from edgerun.backends.cpu.emit.emitter import Emitter, element_cost
 from edgerun.backends.cpu.emit.blocks.gemm import emit_gemm, in_blocks, layer_path
+from edgerun.backends.cpu.emit.emitter import Emitter, element_cost
 from edgerun.backends.cpu.emit.linear import (
     GATED,
     emit_rounding,

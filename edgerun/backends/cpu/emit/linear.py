@@ -16,7 +16,6 @@ from edgerun.backends.cpu.binder import (
     Rounding,
 )
 from edgerun.backends.cpu.buffers import Buffer, BufferPool
-from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.emit.blocks.gemm import (
     IN_BLOCKS,
     emit_gemm,
@@ -24,6 +23,7 @@ from edgerun.backends.cpu.emit.blocks.gemm import (
     layer_path,
 )
 from edgerun.backends.cpu.emit.blocks.lookup import emit_lookup, expand_codes
+from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.families import (
     BY_BLOCK,
     LOOKUP,

@@ -12,17 +12,20 @@ from edgerun.graph.ir import Node
 def emit_route(binder: Binder, node: Node, index: int) -> None:
     """Scores the experts of each row."""
     x, counted_by = binder.values[node.inputs[0]], binder.counted_by[node.inputs[0]]
+    bias = binder.vector(node.inputs[1]) if any(node.inputs[1:]) else None
     out = binder.new(node.outputs[0], x.width, counted_by)
     binder.emit(
         "route",
-        {"scoring": node.attrs["scoring"]},
+        {"scoring": node.attrs["scoring"], "biased": bias is not None},
         {
             "rows": binder.count(counted_by),
             "x": x,
             "x_stride": x.stride,
+            "bias": bias,
             "out": out,
             "out_stride": out.stride,
             "scale": np.array([node.attrs["scale"]], np.float32),
+            "epsilon": np.array([node.attrs["epsilon"]], np.float32),
             "experts": x.width,
             "top_k": node.attrs["top_k"],
             "normalise": node.attrs["normalise"],

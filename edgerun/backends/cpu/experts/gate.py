@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from edgerun.backends.cpu.binder import Binder
 from edgerun.backends.cpu.weights import DenseWeight
-from edgerun.graph.ir import Node
+from edgerun.graph.ir import Constant, Node
 from edgerun.graph.mapped_file import read_array
+from edgerun.ops.route import ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Gate:
         norm: float32 ``[width]``, what the normalised input was multiplied with; None if that is
             unlike in other layers.
         top_k: how many experts a row goes to.
+        scoring: what makes scores of logits.
+        selection_bias: float32 ``[experts]``, what is added to scores for the choice, or None.
         ratios: of the norm to those of other gates, by their ``id``; with these, since an ``id``
             may be given again to what comes after them.
     """
@@ -35,6 +38,8 @@ class Gate:
     bias: NDArray[np.float32] | None
     norm: NDArray[np.float32] | None
     top_k: int
+    scoring: str = "softmax"
+    selection_bias: NDArray[np.float32] | None = None
     ratios: dict[int, tuple[Gate, NDArray[np.float32]]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -52,7 +57,8 @@ class Gate:
         logits = np.einsum("ij,j->i", self.weight[:, : len(row)], row)
         if self.bias is not None:
             logits += self.bias
-        return [int(expert) for expert in np.argsort(-logits, kind="stable")[: self.top_k]]
+        ranks = ranking(logits, self.selection_bias, scoring=self.scoring)
+        return [int(expert) for expert in np.argsort(-ranks, kind="stable")[: self.top_k]]
 
 
 def _ratio(norm: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -69,7 +75,9 @@ def gate_of(binder: Binder, node: Node) -> Gate | None:
     """
     constants, (x_name, routes_name) = binder.graph.constants, node.inputs[:2]
     route = binder.producers.get(routes_name)
-    linear = None if route is None else binder.producers.get(route.inputs[0])
+    if route is None or route.op != "route":
+        return None
+    linear = binder.producers.get(route.inputs[0])
     if linear is None or linear.op != "linear" or linear.inputs[0] != x_name:
         return None
     operands = [constants.get(name) for name in linear.inputs[1:]]
@@ -82,7 +90,13 @@ def gate_of(binder: Binder, node: Node) -> Gate | None:
     factors = constants.get(norm.inputs[1]) if norm is not None and norm.op == "rms_norm" else None
     return Gate(
         dense.values,
-        read_array(bias) if isinstance(bias, np.ndarray) else None,
-        read_array(factors) if isinstance(factors, np.ndarray) else None,
+        _vector(bias),
+        _vector(factors),
         node.attrs["top_k"],
+        route.attrs["scoring"],
+        _vector(constants.get(route.inputs[1])) if len(route.inputs) > 1 else None,
     )
+
+
+def _vector(constant: Constant | None) -> NDArray[np.float32] | None:
+    return read_array(constant) if isinstance(constant, np.ndarray) else None

@@ -109,6 +109,7 @@ def _route(node: Node, logits: str, weights: str, matcher: Matcher) -> Node | No
         "top_k": node.attrs["k"],
         "scoring": scoring,
         "normalise": normalise,
+        "epsilon": 0.0,
         "scale": 1.0,
     }
     outputs = (f"{node.name}/routes",)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -18,20 +18,56 @@ _SCORES: Mapping[str, Pattern] = {
     "softmax": Op("Softmax", Var("logits"), axis=LAST),
     "sigmoid": Op("Sigmoid", Var("logits")),
 }
-_IDS = Op("TopK", Var("logits"), Const("top_k"), output=1, axis=LAST, largest=1, sorted=1)
 _NOTHING = Op("ConstantOfShape", Op("Shape", Var("logits"), start=0, end=None))
+# What else is written out, by the name of its constant.
+_OPTIONAL = ("bias", "epsilon", "scale")
 
 
-def _form(scoring: str, normalised: bool, scaled: bool) -> Pattern:
-    value: Pattern = Op("GatherElements", _SCORES[scoring], _IDS, axis=LAST)
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A way to write the choice out.
+
+    Attributes:
+        scoring: what makes scores of logits.
+        normalised: whether scores are divided by their sum.
+        constants: those of ``_OPTIONAL`` that there are.
+        pattern: its nodes.
+    """
+
+    scoring: str
+    normalised: bool
+    constants: frozenset[str]
+    pattern: Pattern
+
+
+def _forms() -> Iterator[_Form]:
+    flags = product((False, True), repeat=len(_OPTIONAL))
+    options = [
+        frozenset(name for name, on in zip(_OPTIONAL, each, strict=True) if on) for each in flags
+    ]
+    for scoring, normalised, constants in product(_SCORES, (False, True), options):
+        if normalised or "epsilon" not in constants:
+            pattern = _pattern(scoring, normalised, constants)
+            yield _Form(scoring, normalised, constants, pattern)
+
+
+def _pattern(scoring: str, normalised: bool, constants: frozenset[str]) -> Pattern:
+    scores: Pattern = _SCORES[scoring]
+    ranks: Pattern = Var("logits")
+    if "bias" in constants:
+        ranks = Op("Add", scores, Const("bias"))
+    ids = Op("TopK", ranks, Const("top_k"), output=1, axis=LAST, largest=1, sorted=1)
+    value: Pattern = Op("GatherElements", scores, ids, axis=LAST)
     if normalised:
-        value = Op("Div", value, Op("ReduceSum", value, Num(LAST), keepdims=1))
-    if scaled:
+        total = Op("ReduceSum", value, Num(LAST), keepdims=1)
+        total = Op("Add", total, Const("epsilon")) if "epsilon" in constants else total
+        value = Op("Div", value, total)
+    if "scale" in constants:
         value = Op("Mul", value, Const("scale"))
-    return Op("ScatterElements", _NOTHING, _IDS, value, axis=LAST, reduction="none")
+    return Op("ScatterElements", _NOTHING, ids, value, axis=LAST, reduction="none")
 
 
-_FORMS = {choice: _form(*choice) for choice in product(_SCORES, (False, True), (False, True))}
+_FORMS = tuple(_forms())
 
 
 def fuse_routes(graph: Graph) -> Graph:
@@ -47,21 +83,24 @@ def fuse_routes(graph: Graph) -> Graph:
 
 
 def _rewrite(node: Node, matcher: Matcher) -> Node:
-    for (scoring, normalised, scaled), form in _FORMS.items():
-        match = matcher.match(node.outputs[0], form)
+    for form in _FORMS:
+        match = matcher.match(node.outputs[0], form.pattern)
         if match is None:
             continue
+        numbers = {"epsilon": 0.0, "scale": 1.0}
+        read = {name: matcher.number(match[name]) for name in form.constants - {"bias"}}
         top_k = matcher.number(match["top_k"])
-        scale = matcher.number(match["scale"]) if scaled else 1.0
-        if top_k is None or scale is None or not top_k.is_integer():
+        numbers |= {name: value for name, value in read.items() if value is not None}
+        if top_k is None or None in read.values() or not top_k.is_integer():
             continue
         attributes = {
             "top_k": int(top_k),
-            "scoring": scoring,
-            "normalise": int(normalised),
-            "scale": float(np.float32(scale)),
+            "scoring": form.scoring,
+            "normalise": int(form.normalised),
+            **{name: float(np.float32(value)) for name, value in numbers.items()},
         }
-        return node.replace(op="route", inputs=(match["logits"],), attrs=attributes)
+        bias = [match["bias"]] if "bias" in form.constants else []
+        return node.replace(op="route", inputs=(match["logits"], *bias), attrs=attributes)
     return node
 
 

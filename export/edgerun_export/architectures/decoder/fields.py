@@ -36,6 +36,21 @@ def positive(
     return value
 
 
+def natural(config: Config, key: str, default: int, *, limit: int) -> int:
+    """Returns a whole number from 0 on; ``default`` stands for an absent or null key.
+
+    Raises:
+        CheckpointError: the key holds anything else or more than ``limit``.
+    """
+    value = config.get(key)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
+        raise CheckpointError(
+            f"config.json: '{key}' is {value!r} and must be a whole number from 0 to {limit}"
+        )
+    return value
+
+
 def number(config: Config, key: str, default: float | None = None) -> float:
     """Returns a positive number; ``default`` stands for an absent or null key.
 

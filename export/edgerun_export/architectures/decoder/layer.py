@@ -69,6 +69,9 @@ class Experts:
         width: of what is between the projections of one.
         normalise: whether the scores of those that are chosen add up to 1.
         scoring: what makes scores of the router's logits.
+        selection_bias: path below ``model.layers.N`` of what is added to scores for the choice
+            alone, ``[count]``; none where it is empty, and logits decide.
+        epsilon: what is added to the sum that scores are divided by.
         scale: factor of the scores.
         module: path of the layer below ``model.layers.N``.
         names: what its ``gate_proj``, ``up_proj`` and ``down_proj`` are called.
@@ -82,6 +85,8 @@ class Experts:
     width: int
     normalise: bool
     scoring: Literal["softmax", "sigmoid"] = "softmax"
+    selection_bias: str = ""
+    epsilon: float = 0.0
     scale: float = 1.0
     module: str = "mlp"
     names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")

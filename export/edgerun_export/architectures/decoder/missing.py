@@ -26,8 +26,6 @@ MISSING: Mapping[str, str] = {
     "gemma4": _GEMMA_4,
     "gemma4_text": _GEMMA_4,
     "gemma4_unified": _GEMMA_4,
-    "lfm2_moe": "experts beside convolutions",
-    "lfm2moe": "experts beside convolutions",
     "lfm2_vl": "pictures",
     "mamba": _RECURRENT,
     "mamba2": _RECURRENT,

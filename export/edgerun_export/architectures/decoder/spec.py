@@ -342,6 +342,9 @@ class DecoderSpec:
             shapes[f"{prefix}.{conv.weight}"] = (self.hidden_size, 1, conv.taps)
         elif self.sinks is not None:
             shapes[f"{prefix}.{self.sinks}"] = (self.num_heads,)
+        part = self.layers[layer].feed_forward
+        if isinstance(part, Experts) and part.selection_bias:
+            shapes[f"{prefix}.{part.selection_bias}"] = (part.count,)
         routers = filter(None, (self.router(layer), self.shared_gate(layer)))
         for linear in [*self.projections(layer), *routers]:
             name = f"{prefix}.{linear.path}"

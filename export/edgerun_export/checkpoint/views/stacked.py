@@ -1,9 +1,12 @@
-"""Experts that a safetensors checkpoint stores in stacks, as transformers stores those of gpt-oss.
+"""Experts that a safetensors checkpoint stores in stacks.
 
-The gate and up projections of all experts of a layer are one tensor with their outputs in turns
-(gate, up, gate, ...), the down projections another: as floats ``[experts, K, N]``, or in MXFP4
-(OCP Microscaling Formats 1.0, section 5.3) as ``_blocks``, uint8 ``[experts, N, K / 32, 16]``, two
-codes a byte, and ``_scales``, uint8 ``[experts, N, K / 32]``. Biases are ``[experts, N]``.
+The gate and up projections of all experts of a layer are one tensor, the down projections another.
+
+gpt-oss has outputs of gate and up in turns (gate, up, gate, ...): as floats ``[experts, K, N]``,
+or in MXFP4 (OCP Microscaling Formats 1.0, section 5.3) as ``_blocks``, uint8
+``[experts, N, K / 32, 16]``, two codes a byte, and ``_scales``, uint8 ``[experts, N, K / 32]``.
+Biases are ``[experts, N]``. Granite has ``input_linear`` and ``output_linear``, floats
+``[experts, N, K]``, all outputs of gate before those of up.
 """
 
 from __future__ import annotations
@@ -20,12 +23,18 @@ from edgerun_export.checkpoint.codecs import MXFP4_BLOCK, mxfp4_scales, mxfp4_va
 from edgerun_export.checkpoint.stored import MAX_TENSORS, check_finite, row_bounds
 
 _STACK = re.compile(r"(model\.layers\.\d+\.\w+\.experts)\.(gate_up_proj|down_proj)(_bias|_blocks)?")
-# Of each stack: what it holds, and every how many outputs.
+_LINEAR = re.compile(
+    r"(model\.layers\.\d+\.block_sparse_moe)\.(input_linear|output_linear)\.weight"
+)
+# Of each stack: what it holds.
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "gate_up_proj": ("gate_proj", "up_proj"),
     "down_proj": ("down_proj",),
+    "input_linear": ("gate_proj", "up_proj"),
+    "output_linear": ("down_proj",),
 }
-_AXES = {"": 3, "_bias": 2, "_blocks": 4}
+_ROWS = "_rows"  # the kind of Granite's
+_AXES = {"": 3, _ROWS: 3, "_bias": 2, "_blocks": 4}
 _HELD = 4  # blocks and scales of an expert are read by its gate and its up projection
 
 
@@ -36,7 +45,8 @@ class _Part:
     Attributes:
         info: its description.
         stack: name of the tensor that holds it.
-        kind: ``""`` for floats, ``"_bias"``, ``"_blocks"`` for MXFP4.
+        kind: ``""`` for floats, ``_ROWS`` for floats by output, ``"_bias"``, ``"_blocks"`` for
+            MXFP4.
         expert: its number.
         outputs: which of the outputs in the stack are its own.
     """
@@ -64,10 +74,10 @@ class StackedExperts:
         self._parts: dict[str, _Part] = {}
         self._others = dict(checkpoint.tensors())
         for name, info in checkpoint.tensors().items():
-            match = _STACK.fullmatch(name)
-            if match is not None:
+            stack = _stack(name)
+            if stack is not None:
                 del self._others[name]
-                self._add(info, match[1], match[2], match[3] or "")
+                self._add(info, *stack)
         self._held: dict[tuple[str, int], Array] = {}
         self._rows_read: dict[str, int] = {}
 
@@ -86,7 +96,8 @@ class StackedExperts:
             return (grouped * scales[..., None]).reshape(values.shape)
         stack = self._expert(part.stack, part.expert)
         first, end = self._bounds(part, rows)
-        outputs: Array = stack.T[part.outputs][first:end]
+        by_output = stack if part.kind == _ROWS else stack.T
+        outputs: Array = by_output[part.outputs][first:end]
         return np.ascontiguousarray(outputs)
 
     def integers(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
@@ -186,9 +197,18 @@ def with_single_experts(checkpoint: Checkpoint) -> Checkpoint:
     Raises:
         CheckpointError: a stack is not what ``StackedExperts`` can read.
     """
-    if any(_STACK.fullmatch(name) for name in checkpoint.tensors()):
+    if any(_stack(name) for name in checkpoint.tensors()):
         return StackedExperts(checkpoint)
     return checkpoint
+
+
+def _stack(name: str) -> tuple[str, str, str] | None:
+    """Path of the experts, stack and kind of a tensor; None for one that is no stack."""
+    match = _STACK.fullmatch(name)
+    if match is not None:
+        return match[1], match[2], match[3] or ""
+    match = _LINEAR.fullmatch(name)
+    return None if match is None else (f"{match[1]}.experts", match[2], _ROWS)
 
 
 def _sizes(info: TensorInfo, kind: str) -> tuple[int, tuple[int, ...]]:
@@ -196,6 +216,8 @@ def _sizes(info: TensorInfo, kind: str) -> tuple[int, tuple[int, ...]]:
     _, *sizes = info.shape
     if kind == "_bias":
         return sizes[0], ()
+    if kind == _ROWS:
+        return sizes[0], (sizes[1],)
     return (sizes[0], (sizes[1] * MXFP4_BLOCK,)) if kind else (sizes[1], (sizes[0],))
 
 
@@ -206,10 +228,14 @@ def _parts(info: TensorInfo, module: str, stack: str, kind: str) -> Iterator[tup
         raise CheckpointError(
             f"tensor '{info.name}' has {outputs} outputs, which {' and '.join(names)} cannot share"
         )
-    shape = (outputs // len(names), *inputs)
+    each = outputs // len(names)
+    shape = (each, *inputs)
     suffix, dtype = ("bias" if kind == "_bias" else "weight"), info.dtype
     for expert in range(info.shape[0]):
-        for first, name in enumerate(names):
+        for place, name in enumerate(names):
+            own = slice(place, None, len(names))
+            if kind == _ROWS:
+                own = slice(place * each, (place + 1) * each)
             full = f"{module}.{expert}.{name}.{suffix}"
             part = TensorInfo(full, shape, "MXFP4" if kind == "_blocks" else dtype)
-            yield full, _Part(part, info.name, kind, expert, slice(first, None, len(names)))
+            yield full, _Part(part, info.name, kind, expert, own)

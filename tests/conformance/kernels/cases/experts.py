@@ -60,16 +60,19 @@ NAN, INFINITY = np.nan, np.inf
     scoring=["softmax", "sigmoid"],
     shape=[(3, 8, 2), (1, 128, 8), (4, 5, 5), (2, 1, 1), (20, 70, 6)],
     normalise=[0, 1],
+    biased=[False, True],
 )
-def route(scoring: str, shape: tuple[int, int, int], normalise: int) -> Call:
+def route(scoring: str, shape: tuple[int, int, int], normalise: int, biased: bool) -> Call:
     rows, experts, top_k = shape
     x, out = random((rows, experts), gap=2), untouched((rows, experts + 3))
     x[-1, : experts // 2] = x[-1, 0]
     if rows > 2:
         x[1, experts // 2] = -INFINITY
-    expected = OPS["route"].define(
-        x[:, :experts], top_k=top_k, scoring=scoring, normalise=normalise, scale=2.5
-    )
+    bias = random((experts,)) if biased else None
+    if bias is not None:
+        bias[: experts // 2] = bias[0]
+    given = {"top_k": top_k, "scoring": scoring, "normalise": normalise}
+    expected = OPS["route"].define(x[:, :experts], bias, **given, epsilon=0.25, scale=2.5)
 
     def check() -> None:
         assert_near(out[:, :experts], expected, 1e-6)
@@ -77,8 +80,9 @@ def route(scoring: str, shape: tuple[int, int, int], normalise: int) -> Call:
         assert (out[:, experts:] == UNTOUCHED).all()
 
     fields = {"x": x, "x_stride": experts + 2, "out": out, "out_stride": experts + 3}
-    fields |= {"scale": np.array([2.5], np.float32), "experts": experts, "top_k": top_k}
-    return Call({"scoring": scoring}, fields | {"normalise": normalise}, rows, check)
+    fields |= {"scale": np.float32([2.5]), "epsilon": np.float32([0.25]), "experts": experts}
+    fields |= {"bias": 0 if bias is None else bias, "top_k": top_k, "normalise": normalise}
+    return Call({"scoring": scoring, "biased": biased}, fields, rows, check)
 
 
 @cases_of(
@@ -92,18 +96,21 @@ def route(scoring: str, shape: tuple[int, int, int], normalise: int) -> Call:
         (-INFINITY, -INFINITY, -INFINITY, -INFINITY),
         (-INFINITY, NAN, 5, 5),
     ],
+    biased=[False, True],
 )
-def route_of_no_numbers(scoring: str, wrong: tuple[float, ...]) -> Call:
+def route_of_no_numbers(scoring: str, wrong: tuple[float, ...], biased: bool) -> Call:
     x, out = np.float32([wrong]), untouched((1, 4))
-    given = {"top_k": 2, "scoring": scoring, "normalise": 0, "scale": 1.0}
-    expected = OPS["route"].define(x, **given)
+    bias = np.float32([-2, 1, 0, 3]) if biased else None
+    given = {"top_k": 2, "scoring": scoring, "normalise": 0, "epsilon": 0.0, "scale": 1.0}
+    expected = OPS["route"].define(x, bias, **given)
 
     def check() -> None:
         np.testing.assert_allclose(out, expected, rtol=1e-6, atol=1e-30)
 
     fields = {"x": x, "x_stride": 4, "out": out, "out_stride": 4, "experts": 4, "top_k": 2}
-    fields |= {"scale": np.ones(1, np.float32), "normalise": 0}
-    return Call({"scoring": scoring}, fields, 1, check)
+    fields |= {"scale": np.ones(1, np.float32), "epsilon": np.zeros(1, np.float32)}
+    fields |= {"bias": 0 if bias is None else bias, "normalise": 0}
+    return Call({"scoring": scoring, "biased": biased}, fields, 1, check)
 
 
 def chosen(rows: int, experts: int, share: float) -> NDArray[np.float32]:
