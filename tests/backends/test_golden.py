@@ -69,8 +69,8 @@ def test_replies_equal_transformers(backend):
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-@pytest.mark.parametrize("name", ["lfm2", "lfm2_moe"])
-def test_replies_of_convolutions_equal_transformers(name, backend):
+@pytest.mark.parametrize("name", ["lfm2", "lfm2_moe", "glm4_moe_lite"])
+def test_replies_by_a_cache_equal_those_of_transformers(name, backend):
     ids, _ = golden(name)
     with np.load(GOLDEN / name / "golden.npz") as data:
         expected = data["reply"].tolist()

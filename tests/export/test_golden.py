@@ -42,11 +42,13 @@ NAMES = [
     "granitemoe",
     "deepseek_v2",
     "deepseek_v2-query-rank",
+    "deepseek_v3",
+    "glm4_moe_lite",
     *FAMILIES,
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
 EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "granitemoe"]
-EXPERTS += ["deepseek_v2"]
+EXPERTS += ["deepseek_v2", "glm4_moe_lite"]
 EXACT = 1e-4
 
 

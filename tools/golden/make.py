@@ -123,6 +123,7 @@ _LATENT = {
     "moe_intermediate_size": 40,
     "routed_scaling_factor": 1.5,
 }
+_ONE_GROUP = {"n_group": 1, "topk_group": 1, "norm_topk_prob": True}
 _MSCALE = {**_YARN, **_ROPE, "mscale": 0.7, "mscale_all_dim": 0.5}
 
 GOLDEN: dict[str, Golden] = {
@@ -193,6 +194,21 @@ GOLDEN: dict[str, Golden] = {
     "deepseek_v2": Golden("DeepseekV2", {**_LATENT, "rope_parameters": _MSCALE}),
     "deepseek_v2-query-rank": Golden(
         "DeepseekV2", {**_LATENT, **_ONE_LAYER, "q_lora_rank": 64, "v_head_dim": 32}
+    ),
+    "deepseek_v3": Golden(
+        "DeepseekV3",
+        {**_LATENT, **_ONE_GROUP, "rope_parameters": _MSCALE, "num_nextn_predict_layers": 0},
+    ),
+    "glm4_moe_lite": Golden(
+        "Glm4MoeLite",
+        {
+            **{key: value for key, value in _LATENT.items() if key != "first_k_dense_replace"},
+            **_ONE_GROUP,
+            "q_lora_rank": 48,
+            "v_head_dim": 32,
+            "pad_token_id": None,
+        },
+        reply=64,
     ),
     "bitnet-master": Golden("BitNet", _BITNET, 16, quantization=_ONLINE),
     "bitnet-packed": Golden("BitNet", _BITNET, 16, quantization=_BITLINEAR),
@@ -303,6 +319,9 @@ def randomise(model: torch.nn.Module, norm_offset: float) -> None:
         else:
             values = 0.3 * values
         parameter.data.copy_(values.bfloat16().float())
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_((0.2 * torch.randn(buffer.shape)).bfloat16().float())
 
 
 def store(model: Any, golden: Golden) -> dict[str, torch.Tensor]:

@@ -36,6 +36,7 @@ from edgerun_export.tokenizers import from_gguf
 # No leading zeros: two spellings of a layer would be one tensor.
 _BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,5})\.((?:shortconv\.)?\w+)\.(weight|bias)")
 _EXPERTS = re.compile(r"blk\.(0|[1-9]\d{0,5})\.ffn_(gate_inp|(?:gate|up|down)_exps)\.(weight|bias)")
+_ANY_BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,5})\.(.+)")
 _URL_KEYS = ("general.url", "general.repo_url", "general.source.url", "general.source.repo_url")
 _URL = re.compile(r"https?://[!-~]+")
 _ROPE_FACTORS = ("rope_freqs.weight", LONG_FACTORS, SHORT_FACTORS)
@@ -118,9 +119,12 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
         rope_factors={tensor.name: _read_factors(tensor, file) for tensor in factors},
     )
     head_dim = config["head_dim"] if kind.pairs_interleaved else None
+    layers = config["num_hidden_layers"]
+    drafting = range(layers, layers + config.get("num_nextn_predict_layers", 0))
     stored: dict[str, Stored] = {}
     for tensor in tensors.values():
-        for tensor_data in _stored(tensor, file, kind, head_dim):
+        drafts = _of_drafting_layer(tensor, file, drafting)
+        for tensor_data in drafts or _stored(tensor, file, kind, head_dim):
             name = tensor_data.info.name
             if name in stored:
                 raise CheckpointError(f"'{file.name}' has two tensors that are '{name}'")
@@ -128,6 +132,16 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
             if len(stored) > MAX_TENSORS:
                 raise CheckpointError(f"'{file.name}' has more than {MAX_TENSORS} tensors")
     return stored, config
+
+
+def _of_drafting_layer(tensor: GgufTensor, file: ByteFile, layers: range) -> list[Stored]:
+    """A tensor of a layer that only drafts tokens, which nobody reads; none if it is of another."""
+    match = _ANY_BLOCK.fullmatch(tensor.name)
+    if match is None or int(match[1]) not in layers:
+        return []
+    name = f"model.layers.{match[1]}.{match[2]}"
+    info = TensorInfo(name, tensor.shape, tensor.codec.name)
+    return [Stored(info, file, tensor.offset, tensor.codec)]
 
 
 def _with_scale(tensor: GgufTensor, file: ByteFile) -> GgufTensor:

@@ -6,10 +6,11 @@ Source: llama.cpp's ``llama-arch.cpp``, ``llama-model.cpp`` and ``convert_hf_to_
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 SHORT_CONV = "conv.conv"  # has one axis more to Hugging Face
+SIGMOID = 2  # of llama.cpp's functions that make scores of logits
 SHARED_GATE = "mlp.shared_expert_gate"  # a vector in GGUF, a matrix of one row to Hugging Face
 
 
@@ -100,6 +101,38 @@ _LFM2 = {
     "ffn_up": "feed_forward.w3",
     "ffn_down": "feed_forward.w2",
 }
+_DEEPSEEK_EXPERTS = Experts(
+    count_key="n_routed_experts",
+    width_key=("moe_intermediate_size", "expert_feed_forward_length"),
+    normalises=False,
+)
+_DEEPSEEK = Architecture(
+    "deepseek_v2",
+    "DeepseekV2ForCausalLM",
+    False,
+    {"hidden_act": "silu"},
+    _DEEPSEEK_EXPERTS,
+    {
+        "attn_q_a": "self_attn.q_a_proj",
+        "attn_q_a_norm": "self_attn.q_a_layernorm",
+        "attn_q_b": "self_attn.q_b_proj",
+        "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+        "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+        "attn_kv_b": "self_attn.kv_b_proj",
+        "attn_k_b": "self_attn.k_b_proj",
+        "attn_v_b": "self_attn.v_b_proj",
+        "exp_probs_b": "mlp.gate.e_score_correction_bias",
+        "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+        "ffn_up_shexp": "mlp.shared_experts.up_proj",
+        "ffn_down_shexp": "mlp.shared_experts.down_proj",
+    },
+    factors={
+        "expert_weights_scale": "routed_scaling_factor",
+        "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
+    },
+    own_keys=("expert_shared_count", "leading_dense_block_count"),
+    is_latent=True,
+)
 ARCHITECTURES = {
     "llama": Architecture("llama", "LlamaForCausalLM", True, {"hidden_act": "silu"}),
     "qwen2": Architecture("qwen2", "Qwen2ForCausalLM", False, {"hidden_act": "silu"}),
@@ -209,37 +242,7 @@ ARCHITECTURES = {
         {"hidden_act": "silu"},
         Experts(width_key=("moe_intermediate_size", "expert_feed_forward_length")),
     ),
-    "deepseek2": Architecture(
-        "deepseek_v2",
-        "DeepseekV2ForCausalLM",
-        False,
-        {"hidden_act": "silu"},
-        Experts(
-            count_key="n_routed_experts",
-            width_key=("moe_intermediate_size", "expert_feed_forward_length"),
-            normalises=False,
-        ),
-        {
-            "attn_q_a": "self_attn.q_a_proj",
-            "attn_q_a_norm": "self_attn.q_a_layernorm",
-            "attn_q_b": "self_attn.q_b_proj",
-            "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
-            "attn_kv_a_norm": "self_attn.kv_a_layernorm",
-            "attn_kv_b": "self_attn.kv_b_proj",
-            "attn_k_b": "self_attn.k_b_proj",
-            "attn_v_b": "self_attn.v_b_proj",
-            "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
-            "ffn_up_shexp": "mlp.shared_experts.up_proj",
-            "ffn_down_shexp": "mlp.shared_experts.down_proj",
-        },
-        factors={
-            "expert_weights_scale": "routed_scaling_factor",
-            "expert_shared_count": "n_shared_experts",
-            "leading_dense_block_count": "first_k_dense_replace",
-            "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
-        },
-        is_latent=True,
-    ),
+    "deepseek2": _DEEPSEEK,
     "gpt-oss": Architecture(
         "gpt_oss",
         "GptOssForCausalLM",
@@ -262,4 +265,12 @@ MIXTRAL = Architecture(
     True,
     {"hidden_act": "silu"},
     Experts("block_sparse_moe", ("w1", "w3", "w2"), "num_local_experts"),
+)
+# What it calls DeepSeek's second model, too: V3 and others that choose experts by sigmoids.
+SIGMOIDS = replace(
+    _DEEPSEEK,
+    model_type="deepseek_v3",
+    class_name="DeepseekV3ForCausalLM",
+    experts=replace(_DEEPSEEK_EXPERTS, normalises=True),
+    own_keys=(*_DEEPSEEK.own_keys, "expert_gating_func"),
 )

@@ -15,7 +15,13 @@ import numpy as np
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures.decoder.missing import reason
 from edgerun_export.checkpoint.base import F32
-from edgerun_export.checkpoint.gguf_architectures import ARCHITECTURES, MIXTRAL, Architecture
+from edgerun_export.checkpoint.gguf_architectures import (
+    ARCHITECTURES,
+    MIXTRAL,
+    SIGMOID,
+    SIGMOIDS,
+    Architecture,
+)
 from edgerun_export.checkpoint.gguf_families import of_family
 from edgerun_export.checkpoint.gguf_keys import Keys, short_float
 
@@ -67,6 +73,8 @@ def architecture(metadata: Mapping[str, Any]) -> Architecture:
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if name == "llama" and Keys(metadata, "llama").number("expert_count", 0) > 0:
         return MIXTRAL
+    if name == "deepseek2" and Keys(metadata, name).number("expert_gating_func", 0) == SIGMOID:
+        return SIGMOIDS
     if architecture is None:
         raise UnsupportedError(
             f"GGUF architecture '{str(name)[:60]}' is not supported{reason(name)}; supported: "

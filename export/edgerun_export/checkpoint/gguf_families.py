@@ -10,13 +10,12 @@ from typing import Any
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32
-from edgerun_export.checkpoint.gguf_architectures import Architecture
+from edgerun_export.checkpoint.gguf_architectures import SIGMOID, Architecture
 from edgerun_export.checkpoint.gguf_keys import Keys, short_float
 
 # Divisors of Phi's rotary frequencies, which stand beside those that any model may have.
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 _GEMMA_27B_LAYERS = 62
-_SIGMOID = 2  # of llama.cpp's functions that make scores of logits
 
 _Config = Mapping[str, Any]
 _Factors = Mapping[str, F32]
@@ -128,14 +127,18 @@ def _deepseek(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, 
         scale = 10 * config["mscale_all_dim"]
         scaling |= {"mscale": scale, "mscale_all_dim": scale}
     query_rank = keys.number("attention.q_lora_rank", 0)
+    drafting = keys.count("nextn_predict_layers", 0)  # behind the others, and counted among them
     return {
+        "num_hidden_layers": config["num_hidden_layers"] - drafting,
+        "num_nextn_predict_layers": drafting,
         "kv_lora_rank": keys.size("attention.kv_lora_rank"),
         "q_lora_rank": keys.size("attention.q_lora_rank") if query_rank else None,
         "qk_nope_head_dim": keys_of_heads - turned,
         "qk_rope_head_dim": turned,
         "v_head_dim": values,
-        "first_k_dense_replace": int(config["first_k_dense_replace"]),
-        "n_shared_experts": int(config["n_shared_experts"]) or None,
+        "first_k_dense_replace": keys.count("leading_dense_block_count", 0),
+        "n_shared_experts": keys.count("expert_shared_count", 0),
+        "n_group": 1,  # others are refused
         "routed_scaling_factor": config["routed_scaling_factor"] or 1.0,
         "rope_scaling": scaling,
     }
@@ -143,10 +146,10 @@ def _deepseek(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, 
 
 def _lfm2_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
     scoring = keys.number("expert_gating_func")
-    if scoring != _SIGMOID:
+    if scoring != SIGMOID:
         raise UnsupportedError(
             f"metadata 'expert_gating_func' is {scoring:g}, which lfm2_moe is not supported with; "
-            f"expected {_SIGMOID} for sigmoids"
+            f"expected {SIGMOID} for sigmoids"
         )
     dense = keys.count("leading_dense_block_count")
     return {**_lfm2(keys, config, rope_factors), "num_dense_layers": dense}
@@ -161,5 +164,6 @@ _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "gemma3_text": _gemma3,
     "lfm2": _lfm2,
     "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
     "lfm2_moe": _lfm2_moe,
 }

@@ -54,9 +54,9 @@ class Keys:
             )
         return int(value)
 
-    def count(self, key: str) -> int:
+    def count(self, key: str, default: int | None = None) -> int:
         """A whole number from 0 on."""
-        value = self.number(key)
+        value = self.number(key, default)
         if value != int(value) or not 0 <= value < _MAX_SIZE:
             raise CheckpointError(
                 f"metadata '{self._prefix}.{key}' is {value}; expected 0 to {_MAX_SIZE - 1}"

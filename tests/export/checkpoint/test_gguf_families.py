@@ -212,7 +212,26 @@ def lfm2_moe() -> Any:
 
 
 CASES = [smollm3, olmo2, granite, granitemoe, granite4, phi3, mistral3, gemma3, lfm2, lfm2_moe]
-CASES += [deepseek_v2, deepseek_v2_of_ranks]
+
+
+def glm4_moe_lite() -> Any:
+    """As DeepSeek's second model with experts chosen by sigmoids, and a layer that drafts."""
+    config, stored = stored_of("glm4_moe_lite")
+    tensors = {name.replace("correction_bias", "correction.bias"): stored[name] for name in stored}
+
+    def extra(writer: Any) -> None:
+        latent(writer, {**config, "first_k_dense_replace": 1})
+        writer.add_q_lora_rank(config["q_lora_rank"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_norm(True)
+        writer.add_uint32("deepseek2.nextn_predict_layers", 1)
+        writer.add_tensor("blk.2.nextn.eh_proj.weight", np.ones((64, 128), np.float32))
+        writer.add_tensor("blk.2.attn_q_a.weight", np.ones((48, 64), np.float32))
+
+    return "deepseek2", {**config, "drafting": 1}, tensors, extra
+
+
+CASES += [deepseek_v2, deepseek_v2_of_ranks, glm4_moe_lite]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -269,7 +288,8 @@ def change(case: Any, tmp_path: Path, key: str, value: Any) -> None:
         (olmo2, "rope.dimension_count", 3.0, "both must be even"),
         (phi3, "rope.scaling.attn_factor", -1.0, r"attn_factor' is -1"),
         (lfm2, "shortconv.l_cache", 0.0, r"l_cache' is 0.0; expected 1 to"),
-        (deepseek_v2, "expert_gating_func", 2.0, "'expert_gating_func' is 2"),
+        (deepseek_v2, "expert_gating_func", 3.0, "'expert_gating_func' is 3"),
+        (deepseek_v2, "expert_shared_count", 0.5, "count' is 0.5; expected 0 to"),
         (deepseek_v2, "expert_group_count", 8.0, "'expert_group_count' is 8"),
         (deepseek_v2, "attention.kv_lora_rank", 0.0, r"kv_lora_rank' is 0.0; expected 1 to"),
         (deepseek_v2, "attention.key_length_mla", 8.0, "8 elements and 8 of them are turned"),

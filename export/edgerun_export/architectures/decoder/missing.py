@@ -12,12 +12,9 @@ _GEMMA_4 = (
     "heads of another width in some layers, norms of values, layers that scale the residual "
     "stream, an embedding for each layer, and keys and values shared between layers"
 )
-_LATENT = "attention to compressed rows (MLA) with heads of two widths"
 _RECURRENT = "linear recurrences"
 # By the names of Hugging Face and, where those differ, of GGUF.
 MISSING: Mapping[str, str] = {
-    "deepseek_v3": _LATENT,
-    "deepseek2": _LATENT,
     "falcon_mamba": _RECURRENT,
     "gemma2": "a bound on the scores of attention (softcapping)",
     "gemma3": "pictures; its text model alone is in GGUF files, and in checkpoints of gemma3_text",

@@ -1,0 +1,63 @@
+"""What is built as DeepSeek V3 is, without groups of experts (Moonlight 16B A3B).
+
+DeepSeek-V3 (2024), section 2.1: experts are chosen by sigmoids with a bias that only the choice
+sees. V3 itself chooses groups of experts first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edgerun.errors import UnsupportedError
+from edgerun_export.architectures.decoder.fields import flag, natural, number, positive
+from edgerun_export.architectures.decoder.latent import with_latent_attention
+from edgerun_export.architectures.decoder.layer import Dense, FeedForward
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
+from edgerun_export.architectures.experts.deepseek_v2 import experts_beside_shared
+
+
+def describe(config: Config) -> DecoderSpec:
+    """Describes a checkpoint of model_type ``deepseek_v3``.
+
+    Raises:
+        CheckpointError: a key of config.json is missing or out of range.
+        UnsupportedError: it asks for a variant without an implementation.
+    """
+    spec = with_latent_attention(config)
+    first = natural(config, "first_k_dense_replace", 3, limit=spec.num_layers)
+    return with_experts(spec, config, [layer >= first for layer in range(spec.num_layers)])
+
+
+def with_experts(spec: DecoderSpec, config: Config, are_sparse: list[bool]) -> DecoderSpec:
+    """The same decoder with experts in some layers, chosen as DeepSeek V3 chooses them.
+
+    Raises:
+        CheckpointError: a key of config.json is missing or out of range.
+        UnsupportedError: groups of experts are chosen first.
+    """
+    name = str(config["model_type"])
+    groups = positive(config, "n_group", 8 if name == "deepseek_v3" else 1)
+    if groups > 1:
+        raise UnsupportedError(
+            f"{name} checkpoints whose experts are chosen from some of {groups} groups (n_group) "
+            "are not supported; those with one group are"
+        )
+    experts = replace(
+        experts_beside_shared(config),
+        scoring="sigmoid",
+        normalise=flag(config, "norm_topk_prob", True),
+        selection_bias="mlp.gate.e_score_correction_bias",
+        scale=number(config, "routed_scaling_factor"),
+    )
+    dense = Dense(positive(config, "intermediate_size"))
+    parts: list[FeedForward] = [experts if is_sparse else dense for is_sparse in are_sparse]
+    # Layers that only draft tokens stand behind the others.
+    drafting = natural(config, "num_nextn_predict_layers", 0, limit=spec.num_layers)
+    return replace(
+        spec.with_feed_forward(parts),
+        architecture=name,
+        storage=replace(spec.storage, drafting_layers=drafting),
+    )
+
+
+ARCHITECTURE = describe
