@@ -40,10 +40,20 @@ NAMES = [
     "gpt_oss",
     "lfm2_moe",
     "granitemoe",
+    "ernie4_5_moe",
     *FAMILIES,
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
-EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "granitemoe"]
+EXPERTS = [
+    "mixtral",
+    "olmoe",
+    "qwen2_moe",
+    "qwen3_moe",
+    "gpt_oss",
+    "lfm2_moe",
+    "granitemoe",
+    "ernie4_5_moe",
+]
 EXACT = 1e-4
 
 

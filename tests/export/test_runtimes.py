@@ -62,6 +62,7 @@ TINY = [
 MIXTURES = [
     pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
     for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "granitemoe")
+    + ("ernie4_5_moe",)
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY
 ]

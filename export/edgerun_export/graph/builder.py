@@ -111,9 +111,17 @@ class _DecoderBuilder:
         fed = self._experts.add(hidden, layer, router, networks)
         if self._spec.shared_expert(layer) is None:
             return fed
-        shared = self._single_experts.add_shared(hidden, layer)
         at = node_path(f"model.layers.{layer}.mlp")
-        return self._graph.node("Add", [fed, shared], f"{at}/shared_residual")
+        return self._graph.node("Add", [fed, self._shared(hidden, layer)], f"{at}/shared_residual")
+
+    def _shared(self, hidden: str, layer: int) -> str:
+        """Adds the expert that all tokens go through."""
+        part = self._spec.shared_expert(layer)
+        assert part is not None
+        if part.gate:
+            return self._single_experts.add_shared(hidden, layer)
+        at = node_path(f"model.layers.{layer}.{part.module}")
+        return self._network(hidden, layer, at, self._spec.shared_projections(layer))
 
     def _network(self, hidden: str, layer: int, at: str, projections: Projections) -> str:
         """Adds a gated network, at a path of nodes."""

@@ -111,16 +111,20 @@ class SourceWeights:
         return is_bias and not self._checkpoint.read(name).any()
 
     def unread(self) -> list[str]:
-        """Names of the tensors, other than derived buffers, that were not read to the end."""
+        """Names of the tensors that were not read to the end, of those that carry weights."""
         return self._without(self._checkpoint.read_to_the_end())
 
     def count(self) -> int:
-        """Number of tensors in the checkpoint that carry weights."""
+        """Number of tensors in the checkpoint that carry weights of the decoder."""
         return len(self._without(()))
 
     def _without(self, names: Container[str]) -> list[str]:
         return sorted(
-            name for name in self._infos if name not in names and _DERIVED.fullmatch(name) is None
+            name
+            for name in self._infos
+            if name not in names
+            and _DERIVED.fullmatch(name) is None
+            and not name.startswith(self.spec.storage.unused)
         )
 
     def _stored_shapes(self) -> dict[str, tuple[int, ...]]:

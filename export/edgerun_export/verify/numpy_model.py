@@ -180,11 +180,13 @@ class Layer:
             if len(tokens):
                 results = self._network(hidden[tokens], projections)
                 out[tokens] += routes[tokens, expert, None] * results
+        if self._spec.shared_expert(self._layer) is None:
+            return out
+        results = self._network(hidden, self._spec.shared_projections(self._layer))
         gate = self._spec.shared_gate(self._layer)
         if gate is not None:
-            results = self._network(hidden, self._spec.shared_projections(self._layer))
-            out += results / (1 + np.exp(-self._linear(hidden, gate)))
-        return out
+            results = results / (1 + np.exp(-self._linear(hidden, gate)))
+        return out + results
 
     def _network(self, hidden: F32, projections: dict[str, Projection]) -> F32:
         hidden = self._rounded(hidden)

@@ -17,7 +17,17 @@ from edgerun_export.transforms.weights import Change, TransformedWeights
 from edgerun_export.verify.compare import VerificationError, relative_error
 from edgerun_export.verify.numpy_model import forward
 
-NAMES = ["llama", "qwen2", "qwen3", "mixtral", "olmoe", "gpt_oss", "lfm2", "lfm2_moe"]
+NAMES = [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "mixtral",
+    "olmoe",
+    "gpt_oss",
+    "lfm2",
+    "lfm2_moe",
+    "ernie4_5_moe",
+]
 
 
 def text_of(spec):

@@ -135,10 +135,10 @@ class DecoderSpec:
     def experts(self) -> tuple[int, int]:
         """Experts of a layer and how many a token goes to; 0 if layers differ or have none.
 
-        A shared expert is a layer of one.
+        A shared expert with a gate is a layer of one.
         """
         layers = [part for layer in self.layers if isinstance(part := layer.feed_forward, Experts)]
-        shared = [part.shared.as_experts() for part in layers if part.shared]
+        shared = [each.as_experts() for part in layers if (each := part.shared) and each.gate]
         parts = {(part.count, part.top_k) for part in (*layers, *shared)}
         return parts.pop() if len(parts) == 1 else (0, 0)
 
@@ -257,9 +257,14 @@ class DecoderSpec:
         }
 
     def shared_gate(self, layer: int) -> Projection | None:
-        """What says how much the shared expert of a layer counts, never quantised."""
+        """What says how much the shared expert of a layer counts, never quantised.
+
+        None without one, or where it counts as it is.
+        """
         part = self.shared_expert(layer)
-        return Projection("shared_gate", part.gate, 1, self.hidden_size) if part else None
+        if part is None or not part.gate:
+            return None
+        return Projection("shared_gate", part.gate, 1, self.hidden_size)
 
     def sub_norm(self, layer: int) -> str | None:
         """Path of the norm before a layer's down projection; None without one."""
@@ -312,7 +317,8 @@ class DecoderSpec:
             shapes[f"{prefix}.{self.sinks}"] = (self.num_heads,)
         part = self.layers[layer].feed_forward
         if isinstance(part, Experts) and part.selection_bias:
-            shapes[f"{prefix}.{part.selection_bias}"] = (part.count,)
+            ones = (1,) * (part.selection_bias_axes - 1)
+            shapes[f"{prefix}.{part.selection_bias}"] = (*ones, part.count)
         routers = filter(None, (self.router(layer), self.shared_gate(layer)))
         for linear in [*self.projections(layer), *routers]:
             name = f"{prefix}.{linear.path}"

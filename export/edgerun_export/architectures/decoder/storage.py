@@ -37,6 +37,7 @@ class Storage:
         factors: by the name of a tensor what its values are multiplied by.
         norm_offset: what is added to the stored weights of norms.
         head_rows: how query and key heads are stored; ``None`` for as they are.
+        unused: how the names of tensors begin that the decoder does not compute with.
     """
 
     joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class Storage:
     factors: Mapping[str, float] = field(default_factory=dict)
     norm_offset: float = 0.0
     head_rows: HeadRows | None = None
+    unused: tuple[str, ...] = ()
 
 
 PLAIN = Storage()
