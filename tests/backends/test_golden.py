@@ -93,7 +93,7 @@ def reply_of(name, backend, prompt, length):
 @pytest.mark.parametrize(
     "name",
     ["llama", "qwen2", "qwen3", "gpt_oss", "smollm3", "granite", "phi3", "gemma3_text", "lfm2"]
-    + ["lfm2_moe", "deepseek_v2"],
+    + ["lfm2_moe", "ernie4_5_moe", "deepseek_v2"],
 )
 def test_quantised_logits_equal_the_dequantised_reference(name, weights):
     ids, _ = golden(name)

@@ -40,6 +40,7 @@ NAMES = [
     "gpt_oss",
     "lfm2_moe",
     "granitemoe",
+    "ernie4_5_moe",
     "deepseek_v2",
     "deepseek_v2-query-rank",
     "deepseek_v3",
@@ -48,7 +49,7 @@ NAMES = [
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
 EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "granitemoe"]
-EXPERTS += ["deepseek_v2", "glm4_moe_lite"]
+EXPERTS += ["ernie4_5_moe", "deepseek_v2", "glm4_moe_lite"]
 EXACT = 1e-4
 
 

@@ -64,7 +64,7 @@ TINY = [
 MIXTURES = [
     pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
     for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "granitemoe")
-    + ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
+    + ("ernie4_5_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite")
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY
 ]

@@ -14,7 +14,7 @@ from edgerun_export.architectures import DecoderSpec, Experts, describe
 # Whose converters put rows of queries and keys in pairs.
 INTERLEAVED = ("llama", "smollm3", "granite", "granitemoe", "mistral3")
 # Parameters without a suffix, and what they have in GGUF.
-BARE = {".sinks": "weight", ".expert_bias": "bias"}
+BARE = {".sinks": "weight", ".expert_bias": "bias", ".e_score_correction_bias": "bias"}
 Extra = Callable[[gguf.GGUFWriter], None]
 
 
@@ -63,6 +63,7 @@ def write_gguf(
             value = value.reshape(shape).swapaxes(1, 2).reshape(value.shape)
         bare = next((BARE[name] for name in BARE if key.endswith(name)), None)
         stem, suffix = (key, bare) if bare else key.rsplit(".", 1)
+        stem = stem.replace("e_score_correction_bias", "e_score_correction")
         found = next(name for names in maps if (name := names.get_name(stem)))
         name = f"{found}.{suffix}"
         kinds = {"_proj.weight": quantised} if isinstance(quantised, str) else quantised or {}

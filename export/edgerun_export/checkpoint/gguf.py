@@ -20,7 +20,7 @@ from edgerun_export.checkpoint.base import (
     printable_line,
 )
 from edgerun_export.checkpoint.files import ByteFile
-from edgerun_export.checkpoint.gguf_architectures import SHARED_GATE, SHORT_CONV, Architecture
+from edgerun_export.checkpoint.gguf_architectures import ONE_ROW, SHORT_CONV, Architecture
 from edgerun_export.checkpoint.gguf_config import architecture, make_config
 from edgerun_export.checkpoint.gguf_families import LONG_FACTORS, SHORT_FACTORS
 from edgerun_export.checkpoint.gguf_header import MAGIC, GgufHeader, GgufTensor, read_header
@@ -199,7 +199,7 @@ def _stored_alone(
             f"tensor '{tensor.name}' has {tensor.shape[0]} rows; expected whole heads of {paired}"
         )
     shape = tensor.shape
-    if name.endswith(f"{SHARED_GATE}.weight") and len(shape) == 1:
+    if name.endswith(ONE_ROW) and len(shape) == 1:
         shape = (1, *shape)
     if name.endswith(f"{SHORT_CONV}.weight") and len(shape) == 2:
         shape = (shape[0], 1, shape[1])

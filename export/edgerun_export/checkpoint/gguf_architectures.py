@@ -11,7 +11,9 @@ from typing import Any
 
 SHORT_CONV = "conv.conv"  # has one axis more to Hugging Face
 SIGMOID = 2  # of llama.cpp's functions that make scores of logits
-SHARED_GATE = "mlp.shared_expert_gate"  # a vector in GGUF, a matrix of one row to Hugging Face
+SHARED_GATE = "mlp.shared_expert_gate"
+SCORE_BIAS = "mlp.moe_statics.e_score_correction_bias"
+ONE_ROW = (f"{SHARED_GATE}.weight", SCORE_BIAS)  # matrices to Hugging Face, vectors in GGUF
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +245,24 @@ ARCHITECTURES = {
         Experts(width_key=("moe_intermediate_size", "expert_feed_forward_length")),
     ),
     "deepseek2": _DEEPSEEK,
+    # All that it leaves out is the last layer with experts, which is the last of all.
+    "ernie4_5-moe": Architecture(
+        "ernie4_5_moe",
+        "Ernie4_5_MoeForCausalLM",
+        False,
+        {"hidden_act": "silu", "use_bias": False},
+        Experts(
+            count_key="moe_num_experts",
+            width_key=("moe_intermediate_size", "expert_feed_forward_length"),
+        ),
+        {
+            "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+            "ffn_up_shexp": "mlp.shared_experts.up_proj",
+            "ffn_down_shexp": "mlp.shared_experts.down_proj",
+            "exp_probs_b": SCORE_BIAS,
+        },
+        own_keys=("leading_dense_block_count", "interleave_moe_layer_step", "expert_shared_count"),
+    ),
     "gpt-oss": Architecture(
         "gpt_oss",
         "GptOssForCausalLM",

@@ -155,6 +155,16 @@ def _lfm2_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, 
     return {**_lfm2(keys, config, rope_factors), "num_dense_layers": dense}
 
 
+def _ernie4_5_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    shared = "expert_shared_count"
+    return {
+        "moe_k": config["num_experts_per_tok"],
+        "moe_layer_start_index": keys.count("leading_dense_block_count"),
+        "moe_layer_interval": keys.size("interleave_moe_layer_step", 1),
+        "moe_num_shared_experts": keys.count(shared) if keys.has(shared) else 0,
+    }
+
+
 _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "granite": _granite,
     "granitemoe": _granite,
@@ -166,4 +176,5 @@ _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
     "lfm2_moe": _lfm2_moe,
+    "ernie4_5_moe": _ernie4_5_moe,
 }

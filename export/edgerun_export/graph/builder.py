@@ -118,14 +118,17 @@ class _DecoderBuilder:
         part = self._spec.shared_expert(layer)
         if part is None:
             return fed
-        at = node_path(f"model.layers.{layer}.{part.module}")
-        shared = (
-            self._network(hidden, layer, at, self._spec.shared_projections(layer))
-            if part.gate is None
-            else self._single_experts.add_shared(hidden, layer)
-        )
         at = node_path(f"model.layers.{layer}.mlp")
-        return self._graph.node("Add", [fed, shared], f"{at}/shared_residual")
+        return self._graph.node("Add", [fed, self._shared(hidden, layer)], f"{at}/shared_residual")
+
+    def _shared(self, hidden: str, layer: int) -> str:
+        """Adds the expert that all tokens go through."""
+        part = self._spec.shared_expert(layer)
+        assert part is not None
+        if part.gate:
+            return self._single_experts.add_shared(hidden, layer)
+        at = node_path(f"model.layers.{layer}.{part.module}")
+        return self._network(hidden, layer, at, self._spec.shared_projections(layer))
 
     def _network(self, hidden: str, layer: int, at: str, projections: Projections) -> str:
         """Adds a gated network, at a path of nodes."""

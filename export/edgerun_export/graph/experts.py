@@ -88,7 +88,8 @@ class ExpertsBuilder:
             scores = add("Sigmoid", [logits], f"{at}/Sigmoid")
         ranks, ids = logits, graph.value()
         if experts.selection_bias:
-            bias = self._store.vector(f"{module}.{experts.selection_bias}")
+            name = f"{module}.{experts.selection_bias}"
+            bias = self._store.derived(name, self._store.read_vector(name).reshape(-1))
             ranks = add("Add", [scores, bias], f"{at}/ranks")
         add(
             "TopK",

@@ -41,11 +41,6 @@ def interpret(checkpoint: Checkpoint) -> tuple[SourceWeights, list[str]]:
             )
     weights = SourceWeights(checkpoint, spec, aliases)
     weights.check()
-    if any(map(weights.drafts, stored)):
-        warnings.append(
-            "layers behind the last one, which only draft tokens ahead of a reply, are left out; "
-            "replies are the same without"
-        )
     assumptions = [*_assumed_ternary(checkpoint, weights), *_assumed_packing(checkpoint)]
     return weights, warnings + assumptions
 

@@ -25,7 +25,6 @@ _DERIVED = re.compile(
     r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)"
     r"|model\.layers\.\d+\.self_attn\.masked_bias"
 )
-_LAYER = re.compile(r"model\.layers\.(\d{1,9})\.")
 _PACKED_ROWS = 4  # logical rows in a stored row of transformers' packed ternary tensors
 
 
@@ -112,25 +111,21 @@ class SourceWeights:
         return is_bias and not self._checkpoint.read(name).any()
 
     def unread(self) -> list[str]:
-        """Names of the tensors, other than derived buffers, that were not read to the end."""
+        """Names of the tensors that were not read to the end, of those that carry weights."""
         return self._without(self._checkpoint.read_to_the_end())
 
     def count(self) -> int:
-        """Number of tensors in the checkpoint that carry weights."""
+        """Number of tensors in the checkpoint that carry weights of the decoder."""
         return len(self._without(()))
 
     def _without(self, names: Container[str]) -> list[str]:
         return sorted(
             name
             for name in self._infos
-            if name not in names and _DERIVED.fullmatch(name) is None and not self.drafts(name)
+            if name not in names
+            and _DERIVED.fullmatch(name) is None
+            and not name.startswith(self.spec.storage.unused)
         )
-
-    def drafts(self, name: str) -> bool:
-        """Whether a tensor is of a layer that only drafts tokens."""
-        number = _LAYER.match(name)
-        first, count = self.spec.num_layers, self.spec.storage.drafting_layers
-        return number is not None and first <= int(number[1]) < first + count
 
     def _stored_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the tensors that the checkpoint should have."""

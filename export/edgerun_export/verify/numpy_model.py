@@ -201,14 +201,13 @@ class Layer:
             if len(tokens):
                 results = self._network(hidden[tokens], projections)
                 out[tokens] += routes[tokens, expert, None] * results
-        shared, gate = (
-            self._spec.shared_projections(self._layer),
-            self._spec.shared_gate(self._layer),
-        )
-        if shared:
-            results = self._network(hidden, shared)
-            out += results if gate is None else results / (1 + np.exp(-self._linear(hidden, gate)))
-        return out
+        if self._spec.shared_expert(self._layer) is None:
+            return out
+        results = self._network(hidden, self._spec.shared_projections(self._layer))
+        gate = self._spec.shared_gate(self._layer)
+        if gate is not None:
+            results = results / (1 + np.exp(-self._linear(hidden, gate)))
+        return out + results
 
     def _network(self, hidden: F32, projections: dict[str, Projection]) -> F32:
         hidden = self._rounded(hidden)

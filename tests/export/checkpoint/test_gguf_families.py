@@ -211,7 +211,32 @@ def lfm2_moe() -> Any:
     return "lfm2moe", config, written, extra
 
 
-CASES = [smollm3, olmo2, granite, granitemoe, granite4, phi3, mistral3, gemma3, lfm2, lfm2_moe]
+def ernie4_5_moe() -> Any:
+    """Whose converter leaves out multi-token prediction."""
+    config, tensors = source_of("ernie4_5_moe", rope_theta=500000.0)
+    written = {name: value for name, value in tensors.items() if "mtp" not in name}
+
+    def extra(writer: Any) -> None:
+        writer.add_leading_dense_block_count(config["moe_layer_start_index"])
+        writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
+        writer.add_expert_shared_count(config["moe_num_shared_experts"])
+
+    return "ernie4_5-moe", config, written, extra
+
+
+CASES = [
+    ernie4_5_moe,
+    smollm3,
+    olmo2,
+    granite,
+    granitemoe,
+    granite4,
+    phi3,
+    mistral3,
+    gemma3,
+    lfm2,
+    lfm2_moe,
+]
 
 
 def glm4_moe_lite() -> Any:
@@ -298,6 +323,10 @@ def change(case: Any, tmp_path: Path, key: str, value: Any) -> None:
         (lfm2_moe, "leading_dense_block_count", -1.0, "count' is -1.0; expected 0 to"),
         (lfm2_moe, "expert_weights_scale", 2.5, "'expert_weights_scale' is 2.5"),
         (lfm2_moe, "expert_weights_norm", False, "'expert_weights_norm' is False"),
+        (ernie4_5_moe, "expert_gating_func", 2.0, "'expert_gating_func' is 2"),
+        (ernie4_5_moe, "leading_dense_block_count", 0.5, "count' is 0.5; expected 0 to"),
+        (ernie4_5_moe, "expert_shared_count", -1.0, "count' is -1.0; expected 0 to"),
+        (ernie4_5_moe, "interleave_moe_layer_step", 0.0, "step' is 0.0; expected 1 to"),
         (granitemoe, "expert_weights_norm", False, "'expert_weights_norm' is False"),
         (granitemoe, "expert_shared_count", 1.0, "'expert_shared_count' is 1"),
         (lfm2, "leading_dense_block_count", 1.0, "'leading_dense_block_count' is 1"),

@@ -148,17 +148,19 @@ def dimensions(config: Config) -> dict[str, Any]:
     }
 
 
-def experts_chosen(config: Config, count_key: str) -> tuple[int, int]:
+def experts_chosen(
+    config: Config, count_key: str, chosen_key: str = "num_experts_per_tok"
+) -> tuple[int, int]:
     """Returns how many experts there are, and how many of them a token goes to.
 
     Raises:
         CheckpointError: a number is missing, or there are fewer than are chosen.
     """
     count = positive(config, count_key, limit=_MAX_EXPERTS)
-    top_k = positive(config, "num_experts_per_tok")
+    top_k = positive(config, chosen_key)
     if top_k > count:
         raise CheckpointError(
-            f"config.json: a token goes to num_experts_per_tok {top_k} experts, and there are "
+            f"config.json: a token goes to {chosen_key} {top_k} experts, and there are "
             f"{count_key} {count}"
         )
     return count, top_k

@@ -40,17 +40,17 @@ class Dense:
 class SharedExpert:
     """A gated network that every token goes through beside the experts that are chosen for it.
 
-    What it makes counts as much as the sigmoid of one more logit says, or in full.
+    What it makes counts as much as the sigmoid of one more logit says, or as it is.
 
     Attributes:
         width: of what is between its projections.
         module: its path below ``model.layers.N``.
-        gate: path of what makes the logit; None where there is none.
+        gate: path of what makes the logit; empty for none.
     """
 
     width: int
     module: str = "mlp.shared_expert"
-    gate: str | None = "mlp.shared_expert_gate"
+    gate: str = "mlp.shared_expert_gate"
 
     def as_experts(self) -> Experts:
         """The same as a layer of one expert, whose router says how much it counts."""
@@ -71,6 +71,7 @@ class Experts:
         scoring: what makes scores of the router's logits.
         selection_bias: path below ``model.layers.N`` of what is added to scores for the choice
             alone, ``[count]``; none where it is empty, and logits decide.
+        selection_bias_axes: axes that it has in checkpoints, all but the last of one element.
         epsilon: what is added to the sum that scores are divided by.
         scale: factor of the scores.
         module: path of the layer below ``model.layers.N``.
@@ -86,6 +87,7 @@ class Experts:
     normalise: bool
     scoring: Literal["softmax", "sigmoid"] = "softmax"
     selection_bias: str = ""
+    selection_bias_axes: int = 1
     epsilon: float = 0.0
     scale: float = 1.0
     module: str = "mlp"

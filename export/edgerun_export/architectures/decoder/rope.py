@@ -116,6 +116,12 @@ def behind(rope: Rope, head_dim: int, *, interleaved: bool) -> tuple[Rope, HeadR
     return Rope(np.concatenate([rope.inv_freq, still])), HeadRows(order, factors)
 
 
+def interleaved(head_dim: int) -> HeadRows:
+    """Where elements 2i and 2i + 1 of a stored head are a pair, and not i and i + head_dim / 2."""
+    order = np.arange(head_dim).reshape(-1, 2).T.reshape(-1)
+    return HeadRows(order, np.ones(head_dim, _F32))
+
+
 def _variant(parameters: _Parameters, turned: int) -> Rope:
     kind = str(parameters["rope_type"])
     if kind not in _VARIANTS:

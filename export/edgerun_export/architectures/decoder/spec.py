@@ -138,7 +138,7 @@ class DecoderSpec:
     def experts(self) -> tuple[int, int]:
         """Experts of a layer and how many a token goes to; 0 if layers differ or have none.
 
-        A shared expert is a layer of one.
+        A shared expert with a gate is a layer of one.
         """
         layers = [part for layer in self.layers if isinstance(part := layer.feed_forward, Experts)]
         shared = [each.as_experts() for part in layers if (each := part.shared) and each.gate]
@@ -285,9 +285,12 @@ class DecoderSpec:
         }
 
     def shared_gate(self, layer: int) -> Projection | None:
-        """What says how much the shared expert of a layer counts, never quantised; or None."""
+        """What says how much the shared expert of a layer counts, never quantised.
+
+        None without one, or where it counts as it is.
+        """
         part = self.shared_expert(layer)
-        if part is None or part.gate is None:
+        if part is None or not part.gate:
             return None
         return Projection("shared_gate", part.gate, 1, self.hidden_size)
 
@@ -344,7 +347,8 @@ class DecoderSpec:
             shapes[f"{prefix}.{self.sinks}"] = (self.num_heads,)
         part = self.layers[layer].feed_forward
         if isinstance(part, Experts) and part.selection_bias:
-            shapes[f"{prefix}.{part.selection_bias}"] = (part.count,)
+            ones = (1,) * (part.selection_bias_axes - 1)
+            shapes[f"{prefix}.{part.selection_bias}"] = (*ones, part.count)
         routers = filter(None, (self.router(layer), self.shared_gate(layer)))
         for linear in [*self.projections(layer), *routers]:
             name = f"{prefix}.{linear.path}"

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+MTP_LEFT_OUT = "its layers for multi-token prediction (MTP) are left out"
+
 
 @dataclass(frozen=True, slots=True)
 class HeadRows:
@@ -37,7 +39,7 @@ class Storage:
         factors: by the name of a tensor what its values are multiplied by.
         norm_offset: what is added to the stored weights of norms.
         head_rows: how query and key heads are stored; ``None`` for as they are.
-        drafting_layers: layers behind the last one that only draft tokens, and are left out.
+        unused: how the names of tensors begin that the decoder does not compute with.
     """
 
     joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -45,7 +47,7 @@ class Storage:
     factors: Mapping[str, float] = field(default_factory=dict)
     norm_offset: float = 0.0
     head_rows: HeadRows | None = None
-    drafting_layers: int = 0
+    unused: tuple[str, ...] = ()
 
 
 PLAIN = Storage()

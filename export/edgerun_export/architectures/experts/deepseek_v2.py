@@ -58,7 +58,7 @@ def experts_beside_shared(config: Config) -> Experts:
         width=width,
         normalise=False,
         scale=number(config, "routed_scaling_factor", 1.0),
-        shared=SharedExpert(shared * width, "mlp.shared_experts", gate=None) if shared else None,
+        shared=SharedExpert(shared * width, "mlp.shared_experts", gate="") if shared else None,
     )
 
 

@@ -13,6 +13,7 @@ from edgerun_export.architectures.decoder.fields import flag, natural, number, p
 from edgerun_export.architectures.decoder.latent import with_latent_attention
 from edgerun_export.architectures.decoder.layer import Dense, FeedForward
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
+from edgerun_export.architectures.decoder.storage import MTP_LEFT_OUT
 from edgerun_export.architectures.experts.deepseek_v2 import experts_beside_shared
 
 
@@ -51,12 +52,15 @@ def with_experts(spec: DecoderSpec, config: Config, are_sparse: list[bool]) -> D
     )
     dense = Dense(positive(config, "intermediate_size"))
     parts: list[FeedForward] = [experts if is_sparse else dense for is_sparse in are_sparse]
-    # Layers that only draft tokens stand behind the others.
-    drafting = natural(config, "num_nextn_predict_layers", 0, limit=spec.num_layers)
+    count = natural(config, "num_nextn_predict_layers", 0, limit=spec.num_layers)
+    predicting = range(spec.num_layers, spec.num_layers + count)  # layers behind the others
     return replace(
         spec.with_feed_forward(parts),
         architecture=name,
-        storage=replace(spec.storage, drafting_layers=drafting),
+        storage=replace(
+            spec.storage, unused=tuple(f"model.layers.{layer}." for layer in predicting)
+        ),
+        notes=(MTP_LEFT_OUT,) if count else (),
     )
 
 
