@@ -1,0 +1,117 @@
+"""DeepSeek's kind of attention and experts: what configurations say, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
+from edgerun_export.architectures import Experts, describe
+from edgerun_export.pipeline import ExportOptions, export
+from tests.support.bundles import GOLDEN
+
+
+def config_of(name: str, **changes: Any) -> dict[str, Any]:
+    return {**json.loads((GOLDEN / name / "config.json").read_text()), **changes}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "error", "message"),
+    [
+        (
+            "deepseek_v2",
+            {"topk_method": "group_limited_greedy", "n_group": 8},
+            UnsupportedError,
+            "topk_method of 'group_limited_greedy' are not supported; those with greedy are",
+        ),
+        ("deepseek_v2", {"norm_topk_prob": True}, UnsupportedError, "with norm_topk_prob"),
+        ("deepseek_v2", {"attention_bias": True}, UnsupportedError, "attention with biases"),
+        ("deepseek_v2", {"v_head_dim": 40}, UnsupportedError, "v_head_dim 40 .* key heads of 32"),
+        ("deepseek_v2", {"v_head_dim": 1 << 20}, CheckpointError, "whole number from 1 to 4096"),
+        ("deepseek_v2", {"qk_rope_head_dim": 7}, CheckpointError, "expected even numbers"),
+        ("deepseek_v2", {"kv_lora_rank": None}, CheckpointError, "'kv_lora_rank' is None"),
+        ("deepseek_v2", {"q_lora_rank": 0}, CheckpointError, "'q_lora_rank' is 0"),
+        ("deepseek_v2", {"first_k_dense_replace": 3}, CheckpointError, "replace' is 3 .* 0 to 2"),
+        ("deepseek_v2", {"num_experts_per_tok": 7}, CheckpointError, "n_routed_experts 6"),
+        ("deepseek_v2", {"n_shared_experts": -1}, CheckpointError, "'n_shared_experts' is -1"),
+        ("deepseek_v3", {"n_group": 8}, UnsupportedError, "some of 8 groups .* with one group are"),
+        ("deepseek_v3", {"n_group": None}, UnsupportedError, "some of 8 groups"),
+        ("deepseek_v3", {"routed_scaling_factor": None}, CheckpointError, "_factor' is None"),
+        ("deepseek_v3", {"num_nextn_predict_layers": -1}, CheckpointError, "_layers' is -1"),
+        ("glm4_moe_lite", {"mlp_layer_types": ["dense"]}, CheckpointError, "must be 2 times 'de"),
+        ("glm4_moe_lite", {"mlp_layer_types": ["moe"] * 2}, CheckpointError, r"not \['moe', 'moe"),
+    ],
+)
+def test_configurations_of_another_kind_are_refused(
+    name: str, changes: dict[str, Any], error: type[EdgerunError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        describe(config_of(name, **changes))
+
+
+def test_one_group_is_no_choice_of_groups() -> None:
+    changes = {"topk_method": "group_limited_greedy", "n_group": 1}
+    others = describe(config_of("deepseek_v2")).layers
+    assert describe(config_of("deepseek_v2", **changes)).layers == others
+
+
+def test_scores_are_scaled_by_what_all_dimensions_are() -> None:
+    config = config_of("deepseek_v2")
+    growth = 1 + 0.1 * 0.5 * math.log(8)
+    assert describe(config).attention_scale == pytest.approx(32**-0.5 * growth**2)
+    # Where cosines and sines have the same factor it stays one of the scores.
+    ratio = (1 + 0.1 * 0.7 * math.log(8)) / growth
+    turned = describe(config).storage.head_rows.factors[:4]
+    np.testing.assert_allclose(turned, ratio, rtol=1e-6)
+    del config["rope_parameters"]["mscale_all_dim"]
+    assert describe(config).attention_scale == 32**-0.5
+    plain = {"rope_theta": 10000.0, "rope_type": "default"}
+    assert describe({**config, "rope_parameters": plain}).attention_scale == 32**-0.5
+
+
+def test_halves_of_a_head_may_be_turned_together_instead_of_neighbours() -> None:
+    orders = [
+        describe(config_of("deepseek_v3", rope_interleave=flag)).storage.head_rows.order.tolist()
+        for flag in (True, False)
+    ]
+    assert orders[0][:4] == [24, 26, 28, 30] and orders[0][16:20] == [25, 27, 29, 31]
+    assert orders[1][:4] == [24, 25, 26, 27] and orders[1][16:20] == [28, 29, 30, 31]
+    assert all(sorted(order) == [*range(32)] for order in orders)
+
+
+def test_layers_of_experts_are_those_that_the_configuration_names() -> None:
+    def counts(name: str, **changes: Any) -> list[int]:
+        layers = describe(config_of(name, num_hidden_layers=3, **changes)).layers
+        return [getattr(layer.feed_forward, "count", 0) for layer in layers]
+
+    assert counts("deepseek_v2") == [0, 6, 6]
+    assert counts("deepseek_v3", first_k_dense_replace=2) == [0, 0, 6]
+    assert counts("deepseek_v3", first_k_dense_replace=None) == [0, 0, 0]
+    assert counts("glm4_moe_lite", mlp_layer_types=None) == [0, 6, 6]
+    assert counts("glm4_moe_lite", mlp_layer_types=["sparse", "dense", "sparse"]) == [6, 0, 6]
+    part = describe(config_of("glm4_moe_lite")).layers[1].feed_forward
+    assert isinstance(part, Experts) and part.shared is not None
+    assert (part.scale, part.normalise, part.shared.width) == (1.5, True, 80)
+
+
+def test_layers_that_predict_several_tokens_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "with"
+    shutil.copytree(GOLDEN / "glm4_moe_lite", folder)
+    tensors = load_file(folder / "model.safetensors")
+    behind = {
+        k.replace("layers.1.", "layers.2."): v for k, v in tensors.items() if "rs.1.self" in k
+    }
+    save_file(tensors | behind, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="has no place in the glm4_moe_lite"):
+        export(folder, tmp_path / "out", ExportOptions(weights="int4"))
+    config = config_of("glm4_moe_lite", num_nextn_predict_layers=1)
+    (folder / "config.json").write_text(json.dumps(config))
+    result = export(folder, tmp_path / "out", ExportOptions(weights="int4"))
+    assert any("(MTP) are left out" in said for said in result.warnings)
