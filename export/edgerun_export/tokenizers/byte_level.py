@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.tokenizers.cased_letters import CASED_LETTERS
 from edgerun_export.tokenizers.vocabulary import (
     Json,
     Vocabulary,
@@ -33,6 +34,7 @@ _CASED = (
 _CASED_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN = _CASED.replace("{0}", "") + r"\p{N}" + _CASED_REST
 _GPT4O = _CASED.replace("{0}", _ENDINGS + "?") + r"\p{N}{1,3}" + _CASED_REST
+_IDEOGRAPHS = "[一-龥ࠀ-一가-\ud7ff]+"
 _DEEPSEEK3 = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
     r"""| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
@@ -69,13 +71,24 @@ CUTS: dict[str, Cut] = {
     "default": Cut((r"[\p{P}\$\+<=>\^~\|]+", _GPT2_WORDS, r"\p{N}+", "[0-9][0-9][0-9]")),
     **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "granite-docling"), _GPT2),
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "lfm2"), _LLAMA),
-    **dict.fromkeys(("dbrx", "smaug-bpe"), Cut((_LLAMA3,))),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe", "glm4"), Cut((_LLAMA3,))),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "hunyuan"), _QWEN),
     "stablelm2": Cut((_QWEN2,)),
     **dict.fromkeys(("starcoder", "refact", "command-r", "smollm", "codeshell"), _DIGITS),
     **dict.fromkeys(("exaone", "minerva-7b"), _DIGITS),
+    "deepseek-llm": Cut(
+        (
+            r"[\r\n]",
+            rf"\s?[{CASED_LETTERS}]+",
+            "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+            r"\s+$",
+            _IDEOGRAPHS,
+            r"\p{N}+",
+        ),
+        add_bos=True,
+    ),
     "deepseek-coder": Cut(
-        (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\ud7ff]+", r"\p{N}"), add_bos=True
+        (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _IDEOGRAPHS, r"\p{N}"), add_bos=True
     ),
     "deepseek-v3": Cut((r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3), add_bos=True),
     "tekken": Cut((_TEKKEN,), whole_words=True, add_bos=True),
