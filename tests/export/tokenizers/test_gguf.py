@@ -13,7 +13,7 @@ from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
 from edgerun_export.checkpoint.files import ByteFile
 from edgerun_export.checkpoint.gguf_header import read_header
 from edgerun_export.tokenizers import from_gguf
-from edgerun_export.tokenizers.byte_level import CUTS
+from edgerun_export.tokenizers.byte_level import CUTS, find_cut
 
 tokenizers = pytest.importorskip("tokenizers")
 REAL = ["deepseek-coder", "gpt-2", "llama-spm", "phi-3", "starcoder"]
@@ -86,7 +86,7 @@ WORDS = {
     "llama-bpe": ["111", "111", "Ġ", "11", ".", ".", "a"],
     "dbrx": ["111", "111", "Ġ", "11", ".", ".", "a"],
     "deepseek-coder": ["1", "1", "1", "1", "1", "1", "Ġ", "1", "1", ".", ".", "a"],
-    "deepseek-llm": ["111", "111", "Ġ", "11", ".", ".", "a"],
+    "deepseek-llm": ["11", "11", "11", "Ġ", "11", ".", ".", "a"],
     "glm4": ["111", "111", "Ġ", "11", ".", ".", "a"],
     "deepseek-v3": ["111", "111", "Ġ", "11", ".", ".", "a"],
 }
@@ -97,6 +97,28 @@ def test_cuts_text_as_the_model_was_trained(pre: str) -> None:
     tokenizer = load(from_gguf(tiny(pre)))
     got = tokenizer.encode("111111 11..a", add_special_tokens=False).tokens
     assert got == WORDS[pre]
+
+
+def test_deepseek_cuts_at_letters_of_some_scripts() -> None:
+    from tokenizers import Regex, pre_tokenizers
+
+    cuts = find_cut("deepseek-llm").splits
+    words = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(cut), "isolated") for cut in cuts])
+
+    def cut(text: str) -> list[str]:
+        return [word for word, _ in words.pre_tokenize_str(text)]
+
+    assert cut("Hello, world! 12345 Привет") == [
+        "Hello",
+        ",",
+        " world",
+        "!",
+        " ",
+        "12345",
+        " Привет",
+    ]
+    # Small letters of Armenian and of mathematics are none of them; ideographs stand alone.
+    assert cut("Ա ա, 𝒜b 你好。") == ["Ա", " ա", ",", " 𝒜", "b", " ", "你好", "。"]
 
 
 def test_llama3_takes_whole_words_that_are_tokens() -> None:
