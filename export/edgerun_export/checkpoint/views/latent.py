@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError
-from edgerun_export.checkpoint.base import F32, I8, Affine, Array, Checkpoint, Source, TensorInfo
+from edgerun_export.checkpoint.base import F32, I8, Affine, Array, Checkpoint, TensorInfo
 from edgerun_export.checkpoint.stored import row_bounds
+from edgerun_export.checkpoint.views.base import View
 
 _ROW, _OUTPUT = "self_attn.kv_a_proj_with_mqa.weight", "self_attn.o_proj.weight"
 _BOTH, _OF_KEYS, _OF_VALUES = (f"self_attn.{name}_b_proj.weight" for name in ("kv", "k", "v"))
@@ -91,7 +92,7 @@ class _Rows:
         return np.where(is_stored, head * self.apart + self.begin + place, -1)
 
 
-class LatentHeads:
+class LatentHeads(View):
     """A checkpoint with ``k_proj``, ``v_proj`` and a wide ``o_proj`` in all of its layers."""
 
     def __init__(self, checkpoint: Checkpoint, heads: _Heads) -> None:
@@ -100,9 +101,8 @@ class LatentHeads:
         Raises:
             CheckpointError: there is none of the heads, or one of another shape.
         """
-        self.config: Mapping[str, Any] = checkpoint.config
-        self.source: Source = checkpoint.source
-        self._checkpoint, self._heads = checkpoint, heads
+        super().__init__(checkpoint)
+        self._heads = heads
         self._others = dict(checkpoint.tensors())
         self._made: dict[str, TensorInfo] = {}
         self._rows: dict[str, _Rows] = {}
@@ -151,20 +151,6 @@ class LatentHeads:
         """Names of the tensors that were read; see ``Checkpoint.read_to_the_end``."""
         read = {name for name, end in self._rows_read.items() if end == self._made[name].shape[0]}
         return frozenset(read | (self._checkpoint.read_to_the_end() & self._others.keys()))
-
-    def tokenizer_files(self) -> Mapping[str, bytes]:
-        """Build the tokenizer's files; see ``Checkpoint.tokenizer_files``."""
-        return self._checkpoint.tokenizer_files()
-
-    def close(self) -> None:
-        """Close every file."""
-        self._checkpoint.close()
-
-    def __enter__(self) -> LatentHeads:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _add(self, name: str, info: TensorInfo) -> None:
         """Takes a tensor that is stored otherwise."""

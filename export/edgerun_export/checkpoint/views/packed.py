@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.checkpoint.base import F32, I8, Affine, Array, Checkpoint, Source, TensorInfo
+from edgerun_export.checkpoint.base import F32, I8, Affine, Array, Checkpoint, TensorInfo
 from edgerun_export.checkpoint.codecs import INT32, PACKED_FORMATS, SYMMETRIC
 from edgerun_export.checkpoint.stored import Stored, row_bounds
+from edgerun_export.checkpoint.views.base import View
 
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which output a nibble belongs to, of eight
 _WORD_BITS = 32
@@ -95,7 +96,7 @@ def as_words(stored: Mapping[str, Stored]) -> dict[str, Stored]:
     }
 
 
-class PackedLayers:
+class PackedLayers(View):
     """A checkpoint, with one tensor in place of what a layer's weights are packed in."""
 
     def __init__(self, checkpoint: Checkpoint, packing: Packing) -> None:
@@ -104,9 +105,8 @@ class PackedLayers:
         Raises:
             CheckpointError: parts of a layer are missing or do not fit together.
         """
-        self.config: Mapping[str, Any] = checkpoint.config
-        self.source: Source = checkpoint.source
-        self._checkpoint, self._packing = checkpoint, packing
+        super().__init__(checkpoint)
+        self._packing = packing
         self._others = dict(checkpoint.tensors())
         self._layers: dict[str, TensorInfo] = {}
         for name in checkpoint.tensors():
@@ -158,20 +158,10 @@ class PackedLayers:
         read = {n for n, end in self._rows_read.items() if end == self._layers[n].shape[0]}
         return frozenset(read | (self._checkpoint.read_to_the_end() & self._others.keys()))
 
-    def tokenizer_files(self) -> Mapping[str, bytes]:
-        """Build the tokenizer's files; see ``Checkpoint.tokenizer_files``."""
-        return self._checkpoint.tokenizer_files()
-
     def close(self) -> None:
         """Close every file."""
         self._held = ("", {})
-        self._checkpoint.close()
-
-    def __enter__(self) -> PackedLayers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
 
     def _add(self, module: str) -> None:
         """Takes the parts of a layer, after comparing their shapes."""

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgerun.errors import CheckpointError
-from edgerun_export.checkpoint.base import F32, I8, Affine, Array, Checkpoint, Source, TensorInfo
+from edgerun_export.checkpoint.base import F32, I8, Affine, Array, Checkpoint, TensorInfo
 from edgerun_export.checkpoint.codecs import MXFP4_BLOCK, mxfp4_scales, mxfp4_values
 from edgerun_export.checkpoint.stored import MAX_TENSORS, check_finite, row_bounds
+from edgerun_export.checkpoint.views.base import View
 
 _STACK = re.compile(r"(model\.layers\.\d+\.\w+\.experts)\.(gate_up_proj|down_proj)(_bias|_blocks)?")
 _LINEAR = re.compile(
@@ -58,7 +59,7 @@ class _Part:
     outputs: slice
 
 
-class StackedExperts:
+class StackedExperts(View):
     """A checkpoint, with a tensor of each expert in place of those of all."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -68,9 +69,7 @@ class StackedExperts:
             CheckpointError: a stack has other axes, there are no scales that fit, a tensor of an
                 expert is there twice, or there are more than there can be.
         """
-        self.config: Mapping[str, object] = checkpoint.config
-        self.source: Source = checkpoint.source
-        self._checkpoint = checkpoint
+        super().__init__(checkpoint)
         self._parts: dict[str, _Part] = {}
         self._others = dict(checkpoint.tensors())
         for name, info in checkpoint.tensors().items():
@@ -121,20 +120,10 @@ class StackedExperts:
         read = {name for name, end in self._rows_read.items() if end == rows[name]}
         return frozenset(read | (self._checkpoint.read_to_the_end() & self._others.keys()))
 
-    def tokenizer_files(self) -> Mapping[str, bytes]:
-        """Build the tokenizer's files; see ``Checkpoint.tokenizer_files``."""
-        return self._checkpoint.tokenizer_files()
-
     def close(self) -> None:
         """Close every file."""
         self._held.clear()
-        self._checkpoint.close()
-
-    def __enter__(self) -> StackedExperts:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
 
     def _add(self, info: TensorInfo, module: str, stack: str, kind: str) -> None:
         if len(info.shape) != _AXES[kind]:
