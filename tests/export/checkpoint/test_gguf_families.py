@@ -245,6 +245,7 @@ def change(case: Any, tmp_path: Path, key: str, value: Any) -> None:
         (lfm2_moe, "expert_gating_func", 1.0, "'expert_gating_func' is 1, .*; expected 2 for sig"),
         (lfm2_moe, "leading_dense_block_count", 0.5, "count' is 0.5; expected 0 to"),
         (lfm2_moe, "leading_dense_block_count", -1.0, "count' is -1.0; expected 0 to"),
+        (lfm2_moe, "leading_dense_block_count", 2.0**31, "count' is 2147483648.0; expected 0 to"),
         (lfm2_moe, "expert_weights_scale", 2.5, "'expert_weights_scale' is 2.5"),
         (lfm2_moe, "expert_weights_norm", False, "'expert_weights_norm' is False"),
         (ernie4_5_moe, "expert_gating_func", 2.0, "'expert_gating_func' is 2"),

@@ -211,8 +211,12 @@ def flat(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("normalise", [False, True])
 @pytest.mark.parametrize(
     ("scale", "options"),
-    [(2.5, {"weights": "fp32"}), (1.0, {"weights": "int4", "profile": "genai"})],
-    ids=["written out", "QMoE"],
+    [
+        (2.5, {"weights": "fp32"}),
+        (2.5, {"weights": "int4", "profile": "genai"}),
+        (1.0, {"weights": "int4", "profile": "genai"}),
+    ],
+    ids=["written out", "QMoE with a factor", "QMoE"],
 )
 def test_scores_may_be_sigmoids_and_have_a_factor(
     scale: float,
