@@ -143,6 +143,11 @@ def divided_again(bundle: AlteredBundle) -> None:
     bundle.set(QMOE, normalize_routing_weights=1)
 
 
+def divided_twice_without_a_factor(bundle: AlteredBundle) -> None:
+    bundle.node(QMOE).input[14] = bundle.value(f"{ROUTER}/Div")
+    divided_again(bundle)
+
+
 def chosen_without_the_bias(bundle: AlteredBundle) -> None:
     bundle.node(QMOE).input[1] = bundle.value(f"{ROUTER}/Reshape")
 
@@ -164,6 +169,7 @@ def factor_of_what_is_divided_again(bundle: AlteredBundle) -> None:
 
 REFUSED_OPERATORS: dict[str, Alteration] = {
     "divided again": divided_again,
+    "divided twice": divided_twice_without_a_factor,
     "chosen without the bias": chosen_without_the_bias,
     "chosen with another bias": chosen_with_another_bias,
     "a factor of what is divided": factor_of_what_is_divided_again,

@@ -164,6 +164,8 @@ def ernie4_5_moe() -> Any:
     """Whose converter leaves out multi-token prediction."""
     config, tensors = source_of("ernie4_5_moe", rope_theta=500000.0)
     written = {name: value for name, value in tensors.items() if "mtp" not in name}
+    bias = "model.layers.1.mlp.moe_statics.e_score_correction_bias"
+    written[bias] = written[bias][0]  # with or without its axis of one
 
     def extra(writer: Any) -> None:
         writer.add_leading_dense_block_count(config["moe_layer_start_index"])
