@@ -44,16 +44,7 @@ NAMES = [
     *FAMILIES,
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
-EXPERTS = [
-    "mixtral",
-    "olmoe",
-    "qwen2_moe",
-    "qwen3_moe",
-    "gpt_oss",
-    "lfm2_moe",
-    "granitemoe",
-    "ernie4_5_moe",
-]
+EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "ernie4_5_moe"]
 EXACT = 1e-4
 
 
