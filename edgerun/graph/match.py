@@ -8,7 +8,7 @@ one exact form of everything (docs/bundle.md), so nothing is commutative here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -103,6 +103,13 @@ class Matcher:
         if not isinstance(constant, np.ndarray) or constant.size != 1:
             return None
         return float(constant.reshape(())[()])
+
+    def numbers(self, match: Match, names: Iterable[str]) -> dict[str, float] | None:
+        """The float32 values of constants of one element; None if one has another form."""
+        values = {name: self.number(match[name]) for name in names}
+        if None in values.values():
+            return None
+        return {k: float(np.float32(value)) for k, value in values.items() if value is not None}
 
     def _match(self, value: str, pattern: Pattern, captured: Match) -> bool:
         if isinstance(pattern, Op):

@@ -151,7 +151,7 @@ def test_experts_of_lfm2_are_weighed_as_its_configuration_says():
     assert part == Experts(
         count=6,
         top_k=2,
-        width=40,
+        width=48,
         normalise=True,
         scoring="sigmoid",
         selection_bias="feed_forward.expert_bias",

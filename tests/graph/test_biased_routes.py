@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from edgerun.errors import BundleError, EdgerunError, UnsupportedError
-from edgerun.graph.ir import Graph
+from edgerun.graph.ir import Graph, Node
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
 from tests.support.altered import AlteredBundle
@@ -109,3 +109,95 @@ def test_what_is_no_choice_with_a_bias_is_refused(
     alter(altered)
     with pytest.raises(error, match=message):
         lowered(altered)
+
+
+QMOE = "/model/layers.1/feed_forward/QMoE"
+
+
+@pytest.fixture
+def fused(tmp_path: Path) -> AlteredBundle:
+    folder = bundle_of("lfm2_moe", weights="int4", profile="genai", group_size=16)
+    return AlteredBundle(folder, tmp_path / "fused")
+
+
+def test_operators_with_a_bias_become_the_same_nodes(
+    fused: AlteredBundle, altered: AlteredBundle
+) -> None:
+    assert fused.node(QMOE).op_type == "QMoE"
+    pairs = [
+        [
+            (node.attrs, graph.array(node.inputs[1]).tolist())
+            for node in graph.nodes
+            if is_route(node)
+        ]
+        for graph in map(lowered, (fused, altered))
+    ]
+    assert len(pairs[0]) == 3 and pairs[0] == pairs[1]
+
+
+def is_route(node: Node) -> bool:
+    return node.op == "route"
+
+
+def divided_again(bundle: AlteredBundle) -> None:
+    bundle.set(QMOE, normalize_routing_weights=1)
+
+
+def divided_twice_without_a_factor(bundle: AlteredBundle) -> None:
+    bundle.node(QMOE).input[14] = bundle.value(f"{ROUTER}/Div")
+    divided_again(bundle)
+
+
+def chosen_without_the_bias(bundle: AlteredBundle) -> None:
+    bundle.node(QMOE).input[1] = bundle.value(f"{ROUTER}/Reshape")
+
+
+def chosen_with_another_bias(bundle: AlteredBundle) -> None:
+    other = numpy_helper.from_array(np.ones(EXPERTS, np.float32), "other")
+    bundle.model.graph.initializer.append(other)
+    scores = bundle.value(f"{ROUTER}/Sigmoid")
+    add = helper.make_node("Add", [scores, "other"], ["ranks"], "ranks")
+    place = list(bundle.model.graph.node).index(bundle.node(QMOE))
+    bundle.model.graph.node.insert(place, add)
+    bundle.node(QMOE).input[1] = "ranks"
+
+
+def factor_of_what_is_divided_again(bundle: AlteredBundle) -> None:
+    bundle.node(f"{ROUTER}/Mul").input[0] = bundle.value(f"{ROUTER}/Sigmoid")
+    bundle.set(QMOE, normalize_routing_weights=1)
+
+
+REFUSED_OPERATORS: dict[str, Alteration] = {
+    "divided again": divided_again,
+    "divided twice": divided_twice_without_a_factor,
+    "chosen without the bias": chosen_without_the_bias,
+    "chosen with another bias": chosen_with_another_bias,
+    "a factor of what is divided": factor_of_what_is_divided_again,
+    "a sum of others": constant("TopK", 1, np.array([3])),
+    "many epsilons": constant("total", 1, np.ones(EXPERTS, np.float32)),
+    "many factors": constant("Mul", 1, np.ones(EXPERTS, np.float32)),
+    "rows that are cut": constant("Reshape", 1, np.array([1, EXPERTS])),
+}
+
+
+@pytest.mark.parametrize("alter", REFUSED_OPERATORS.values(), ids=list(REFUSED_OPERATORS))
+def test_operators_that_contradict_what_is_written_out_are_refused(
+    alter: Alteration, fused: AlteredBundle
+) -> None:
+    alter(fused)
+    with pytest.raises(UnsupportedError, match=NO_FORM):
+        lowered(fused)
+
+
+def test_scores_that_are_not_divided_before_the_operator_are_read(fused: AlteredBundle) -> None:
+    def read() -> tuple[object, ...]:
+        route = next(filter(is_route, lowered(fused).nodes))
+        return len(route.inputs), *map(route.attrs.get, ("normalise", "epsilon", "scale"))
+
+    scores = fused.value(f"{ROUTER}/Sigmoid")
+    fused.node(f"{ROUTER}/Mul").input[0] = scores
+    assert read() == (2, 0, 0.0, 1.5)
+    fused.node(QMOE).input[14] = scores
+    assert read() == (2, 0, 0.0, 1.0)
+    divided_again(fused)
+    assert read() == (2, 1, 0.0, 1.0)

@@ -23,7 +23,7 @@ from edgerun.plan.states import states_of
 from edgerun.state import Batch, SequenceStore
 from tests.support.bundles import GOLDEN, bundle_of
 
-MODELS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "bitnet_moe", "lfm2_moe", "ernie4_5_moe"]
+MODELS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "bitnet_moe", "lfm2_moe"]
 F32 = NDArray[np.float32]
 
 

@@ -40,7 +40,7 @@ CONFIG: dict[str, Any] = {
     "tie_word_embeddings": True,
     "use_bias": False,
     "intermediate_size": 72,
-    "moe_intermediate_size": 40,
+    "moe_intermediate_size": 48,
     "moe_num_experts": 6,
     "moe_k": 2,
     "moe_num_shared_experts": 2,

@@ -36,7 +36,7 @@ CONFIG: dict[str, Any] = {
     "conv_L_cache": 3,
     "conv_bias": False,
     "intermediate_size": 72,
-    "moe_intermediate_size": 40,
+    "moe_intermediate_size": 48,
     "num_dense_layers": 1,
     "num_experts": 6,
     "num_experts_per_tok": 2,

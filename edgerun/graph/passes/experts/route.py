@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
-
-import numpy as np
+from itertools import combinations, product
 
 from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
@@ -41,10 +39,8 @@ class _Form:
 
 
 def _forms() -> Iterator[_Form]:
-    flags = product((False, True), repeat=len(_OPTIONAL))
-    options = [
-        frozenset(name for name, on in zip(_OPTIONAL, each, strict=True) if on) for each in flags
-    ]
+    sets = (combinations(_OPTIONAL, count) for count in range(len(_OPTIONAL) + 1))
+    options = [frozenset(names) for each in sets for names in each]
     for scoring, normalised, constants in product(_SCORES, (False, True), options):
         if normalised or "epsilon" not in constants:
             pattern = _pattern(scoring, normalised, constants)
@@ -87,17 +83,16 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
         match = matcher.match(node.outputs[0], form.pattern)
         if match is None:
             continue
-        numbers = {"epsilon": 0.0, "scale": 1.0}
-        read = {name: matcher.number(match[name]) for name in form.constants - {"bias"}}
         top_k = matcher.number(match["top_k"])
-        numbers |= {name: value for name, value in read.items() if value is not None}
-        if top_k is None or None in read.values() or not top_k.is_integer():
+        numbers = matcher.numbers(match, form.constants - {"bias"})
+        if top_k is None or numbers is None or not top_k.is_integer():
             continue
         attributes = {
             "top_k": int(top_k),
             "scoring": form.scoring,
             "normalise": int(form.normalised),
-            **{name: float(np.float32(value)) for name, value in numbers.items()},
+            **{"epsilon": 0.0, "scale": 1.0},
+            **numbers,
         }
         bias = [match["bias"]] if "bias" in form.constants else []
         return node.replace(op="route", inputs=(match["logits"], *bias), attrs=attributes)
