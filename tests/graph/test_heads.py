@@ -54,6 +54,7 @@ def constant(name: str, place: int, values: list[int]) -> Callable[[AlteredBundl
     [
         constant("Reshape", 1, [0, 0, 2, 64]),
         constant("Reshape", 1, [0, 0, 4, -1]),
+        constant("Reshape", 1, [0, 0, 128]),
         constant("Reshape", 1, [1, 0, 4, 32]),
         constant("Reshape_flat", 1, [0, 0, 64]),
         constant("Reshape_flat", 1, [0, -1, 128]),

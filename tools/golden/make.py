@@ -206,6 +206,7 @@ GOLDEN: dict[str, Golden] = {
             **_ONE_GROUP,
             "q_lora_rank": 48,
             "v_head_dim": 32,
+            "rms_norm_eps": 0.01,  # which norms of narrow rows do not have
             "pad_token_id": None,
         },
         reply=64,

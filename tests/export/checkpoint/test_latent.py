@@ -176,6 +176,18 @@ def test_keys_and_values_may_be_stored_apart(tmp_path: Path) -> None:
             assert apart.integers(f"{AT}.{name}.weight") is None
 
 
+def test_integers_with_an_axis_of_heads_are_none_of_single_heads() -> None:
+    stored = Codes(8)
+    del stored.shapes[f"{AT}.kv_b_proj.weight"]
+    stored.shapes[f"{AT}.k_b_proj.weight"] = HEADS, RANK, PLAIN
+    stored.shapes[f"{AT}.v_b_proj.weight"] = HEADS, VALUES, RANK
+    stored.affine = lambda name, rows: Affine(*np.ones((3, 4, 4), np.float32))  # as if there were
+    view = with_single_heads(stored)
+    for name in ("k_proj", "v_proj"):
+        assert view.affine(f"{AT}.{name}.weight") is None
+        assert view.integers(f"{AT}.{name}.weight") is None
+
+
 def put(name: str, shape: tuple[int, ...]) -> Callable[[Tensors], None]:
     return lambda tensors: tensors.update({f"{AT}.{name}.weight": np.ones(shape, np.float32)})
 
