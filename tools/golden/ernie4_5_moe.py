@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
 from tools.golden import experts
-from tools.golden.byte_tokenizer import BOS, write_json, write_tokenizer
+from tools.golden.byte_tokenizer import BOS
 from tools.golden.experts import (
     BASE,
     DENSE_NAMES,
@@ -29,6 +28,7 @@ from tools.golden.experts import (
     RandomTensors,
     Tensors,
 )
+from tools.golden.folder import write_folder
 
 BIAS = "moe_statics.e_score_correction_bias"
 CONFIG: dict[str, Any] = {
@@ -81,18 +81,9 @@ def write(folder: Path) -> None:
             break
     else:
         raise SystemExit("no seed keeps all choices apart")
-    folder.mkdir(parents=True, exist_ok=True)
     # Of multi-token prediction, which nothing reads.
     unread = {"model.mtp_emb_norm.0.weight": np.ones(CONFIG["hidden_size"], np.float16)}
-    save_file({**tensors, **unread}, folder / "model.safetensors")
-    np.savez(
-        folder / "golden.npz",
-        ids=ids,
-        logits=logits.astype(np.float32),
-        inv_freq=model.inv_freq.astype(np.float32),
-    )
-    write_json(folder / "config.json", CONFIG)
-    write_tokenizer(folder, CONFIG["max_position_embeddings"])
+    write_folder(folder, CONFIG, {**tensors, **unread}, ids, logits, model.inv_freq)
     print(f"seed {seed}, margin {model.margin:.4f}, {model.overruled} choices made by biases")
 
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
-from tools.golden.byte_tokenizer import BOS, EOS, write_json, write_tokenizer
+from tools.golden.byte_tokenizer import BOS, EOS
+from tools.golden.folder import write_folder
 
 F64 = NDArray[np.float64]
 Tensors = dict[str, NDArray[Any]]
@@ -177,16 +177,7 @@ def write(name: str, folder: Path) -> None:
             break
     else:
         raise SystemExit(f"{name}: no seed keeps all choices apart")
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / "model.safetensors")
-    np.savez(
-        folder / "golden.npz",
-        ids=ids,
-        logits=logits.astype(np.float32),
-        inv_freq=model.inv_freq.astype(np.float32),
-    )
-    write_json(folder / "config.json", config)
-    write_tokenizer(folder, config["max_position_embeddings"])
+    write_folder(folder, config, tensors, ids, logits, model.inv_freq)
 
 
 class RandomTensors:

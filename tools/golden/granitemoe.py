@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
 from tools.golden import experts
-from tools.golden.byte_tokenizer import BOS, write_json, write_tokenizer
+from tools.golden.byte_tokenizer import BOS
 from tools.golden.experts import BASE, DENSE_NAMES, MARGIN, TOKENS, Golden, Model, Tensors
+from tools.golden.folder import write_folder
 
 CONFIG: dict[str, Any] = {
     **{key: value for key, value in BASE.items() if key != "head_dim"},
@@ -62,16 +62,7 @@ def write(folder: Path) -> None:
             break
     else:
         raise SystemExit("no seed keeps all choices apart")
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(stored(tensors), folder / "model.safetensors")
-    np.savez(
-        folder / "golden.npz",
-        ids=ids,
-        logits=logits.astype(np.float32),
-        inv_freq=model.inv_freq.astype(np.float32),
-    )
-    write_json(folder / "config.json", CONFIG)
-    write_tokenizer(folder, CONFIG["max_position_embeddings"])
+    write_folder(folder, CONFIG, stored(tensors), ids, logits, model.inv_freq)
     print(f"seed {seed}, margin {model.margin:.4f}")
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
 from tools.golden import experts
-from tools.golden.byte_tokenizer import BOS, write_json, write_tokenizer
+from tools.golden.byte_tokenizer import BOS
 from tools.golden.experts import DENSE_NAMES, F64, MARGIN, Golden, RandomTensors, Tensors
+from tools.golden.folder import write_folder
 
 TOKENS, REPLY = 24, 64
 EPSILON = 1e-6  # beside the sum of the scores
@@ -89,17 +89,15 @@ def write(folder: Path) -> None:
             break
     else:
         raise SystemExit("no seed keeps all choices apart")
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file({stored_name(k): v for k, v in tensors.items()}, folder / "model.safetensors")
-    np.savez(
-        folder / "golden.npz",
-        ids=prompt,
-        logits=logits.astype(np.float32),
-        inv_freq=model.inv_freq.astype(np.float32),
+    write_folder(
+        folder,
+        CONFIG,
+        {stored_name(k): v for k, v in tensors.items()},
+        prompt,
+        logits,
+        model.inv_freq,
         reply=ids[TOKENS:],
     )
-    write_json(folder / "config.json", CONFIG)
-    write_tokenizer(folder, CONFIG["max_position_embeddings"])
     print(f"seed {seed}, margin {model.margin:.4f}, {model.overruled} choices made by biases")
 
 
