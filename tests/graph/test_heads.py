@@ -34,16 +34,16 @@ def test_the_sum_is_an_op_of_its_own(profile: str) -> None:
     nodes = [node for node in graph.nodes if node.op == "add_to_heads"]
     assert [node.attrs for node in nodes] == [{"heads": 4}] * 2
     producers = graph.producers()
-    made = [[producers[name].name for name in node.inputs] for node in nodes]
-    assert all("k_proj" in key and "k_rope_proj" in turned for key, turned in made)
+    sources = [[producers[name].name for name in node.inputs] for node in nodes]
+    assert all("k_proj" in key and "k_rope_proj" in turned for key, turned in sources)
 
 
 def constant(name: str, place: int, values: list[int]) -> Callable[[AlteredBundle], None]:
     def alter(bundle: AlteredBundle) -> None:
         from onnx import numpy_helper
 
-        made = numpy_helper.from_array(np.array(values, np.int64), "other")
-        bundle.model.graph.initializer.append(made)
+        initializer = numpy_helper.from_array(np.array(values, np.int64), "other")
+        bundle.model.graph.initializer.append(initializer)
         bundle.node(f"{AT}/{name}").input[place] = "other"
 
     return alter

@@ -41,7 +41,7 @@ def write_gguf(
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config.get("max_position_embeddings", spec.context_length))
     writer.add_embedding_length(spec.hidden_size)
-    writer.add_block_count(spec.num_layers + config.get("drafting", 0))
+    writer.add_block_count(spec.num_layers + config.get("predicting", 0))
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(spec.num_heads)
     heads = [spec.num_kv_heads * spec.attends(layer) for layer in range(spec.num_layers)]

@@ -49,7 +49,7 @@ class Part:
 
 def parts(spec: DecoderSpec, layer: int) -> list[Part]:
     """The parts of a layer, one after the other."""
-    networks = spec.feed_forward(layer)
+    networks = [*spec.feed_forward(layer), *filter(None, [spec.shared_projections(layer)])]
     inner = [(network["gate_proj"], network["up_proj"]) for network in networks]
     outer = [(network["down_proj"],) for network in networks]
     return [

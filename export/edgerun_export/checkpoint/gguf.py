@@ -120,11 +120,11 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
     )
     head_dim = config["head_dim"] if kind.pairs_interleaved else None
     layers = config["num_hidden_layers"]
-    drafting = range(layers, layers + config.get("num_nextn_predict_layers", 0))
+    predicting = range(layers, layers + config.get("num_nextn_predict_layers", 0))
     stored: dict[str, Stored] = {}
     for tensor in tensors.values():
-        drafts = _of_drafting_layer(tensor, file, drafting)
-        for tensor_data in drafts or _stored(tensor, file, kind, head_dim):
+        unread = _of_unread_layer(tensor, file, predicting)
+        for tensor_data in unread or _stored(tensor, file, kind, head_dim):
             name = tensor_data.info.name
             if name in stored:
                 raise CheckpointError(f"'{file.name}' has two tensors that are '{name}'")
@@ -134,8 +134,8 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
     return stored, config
 
 
-def _of_drafting_layer(tensor: GgufTensor, file: ByteFile, layers: range) -> list[Stored]:
-    """A tensor of a layer that only drafts tokens, which nobody reads; none if it is of another."""
+def _of_unread_layer(tensor: GgufTensor, file: ByteFile, layers: range) -> list[Stored]:
+    """A tensor of a layer for multi-token prediction, which nobody reads; none if of another."""
     match = _ANY_BLOCK.fullmatch(tensor.name)
     if match is None or int(match[1]) not in layers:
         return []

@@ -127,10 +127,10 @@ def _deepseek(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, 
         scale = 10 * config["mscale_all_dim"]
         scaling |= {"mscale": scale, "mscale_all_dim": scale}
     query_rank = keys.number("attention.q_lora_rank", 0)
-    drafting = keys.count("nextn_predict_layers", 0)  # behind the others, and counted among them
+    predicting = keys.count("nextn_predict_layers", 0)  # behind the others, and counted among them
     return {
-        "num_hidden_layers": config["num_hidden_layers"] - drafting,
-        "num_nextn_predict_layers": drafting,
+        "num_hidden_layers": config["num_hidden_layers"] - predicting,
+        "num_nextn_predict_layers": predicting,
         "kv_lora_rank": keys.size("attention.kv_lora_rank"),
         "q_lora_rank": keys.size("attention.q_lora_rank") if query_rank else None,
         "qk_nope_head_dim": keys_of_heads - turned,
@@ -165,6 +165,15 @@ def _ernie4_5_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[s
     }
 
 
+def _deepseek_v3(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    if not keys.has("expert_weights_norm"):  # to llama.cpp that means no, to the models yes
+        raise CheckpointError(
+            "metadata lacks 'deepseek2.expert_weights_norm', which says whether the weights of "
+            "experts add up to 1"
+        )
+    return _deepseek(keys, config, rope_factors)
+
+
 _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "granite": _granite,
     "granitemoe": _granite,
@@ -174,7 +183,7 @@ _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "gemma3_text": _gemma3,
     "lfm2": _lfm2,
     "deepseek_v2": _deepseek,
-    "deepseek_v3": _deepseek,
+    "deepseek_v3": _deepseek_v3,
     "lfm2_moe": _lfm2_moe,
     "ernie4_5_moe": _ernie4_5_moe,
 }

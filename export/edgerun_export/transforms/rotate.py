@@ -58,10 +58,10 @@ def _rotate_layer(
     spec, module = source.spec, f"model.layers.{layer}"
     readers = {
         spec.input_norm: [each.name for each in spec.mixer_groups(layer)[0][0]],
-        spec.feed_forward_norm: ["gate_proj", "up_proj", "router"],
+        spec.feed_forward_norm: ["gate_proj", "up_proj", "router", "shared_gate"],
     }
-    router = spec.router(layer)
-    projections = [*spec.projections(layer), *([router] if router else [])]
+    routers = filter(None, (spec.router(layer), spec.shared_gate(layer)))
+    projections = [*spec.projections(layer), *routers]
     outputs = np.ascontiguousarray(rotation.T)
     for norm, names in readers.items():
         weight = source.vector(f"{module}.{norm}.weight")

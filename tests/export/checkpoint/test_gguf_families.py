@@ -242,7 +242,7 @@ CASES = [
 
 
 def glm4_moe_lite() -> Any:
-    """As DeepSeek's second model with experts chosen by sigmoids, and a layer that drafts."""
+    """As DeepSeek's second model with experts chosen by sigmoids, and a layer for MTP."""
     config, stored = stored_of("glm4_moe_lite")
     tensors = {name.replace("correction_bias", "correction.bias"): stored[name] for name in stored}
 
@@ -255,7 +255,7 @@ def glm4_moe_lite() -> Any:
         writer.add_tensor("blk.2.nextn.eh_proj.weight", np.ones((64, 128), np.float32))
         writer.add_tensor("blk.2.attn_q_a.weight", np.ones((48, 64), np.float32))
 
-    return "deepseek2", {**config, "drafting": 1}, tensors, extra
+    return "deepseek2", {**config, "predicting": 1}, tensors, extra
 
 
 CASES += [deepseek_v2, deepseek_v2_of_ranks, glm4_moe_lite]
@@ -360,6 +360,18 @@ def test_granite_without_factors_has_neutral_ones(tmp_path: Path) -> None:
     with open_checkpoint(str(path)) as checkpoint:
         spec = describe(checkpoint.config)
     assert spec.attention_scale == 0.25 and not spec.storage.factors
+
+
+def test_sums_of_weights_of_experts_must_be_spoken_of(tmp_path: Path) -> None:
+    _, config, tensors, _ = glm4_moe_lite()
+
+    def extra(writer: Any) -> None:
+        latent(writer, {**config, "first_k_dense_replace": 1})
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+    path = write_gguf(tmp_path / "model.gguf", "deepseek2", config, tensors, extra=extra)
+    with pytest.raises(CheckpointError, match="lacks 'deepseek2.expert_weights_norm'"):
+        open_checkpoint(str(path))
 
 
 def test_half_of_long_rope_is_refused(tmp_path: Path) -> None:

@@ -86,15 +86,11 @@ def partial(rope: Rope, head_dim: int) -> tuple[Rope, HeadRows | None]:
     which those that are turned together are pairs, and the other pairs are turned by nothing. What
     the rotation multiplies cosine and sine by goes into the rows that it concerns.
     """
-    half, turned = head_dim // 2, len(rope.inv_freq)
-    if turned == half:
+    turned = len(rope.inv_freq)
+    if turned == head_dim // 2:
         return rope, None
-    rest = np.arange(2 * turned, head_dim)
-    first, second = np.split(rest, 2)
-    order = np.concatenate([np.arange(turned), first, np.arange(turned, 2 * turned), second])
-    factors = np.where(order < 2 * turned, _F32(rope.attention_factor), _F32(1)).astype(_F32)
-    still = np.zeros(half - turned, _F32)
-    return Rope(np.concatenate([rope.inv_freq, still])), HeadRows(order, factors)
+    pairs = np.arange(2 * turned).reshape(2, -1)
+    return _of_whole_heads(rope, pairs, np.arange(2 * turned, head_dim))
 
 
 def behind(rope: Rope, head_dim: int, *, interleaved: bool) -> tuple[Rope, HeadRows]:
@@ -105,21 +101,22 @@ def behind(rope: Rope, head_dim: int, *, interleaved: bool) -> tuple[Rope, HeadR
         head_dim: elements of a head.
         interleaved: whether neighbours are turned together, not halves.
     """
-    half, turned = head_dim // 2, len(rope.inv_freq)
+    turned = len(rope.inv_freq)
     plain = head_dim - 2 * turned
-    pairs = np.arange(plain, head_dim).reshape((turned, 2) if interleaved else (2, turned))
-    first, second = pairs.T if interleaved else pairs
-    rest = np.arange(plain).reshape(2, -1)
-    order = np.concatenate([first, rest[0], second, rest[1]])
-    factors = np.where(order >= plain, _F32(rope.attention_factor), _F32(1)).astype(_F32)
-    still = np.zeros(half - turned, _F32)
-    return Rope(np.concatenate([rope.inv_freq, still])), HeadRows(order, factors)
+    elements = np.arange(plain, head_dim)
+    pairs = elements.reshape(turned, 2).T if interleaved else elements.reshape(2, turned)
+    return _of_whole_heads(rope, pairs, np.arange(plain))
 
 
-def interleaved(head_dim: int) -> HeadRows:
-    """Where elements 2i and 2i + 1 of a stored head are a pair, and not i and i + head_dim / 2."""
-    order = np.arange(head_dim).reshape(-1, 2).T.reshape(-1)
-    return HeadRows(order, np.ones(head_dim, _F32))
+def _of_whole_heads(
+    rope: Rope, pairs: NDArray[np.int64], rest: NDArray[np.int64]
+) -> tuple[Rope, HeadRows]:
+    """A rotation of all of a head, where pairs of stored elements ``[2, turned]`` stand first."""
+    order = np.concatenate([pairs, rest.reshape(2, -1)], axis=1)
+    factors = np.ones(order.shape, _F32)
+    factors[:, : pairs.shape[1]] = rope.attention_factor
+    still = np.zeros(len(rest) // 2, _F32)
+    return Rope(np.concatenate([rope.inv_freq, still])), HeadRows(order.ravel(), factors.ravel())
 
 
 def _variant(parameters: _Parameters, turned: int) -> Rope:

@@ -177,19 +177,20 @@ class DecoderSpec:
         queries = self.num_heads * self.head_dim
         keys = self.num_kv_heads * self.head_dim
         latent, hidden = self.latent, self.hidden_size
-        shapes = {
-            "q_proj": (queries, hidden),
-            "k_proj": (keys, hidden),
-            "v_proj": (keys, hidden),
+        shapes: dict[str, tuple[int, int]] = {}
+        of_queries = of_keys = hidden
+        if latent is not None:
+            of_keys = latent.rank
+            shapes |= {"kv_a_proj": (latent.rank, hidden), "k_rope_proj": (self.head_dim, hidden)}
+        if latent is not None and latent.query_rank is not None:
+            of_queries = latent.query_rank
+            shapes["q_a_proj"] = (latent.query_rank, hidden)
+        shapes |= {
+            "q_proj": (queries, of_queries),
+            "k_proj": (keys, of_keys),
+            "v_proj": (keys, of_keys),
             "o_proj": (hidden, queries),
         }
-        if latent is not None:
-            rows = {"kv_a_proj": (latent.rank, hidden), "k_rope_proj": (self.head_dim, hidden)}
-            made = {"k_proj": (keys, latent.rank), "v_proj": (keys, latent.rank)}
-            if latent.query_rank is not None:
-                rows["q_a_proj"] = (latent.query_rank, hidden)
-                shapes["q_proj"] = (queries, latent.query_rank)
-            shapes = rows | shapes | made
         return {
             name: Projection(name, f"self_attn.{name}", *shape, name in self.biases)
             for name, shape in shapes.items()

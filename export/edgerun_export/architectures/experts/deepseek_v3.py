@@ -26,18 +26,27 @@ def describe(config: Config) -> DecoderSpec:
     """
     spec = with_latent_attention(config)
     first = natural(config, "first_k_dense_replace", 3, limit=spec.num_layers)
-    return with_experts(spec, config, [layer >= first for layer in range(spec.num_layers)])
+    are_sparse = [layer >= first for layer in range(spec.num_layers)]
+    return with_experts(spec, config, are_sparse, usual_groups=8)
 
 
-def with_experts(spec: DecoderSpec, config: Config, are_sparse: list[bool]) -> DecoderSpec:
+def with_experts(
+    spec: DecoderSpec, config: Config, are_sparse: list[bool], *, usual_groups: int = 1
+) -> DecoderSpec:
     """The same decoder with experts in some layers, chosen as DeepSeek V3 chooses them.
+
+    Args:
+        spec: the decoder.
+        config: keys of config.json.
+        are_sparse: of each layer whether it has experts.
+        usual_groups: groups of experts, unless ``config`` says how many.
 
     Raises:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: groups of experts are chosen first.
     """
     name = str(config["model_type"])
-    groups = positive(config, "n_group", 8 if name == "deepseek_v3" else 1)
+    groups = positive(config, "n_group", usual_groups)
     if groups > 1:
         raise UnsupportedError(
             f"{name} checkpoints whose experts are chosen from some of {groups} groups (n_group) "

@@ -14,7 +14,7 @@ from edgerun_export.architectures.decoder.fields import (
     positive,
 )
 from edgerun_export.architectures.decoder.layer import Dense, Experts, FeedForward, SharedExpert
-from edgerun_export.architectures.decoder.rope import interleaved, rope
+from edgerun_export.architectures.decoder.rope import behind, rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import MTP_LEFT_OUT, Storage
 
@@ -37,16 +37,16 @@ def describe(config: Config) -> DecoderSpec:
     spec = llama.describe(
         {**config, "tie_word_embeddings": flag(config, "tie_word_embeddings", True)}
     )
+    turning = rope(config, spec.head_dim, default_theta=500000.0)
+    turning, order = behind(turning, spec.head_dim, interleaved=True)
     predicted = natural(config, "num_nextn_predict_layers", 0, limit=_MAX_PREDICTED)
     return replace(
         spec.with_feed_forward(_feed_forward(config, spec.num_layers)),
         architecture="ernie4_5_moe",
         norm_eps=number(config, "rms_norm_eps", 1e-5),
-        ropes=(rope(config, spec.head_dim, default_theta=500000.0),),
+        ropes=(turning,),
         biases=frozenset(),
-        storage=Storage(
-            head_rows=interleaved(spec.head_dim), unused=("model.mtp_",) if predicted else ()
-        ),
+        storage=Storage(head_rows=order, unused=("model.mtp_",) if predicted else ()),
         notes=(MTP_LEFT_OUT,) if predicted else (),
     )
 
