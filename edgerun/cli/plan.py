@@ -163,12 +163,13 @@ def _calls(planned: Plan, bundle: Bundle, rows: int) -> PromptCalls:
     from edgerun.llm.experts import PromptCalls
     from edgerun.plan.states import states_of
     from edgerun.plan.workload import affordable_rows
-    from edgerun.state.capacity import largest_call
+    from edgerun.state.capacity import largest_call, with_long_calls
 
-    most = largest_call(states_of(bundle.graph, bundle.config, "fp16"))
+    context = bundle.config.context_length
+    most = largest_call(with_long_calls(states_of(bundle.graph, bundle.config, "fp16"), context))
     rows = min(rows, most, affordable_rows(bundle.graph))
     is_layered = planned.prompts is None and len(planned.backends()) == 1
-    return PromptCalls(bundle.config.context_length, rows, most if is_layered else rows)
+    return PromptCalls(context, rows, most if is_layered else rows)
 
 
 def _outlooks(planned: Plan, backends: Sequence[Backend]) -> list[Report]:

@@ -32,6 +32,7 @@ from edgerun.state.capacity import (
     check_context,
     largest_call,
     sequence_bytes,
+    with_long_calls,
 )
 from edgerun.state.memory import Memory
 
@@ -153,7 +154,9 @@ def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
     )
     states = states_of(bundle.graph, config, options.kv_cache)
     context = _context(options.context, config.context_length, states)
-    experts = experts_of(bundle, options, states, context)
+    long = with_long_calls(states, context)
+    experts = experts_of(bundle, options, long, context)
+    states = states if experts is None else long
     most_rows = min(affordable_rows(bundle.graph), largest_call(states))
     rows = min(call_rows(options, experts), context, most_rows)
     end_ids = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from edgerun.errors import InputError
 from edgerun.state.memory import UNLIMITED, Memory
@@ -12,7 +13,8 @@ from edgerun.state.policies.base import Policy
 from edgerun.state.spec import AttentionState, RecurrentState, State, geometries
 from edgerun.state.store import Slot
 
-CHUNK_TOKENS = 512  # of a windowed layer, beyond its window: a call's, and those up to pages' ends
+LONG_CALL_TOKENS = 4096
+PARTIAL_PAGES = 3  # a windowed layer has one more than its rows see, and its ends in part only
 
 Groups = Sequence[Sequence[AttentionState]]
 
@@ -35,12 +37,31 @@ def token_bytes(states: Sequence[State]) -> int:
 
 
 def largest_call(states: Sequence[State]) -> int:
-    """Most tokens that a call may append, such that a sequence takes no more than its bytes.
+    """Most tokens that a call may append, such that a sequence takes no more than its bytes."""
+    return min((_call(state) for state in _windowed(states)), default=UNLIMITED)
 
-    A windowed layer has a page more than its rows see, and the first and the last in part only.
+
+def with_long_calls(states: Sequence[State], context: int) -> tuple[State, ...]:
+    """States that take calls of ``LONG_CALL_TOKENS``, or of a context if that is shorter.
+
+    For models whose calls cost much however few tokens they have. Layers with a window then have
+    as many pages as others until a call has ended.
     """
-    is_windowed = any(isinstance(state, AttentionState) and state.window for state in states)
-    return CHUNK_TOKENS - 3 * PAGE_TOKENS if is_windowed else UNLIMITED
+    tokens = min(context, LONG_CALL_TOKENS) + PARTIAL_PAGES * PAGE_TOKENS
+    return tuple(
+        replace(state, call_tokens=max(state.call_tokens, tokens))
+        if isinstance(state, AttentionState)
+        else state
+        for state in states
+    )
+
+
+def _windowed(states: Sequence[State]) -> Iterator[AttentionState]:
+    return (state for state in states if isinstance(state, AttentionState) and state.window)
+
+
+def _call(state: AttentionState) -> int:
+    return state.call_tokens - PARTIAL_PAGES * PAGE_TOKENS
 
 
 def affordable_context(states: Sequence[State], limit: int, nbytes: int) -> int:
@@ -130,13 +151,14 @@ def spare_pages(
 
     left = memory.left(sum(pool.page_bytes * pool.page_table.shape[1] for pool in pools))
     pages = bisect_right(range(1, most + 1), left, key=new_bytes)
-    return pages, pages_of(widest + CHUNK_TOKENS) if widest else 0
+    limit = max(_pages(pool.states, context) for pool in pools if pool.window == widest)
+    return pages, limit if widest else 0
 
 
 def _pages(group: Sequence[AttentionState], tokens: int) -> int:
     """Pages that a sequence has at a time."""
-    window = group[0].window
-    return pages_of(min(tokens, window + CHUNK_TOKENS) if window else tokens)
+    window, call = group[0].window, group[0].call_tokens
+    return pages_of(min(tokens, window + call) if window else tokens)
 
 
 def _size(nbytes: int) -> str:

@@ -7,11 +7,12 @@ lowered graph, node by node; nothing else says how large a cache is.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TypeAlias
 
 CODEC = "fp16"
+CALL_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,9 @@ class AttentionState:
         value_dim: elements of a value; 0 for none.
         window: positions that a row sees, its own included; 0 for all before it.
         codec: how keys and values are stored: the name of a file in ``state/codecs``.
+        call_tokens: that a layer with a window keeps beyond it while a call runs: those of the
+            call, and those up to pages' ends. No layer declares it, so states that differ in
+            nothing else are equal.
     """
 
     name: str
@@ -36,6 +40,7 @@ class AttentionState:
     value_dim: int
     window: int = 0
     codec: str = CODEC
+    call_tokens: int = field(default=CALL_TOKENS, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import pytest
 
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine
-from edgerun.state import AttentionState, SequenceStore, attention_name
-from edgerun.state.capacity import largest_call, sequence_bytes
+from edgerun.state import AttentionState, SequenceStore, State, attention_name
+from edgerun.state.capacity import largest_call, sequence_bytes, with_long_calls
 from edgerun.state.memory import Memory
 from tests.engine.test_engine import expected, together
 from tests.support import fakes
@@ -34,14 +34,20 @@ def test_replies_that_share_too_little_memory_are_whole(pages: int) -> None:
     assert (run.room().slots, run.room().pages) == (4, pages)
 
 
+@pytest.mark.parametrize("context_calls", [False, True])
 @pytest.mark.parametrize("windows", [(128,), (131, 257), (0, 128), (0, 0, 640), (0,)])
-def test_windows_need_no_memory_for_what_has_passed(windows: tuple[int, ...]) -> None:
+def test_windows_need_no_memory_for_what_has_passed(
+    windows: tuple[int, ...], context_calls: bool
+) -> None:
     """Memory that was enough for a context when it was loaded is enough for a prompt of it."""
     context, prompt = 40 * 64, [7] * 2300
-    states = [
+    states: tuple[State, ...] = tuple(
         AttentionState(attention_name(layer), 1, 2, 2, window, "fp32")
         for layer, window in enumerate(windows)
-    ]
+    )
+    if context_calls:
+        states = with_long_calls(states, context)
+        assert largest_call(states) >= context
     memory = sequence_bytes(states, context)
     stores: list[SequenceStore] = []
 
