@@ -95,6 +95,15 @@ KVCacheType = Annotated[
         help="Storage of keys and values: fp32, fp16 (if left out) or int8; int4 on `reference`.",
     ),
 ]
+Latent = Annotated[
+    str | None,
+    typer.Option(
+        "--latent",
+        metavar="WHEN",
+        help="Models like DeepSeek's, whose keys and values are made of one narrow row a token, "
+        "keep that row: auto (if left out), with fp16 and fp32 on the processor, or never.",
+    ),
+]
 Pack = Annotated[
     str | None,
     typer.Option(
@@ -166,6 +175,7 @@ LOADING: dict[str, Any] = {
     "require": Require,
     "context": Context,
     "kv_cache": KVCacheType,
+    "latent": Latent,
     "pack": Pack,
     "prefill": Prefill,
     "attention": Attention,

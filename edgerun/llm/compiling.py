@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from edgerun.llm.options import LoadOptions
     from edgerun.offload.sharing.filling import History
     from edgerun.plan.expert_memory import ExpertBudget
+    from edgerun.plan.places import Places
 
 EXACT, FAST = "exact", "fast"  # how prompts are multiplied
 AUTO, ALWAYS = "auto", "always"  # when layers of experts are shared with a device
+NEVER = "never"  # or when rows are cached of which heads are made, "auto" or never
+CPU = "cpu"
 logger = logging.getLogger(__name__)
 
 
@@ -210,7 +213,9 @@ def candidates_for(
     if options.place is not None:
         from edgerun.plan.places import Places, placed_candidates
 
-        candidates = placed_candidates(Places.read(options.place), given)
+        places = Places.read(options.place)
+        _check_rows(bundle, places)
+        candidates = placed_candidates(places, given)
     else:
         candidates = find_candidates(options.backend, options.device, given)
     _check_holders(options, candidates)
@@ -220,6 +225,16 @@ def candidates_for(
             "from memory: allow more memory for experts, or leave share out"
         )
     return candidates
+
+
+def _check_rows(bundle: Bundle, places: Places) -> None:
+    """Refuses other places for a model that is loaded, and whose cache no other place can read."""
+    is_latent = any(node.op == "latent_attention" for node in bundle.graph.nodes)
+    if is_latent and {places.prefill, places.decode} != {CPU}:
+        raise InputError(
+            "the cache of this model has one latent row for each token, which only the processor "
+            "attends to: load it with latent='never', and then its parts can be placed elsewhere"
+        )
 
 
 def _check_holders(options: LoadOptions, candidates: Candidates) -> None:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgerun import env
 from edgerun.backends.base import Backend
+from edgerun.backends.registry import DEFAULT, make_backend
 from edgerun.engine.chooser.processor import processor_types
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
 from edgerun.errors import BundleError, InputError
 from edgerun.formats.stack import ExpertStack
 from edgerun.kernels.host.memory import available_memory
 from edgerun.kernels.isa import selected_isa
-from edgerun.llm.compiling import compile_bundle
+from edgerun.llm.compiling import NEVER, compile_bundle
 from edgerun.llm.options import MAX_CONTEXT, LoadOptions
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.model.chat.template import ChatTemplate, template_source
 from edgerun.model.config import eos_ids, read_json_object, sampling_defaults
 from edgerun.model.text.sandboxed_library import SandboxedLibrary
 from edgerun.model.text.tokenizer import Tokenizer
+from edgerun.plan.latent_rows import CODECS, attend_to_latent_rows
 from edgerun.plan.programs import Programs
 from edgerun.plan.states import states_of
 from edgerun.plan.workload import Workload, affordable_rows, workload
@@ -146,7 +149,7 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
 
 def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
     """Plans and compiles a bundle; see ``prepare``."""
-    config = bundle.config
+    bundle, config = attending(bundle, options), bundle.config
     texts = {name: _read_json(bundle, name) for name in (TOKENIZER_CONFIG, GENERATION_CONFIG)}
     tokenizer = read_tokenizer(bundle, texts[TOKENIZER_CONFIG])
     template = ChatTemplate(
@@ -185,6 +188,16 @@ def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
         options=options,
         experts=experts,
     )
+
+
+def attending(bundle: Bundle, options: LoadOptions) -> Bundle:
+    """The bundle, with attention to latent rows where the back-ends that are asked for have it."""
+    name = options.backend or env.settings().backend or (options.device or "").partition(":")[0]
+    is_exact = options.kv_cache in CODECS and options.latent != NEVER and options.place is None
+    if not is_exact or not (name in ("", *DEFAULT) or make_backend(name).holds_experts):
+        return bundle
+    graph = attend_to_latent_rows(bundle.graph)
+    return bundle if graph is bundle.graph else replace(bundle, graph=graph)
 
 
 def experts_of(

@@ -13,7 +13,7 @@ from edgerun.backends.base import Progress
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
 from edgerun.errors import InputError
 from edgerun.kernels.host.cores import worker_threads
-from edgerun.llm.compiling import ALWAYS, AUTO, EXACT, FAST
+from edgerun.llm.compiling import ALWAYS, AUTO, EXACT, FAST, NEVER
 from edgerun.state.codecs import codec_named
 from edgerun.state.policies.registry import policy_named
 from edgerun.values import as_int, shown
@@ -41,6 +41,7 @@ class LoadKeywords(TypedDict, total=False):
     threads: int | None
     context: int | None
     kv_cache: str
+    latent: str
     eviction: str
     max_sessions: int
     chunk_rows: int
@@ -71,6 +72,9 @@ class LoadOptions:
         context: tokens a sequence may have; None for what the model was made for.
         kv_cache: storage of keys and values, ``"fp32"``, ``"fp16"`` or ``"int8"``;
             ``"int4"`` on the back-end ``"reference"``.
+        latent: where keys and values of all heads are made of one narrow row a token, as in
+            DeepSeek's models, whether that row is cached and attended to: ``"auto"``, by the
+            processor, with kv_cache ``"fp16"`` or ``"fp32"``, or ``"never"``, but whole heads.
         eviction: which of the beginnings that are kept for later goes first, ``"lru"``, the one
             unused for longest, or ``"lfu"``, one that was seldom used.
         max_sessions: sequences that can be cached at a time.
@@ -108,6 +112,7 @@ class LoadOptions:
     threads: int | None = None
     context: int | None = None
     kv_cache: str = "fp16"
+    latent: str = AUTO
     eviction: str = "lru"
     max_sessions: int = 4
     chunk_rows: int = DEFAULT_CHUNK_ROWS
@@ -130,6 +135,7 @@ class LoadOptions:
             _check_choice("pack", self.pack, env.PACKS)
         _check_choice("prefill", self.prefill, (EXACT, FAST))
         _check_choice("share", self.share, (AUTO, ALWAYS))
+        _check_choice("latent", self.latent, (AUTO, NEVER))
         _check_choice("attention", self.attention, (EXACT, FAST))
         for name in ("backend", "device", "place", "require"):
             value = getattr(self, name)

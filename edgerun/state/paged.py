@@ -18,7 +18,7 @@ from edgerun.state.spec import AttentionState
 from edgerun.state.store import Block, Slot
 
 PAGE_TOKENS = 64
-PARTS = ("key", "value")
+KEY, VALUE = PARTS = ("key", "value")
 # Of a windowed layer, beyond its window: where others' prefixes end must be found as well.
 RETAINED_TOKENS = 512
 ABSENT = -1
@@ -52,6 +52,8 @@ class PagePool:
 
     Ctrl-C may come between any two lines here. Users of a page are counted up before a table names
     it and down after, so that a page can be lost, and found again, but never be given to two.
+
+    Where values are keys there are arrays of keys alone, and those of values are the same memory.
 
     Attributes:
         states: of the layers, in their order in a page.
@@ -219,7 +221,7 @@ class PagePool:
         if self._transfer and self._transfer.write(state, self.fields(name), slot, start, block):
             return
         for page, offset, rows in spans:
-            for part, vectors in zip(PARTS, block, strict=True):
+            for part, vectors in zip(_stored_parts(state), block, strict=False):
                 for key, stored in self._codec.encode(vectors[rows]).items():
                     stop = offset + len(stored)
                     self.arrays[f"{part}_{key}"][page, layer, :, offset:stop] = stored.swapaxes(
@@ -239,8 +241,9 @@ class PagePool:
             tokens = slice(offset, offset + rows.stop - rows.start)
             for part, vectors in zip(PARTS, out, strict=True):
                 absent = page < 0
+                stored = part if part in _stored_parts(state) else KEY
                 vectors[rows] = (
-                    0 if absent else self._decoded(part, page, self._layers[name], tokens)
+                    0 if absent else self._decoded(stored, page, self._layers[name], tokens)
                 )
         return out
 
@@ -272,11 +275,17 @@ class PagePool:
         self._fields = {
             name: common
             | {
-                key: array.ctypes.data + layer * array.strides[1]
+                field: array.ctypes.data + layer * array.strides[1]
                 for key, array in self.arrays.items()
+                for field in self._fields_of(key)
             }
             for name, layer in self._layers.items()
         }
+
+    def _fields_of(self, key: str) -> tuple[str, ...]:
+        """What an array is called: that of keys also as that of values, where they are the same."""
+        is_both = self.states[0].values_are_keys
+        return (key, key.replace(KEY, VALUE, 1)) if is_both else (key,)
 
     def _check_block(self, name: str, start: int, tokens: int, block: Block) -> AttentionState:
         state = self.states[self._layers[name]]
@@ -381,6 +390,10 @@ def _page_arrays(state: AttentionState) -> list[tuple[str, tuple[int, ...], type
     codec = codec_named(state.codec)
     return [
         (f"{part}_{array.name}", (state.kv_heads, PAGE_TOKENS, array.width), array.dtype)
-        for part, dim in zip(PARTS, (state.key_dim, state.value_dim), strict=True)
+        for part, dim in zip(_stored_parts(state), (state.key_dim, state.value_dim), strict=False)
         for array in codec.arrays(dim)
     ]
+
+
+def _stored_parts(state: AttentionState) -> tuple[str, ...]:
+    return (KEY,) if state.values_are_keys else PARTS

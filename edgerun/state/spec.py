@@ -32,6 +32,7 @@ class AttentionState:
         call_tokens: that a layer with a window keeps beyond it while a call runs: those of the
             call, and those up to pages' ends. No layer declares it, so states that differ in
             nothing else are equal.
+        values_are_keys: values are not stored: the value of a token is its key.
     """
 
     name: str
@@ -41,6 +42,7 @@ class AttentionState:
     window: int = 0
     codec: str = CODEC
     call_tokens: int = field(default=CALL_TOKENS, compare=False)
+    values_are_keys: bool = False
 
 
 @dataclass(frozen=True, slots=True)

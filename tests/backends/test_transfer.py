@@ -12,6 +12,8 @@ STATES = {
     "int8": AttentionState("a", 3, 16, 16, 0, "int8"),
     "window": AttentionState("a", 2, 16, 16, 90, "fp16"),
     "int4": AttentionState("a", 2, 16, 16, 0, "int4"),
+    "values are keys": AttentionState("a", 1, 48, 48, 0, "fp16", values_are_keys=True),
+    "and int8": AttentionState("a", 1, 48, 48, 0, "int8", values_are_keys=True),
     "unequal": AttentionState("a", 2, 16, 8, 0, "fp16"),
 }
 
@@ -22,6 +24,7 @@ def test_kernels_move_what_numpy_moves(name):
     stores = [SequenceStore([state], 400, 2, transfer=each) for each in (NativeTransfer(), None)]
     rng = np.random.default_rng(0)
     rows = [rng.standard_normal((400, state.kv_heads, d)) for d in (state.key_dim, state.value_dim)]
+    rows = [rows[0]] * 2 if state.values_are_keys else rows
     blocks = []
     for store in stores:
         store.open()

@@ -42,6 +42,29 @@ def test_layers_of_equal_geometry_share_a_pool_and_others_do_not():
             np.testing.assert_array_equal(found, expected)
 
 
+def test_values_that_are_keys_take_no_memory():
+    tied, apart = (
+        AttentionState("a", 1, 8, 8, 0, "int8", values_are_keys=is_tied)
+        for is_tied in (True, False)
+    )
+    stores = [SequenceStore([state], 200, 1) for state in (tied, apart)]
+    pools = [store.pool("a") for store in stores]
+    assert 2 * pools[0].page_bytes == pools[1].page_bytes
+    assert pools[0].arrays.keys() == {"key_data", "key_scales"}
+    fields = pools[0].fields("a")
+    assert fields["value_data"] == fields["key_data"]
+    assert fields["value_scales"] == fields["key_scales"]
+    rows = np.random.default_rng(0).standard_normal((100, 1, 8)).astype(np.float32)
+    for store in stores:
+        slot = store.open()
+        store.reserve(slot, 100)
+        store.write_block("a", slot, 0, (rows, rows))
+        store.commit(slot, 100)
+    expected = stores[1].read_block("a", 0, 10, 90)
+    for found, wanted in zip(stores[0].read_block("a", 0, 10, 90), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_windowed_layers_leave_pages_that_no_row_sees_any_more():
     store = store_of(context=3000, slots=2, window=100)
     slot = filled(store, 2500)

@@ -24,9 +24,15 @@ GEOMETRIES = {
         AttentionState("full", 1, 2, 2, 0, "fp32"),
         AttentionState("near", 2, 1, 3, 70, "fp32"),
         AttentionState("far", 1, 2, 2, 200, "fp32"),
+        AttentionState("both", 1, 2, 2, 0, "fp32", values_are_keys=True),
     ],
     "windows only": [AttentionState("near", 1, 1, 1, 100, "fp32")],
 }
+
+
+def parts_of(state: AttentionState) -> list[tuple[int, int]]:
+    """What is added to numbers of keys, and of values, and their elements."""
+    return [(0, state.key_dim), (0 if state.values_are_keys else 1, state.value_dim)]
 
 
 @dataclass
@@ -111,8 +117,8 @@ class StoreMachine(RuleBasedStateMachine):
         for state in self.store.states:
             values = np.array([row.value for row in sequence.rows[start:]], np.float32)
             block = tuple(
-                np.broadcast_to(values[:, None, None] + part, (stop - start, state.kv_heads, dim))
-                for part, dim in enumerate((state.key_dim, state.value_dim))
+                np.broadcast_to(values[:, None, None] + added, (stop - start, state.kv_heads, dim))
+                for added, dim in parts_of(state)
             )
             self.store.write_block(state.name, slot, start, block)
         ids = [row.id for row in sequence.rows]
@@ -172,8 +178,8 @@ class StoreMachine(RuleBasedStateMachine):
                 first = max(0, length + 1 - state.window) if state.window else 0
                 values = np.array([row.value for row in sequence.rows[first:]], np.float32)
                 block = self.store.read_block(state.name, slot, first, length)
-                for part, vectors in enumerate(block):
-                    expected = np.broadcast_to((values + part)[:, None, None], vectors.shape)
+                for (added, _), vectors in zip(parts_of(state), block, strict=True):
+                    expected = np.broadcast_to((values + added)[:, None, None], vectors.shape)
                     np.testing.assert_array_equal(vectors, expected)
 
     @invariant()

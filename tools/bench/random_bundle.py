@@ -30,6 +30,13 @@ _NOT_ZERO = 2 / 3  # of ternary values
 # What layers add stays small beside the embedding, so that tokens differ to the last layer and
 # routers send each elsewhere, as evenly as may be: for caches of experts there is nothing worse.
 _ADDED, _ADDED_SHARE = ("o_proj", "down_proj"), 0.1
+# Sizes before and of what heads have of tensors that are zeros elsewhere, where one narrow row is
+# what all keys and values are made of (``edgerun_export/checkpoint/views/latent.py``).
+_PARTS_OF_HEADS = {
+    "k_proj": ((), ("qk_nope_head_dim",)),
+    "k_rope_proj": (("qk_nope_head_dim",), ("qk_rope_head_dim",)),
+    "v_proj": ((), ("v_head_dim",)),
+}
 
 
 class RandomCheckpoint:
@@ -67,6 +74,8 @@ class RandomCheckpoint:
         if "_proj.weight" not in name and ".experts." not in name:
             return None
         values = self._piece(self._ternary, name, rows)
+        if "kv_lora_rank" in self.config:
+            values = values * self._is_stored(name, rows)[:, None]
         scale = (_NOT_ZERO * values.shape[1]) ** -0.5
         added = any(part in name for part in _ADDED)
         return values, np.array([scale * _ADDED_SHARE if added else scale], np.float32)
@@ -89,6 +98,19 @@ class RandomCheckpoint:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _is_stored(self, name: str, rows: slice | None) -> NDArray[np.int8]:
+        """0 for rows of a latent head of which there is nothing, 1 for others."""
+        before, own = _PARTS_OF_HEADS.get(name.split(".")[-2], ((), ()))
+        every = np.arange(self._shapes[name][0])[rows or slice(None)]
+        if not own:
+            return np.ones(len(every), np.int8)
+        plain, turned, value = (
+            self.config[f"{each}_head_dim"] for each in ("qk_nope", "qk_rope", "v")
+        )
+        first, size = (sum(self.config[each] for each in names) for names in (before, own))
+        place = every % max(plain + turned, value) - first
+        return ((place >= 0) & (place < size)).astype(np.int8)
 
     def _piece(self, values: NDArray[Any], name: str, rows: slice | None) -> NDArray[Any]:
         """Rows of a matrix: a piece of the random row, from a place that its name says."""

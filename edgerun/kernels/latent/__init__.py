@@ -1,0 +1,1 @@
+"""Kernels around attention to latent rows."""
