@@ -17,7 +17,7 @@ from edgerun.kernels.attention import columns
 from edgerun.kernels.attention.int8_tiles import round_rows
 from edgerun.kernels.attention.pages import Blocking, Product, blocking, products
 from edgerun.kernels.attention.parts import (
-    ARGUMENTS,
+    SHARED_ARGUMENTS,
     all_numbers,
     clear,
     each_row_alone,
@@ -41,7 +41,7 @@ from edgerun.kernels.lang.tiles import ELEMENT_BYTES, scratch
 from edgerun.kernels.lang.word import float_at, int_at
 
 
-@kernel("attention_many", ARGUMENTS)
+@kernel("attention_many", SHARED_ARGUMENTS)
 def attention_many(dtype: str, head_dim: int, group: int, lanes: int, stack: int) -> Body:
     """``attention`` for units of up to ``stack`` rows; chunk = unit * kv_heads + kv_head."""
     lanes, size = gcd(head_dim, lanes), ELEMENT_BYTES[dtype]
@@ -76,7 +76,7 @@ def attention_many(dtype: str, head_dim: int, group: int, lanes: int, stack: int
         first = max(int_at(unit, UNIT_PAGE), begin // PAGE_TOKENS)
         last = min(int_at(unit, UNIT_END), (end - 1) // PAGE_TOKENS + 1)
         for page in range(first, last):
-            slot = slot_of(a, stop - 1, page, head)
+            slot = slot_of(a, stop - 1, page, head // a.shares)
             base = page * PAGE_TOKENS
             low, high = max(0, begin - base), min(PAGE_TOKENS, end - base)
             keys = a.key_data + slot * head_dim * size

@@ -4,8 +4,9 @@ The arrays of a page pool (``state/paged.py``) lie as ``[page, layer, kv_head, t
 and their address is that of the layer in page 0; ``page_heads`` heads lie from one page to the
 next.
 ``page_table`` is int32 ``[sequences, pages]``. ``lanes`` is the number of float32 in a vector.
-A *query* is one head of one row; the queries of a unit (``units.py``) that share a
-key/value head are ``[rows, group]``.
+A *query* is one head of one row; the queries of a unit (``units.py``) that are computed together
+with a key/value head are ``[rows, group]``: all that share it, or in float32 one of ``shares``
+parts of these, which count as heads of their own.
 
 A context is read in blocks of ``BLOCK_PAGES`` pages, counted from its beginning. Inside a block
 softmax runs online, page by page; the results of blocks are merged from the first to the last.
@@ -47,11 +48,14 @@ RESULTS = (
     " out:f32[rows, kv_heads, group, head_dim; out_stride] out_stride kv_heads"
     " sinks?:f32[kv_heads, group]"
 )
-# Of ``attention`` and ``attention_many``.
+# Of all attention kernels.
 ARGUMENTS = (
     "positions:i32[rows] sequences:i32[rows] q:f32[rows, kv_heads, group, head_dim; q_stride]"
     f" q_stride scale:f32[1] window units:i32[{CAPACITY}, {UNIT_INTS}] {RESULTS} {CACHED}"
 )
+
+# Of those that may compute the queries of a key head in parts.
+SHARED_ARGUMENTS = f"{ARGUMENTS} shares"
 
 
 @njit
@@ -61,11 +65,11 @@ def visible_from(position, window):  # type: ignore[no-untyped-def]
 
 
 @njit
-def slot_of(a, row, page, head):  # type: ignore[no-untyped-def]
+def slot_of(a, row, page, key_head):  # type: ignore[no-untyped-def]
     """Index of a page's first token in the layer's pool, counted in heads."""
     sequence = int_at(a.sequences, row)
     stored = int_at(a.page_table, sequence * a.pages + page)
-    return (stored * a.page_heads + head) * PAGE_TOKENS
+    return (stored * a.page_heads + key_head) * PAGE_TOKENS
 
 
 @njit(inline="always")

@@ -28,7 +28,7 @@ from edgerun.kernels.attention.int8_tiles import (
 )
 from edgerun.kernels.attention.pages import Blocking, Product, blocking, products, weigh_int8
 from edgerun.kernels.attention.parts import (
-    ARGUMENTS,
+    SHARED_ARGUMENTS,
     clear,
     end_of_block,
     gather,
@@ -97,7 +97,7 @@ def _reading(dtype: str, head_dim: int, group: int, shape: Blocking, lanes: int)
     )
 
 
-@kernel("attention", ARGUMENTS)
+@kernel("attention", SHARED_ARGUMENTS)
 def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
     """Attention of ``group`` query heads to a unit of one row; chunk = unit * kv_heads + kv_head.
 
@@ -120,6 +120,7 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
     def body(a: Arguments, chunk: int) -> None:
         kv_heads = a.kv_heads
         unit, head = a.units + chunk // kv_heads * UNIT_INTS * 4, chunk % kv_heads
+        key_head = head // a.shares
         row, q = int_at(unit, UNIT_ROW), scratch(area)
         p, out = q + wide, q + wide + narrow
         state, codes = out + wide, out + wide + 2 * pairs
@@ -130,7 +131,7 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
         first = max(int_at(unit, UNIT_PAGE), begin // PAGE_TOKENS)
         last = min(int_at(unit, UNIT_END), position // PAGE_TOKENS + 1)
         if small:
-            _fetch_page(a, slot_of(a, row, first, head), page_bytes)
+            _fetch_page(a, slot_of(a, row, first, key_head), page_bytes)
         gather(a, unit, head, group, padded, q, head_dim, lanes)
         clear(out, state, padded, head_dim, lanes)
         clear(total, sums, group, head_dim, lanes)
@@ -139,8 +140,8 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
             if turned:
                 swap_middle(codes, padded * head_dim)
         for page in range(first, last):
-            slot = slot_of(a, row, page, head)
-            following = slot_of(a, row, min(page + 1, last - 1), head)
+            slot = slot_of(a, row, page, key_head)
+            following = slot_of(a, row, min(page + 1, last - 1), key_head)
             low = max(0, begin - page * PAGE_TOKENS)
             high = min(PAGE_TOKENS, end - page * PAGE_TOKENS)
             keys, values = (

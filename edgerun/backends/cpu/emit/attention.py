@@ -50,9 +50,13 @@ class _Planned:
     units: AttentionUnits
 
 
-def emit_attention(binder: Binder, node: Node, index: int) -> None:
-    """Writes keys and values into the cache, attends to it, and combines partial results."""
-    attrs = node.attrs
+def emit_attention(binder: Binder, node: Node, index: int, shares: int = 1) -> None:
+    """Writes keys and values into the cache, attends to it, and combines partial results.
+
+    In float32 the queries of a key head are computed in so many ``shares``.
+    """
+    shares = 1 if _is_tiled(binder, node) else shares
+    attrs, kv_heads = node.attrs, node.attrs["num_kv_heads"] * shares
     counted_by, turned = binder.counted_by[node.inputs[0]], dict[str, Argument]()
     partial_floats = attrs["num_heads"] * (attrs["head_dim"] + 2)
     stack = _stack_of(binder, node)
@@ -64,7 +68,7 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
     out = binder.new(node.outputs[0], attrs["num_heads"] * attrs["head_dim"], counted_by)
     shape = {
         "head_dim": attrs["head_dim"],
-        "group": attrs["num_heads"] // attrs["num_kv_heads"],
+        "group": attrs["num_heads"] // kv_heads,
         "lanes": binder.lanes_of(attrs["head_dim"]),
     }
     results: dict[str, Argument] = {
@@ -72,7 +76,7 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
         "partials": units.partials,
         "out": out,
         "out_stride": out.stride,
-        "kv_heads": attrs["num_kv_heads"],
+        "kv_heads": kv_heads,
         "sinks": binder.vector(node.inputs[3]) if any(node.inputs[3:]) else None,
     }
     kinds = [("attention", shape, units.single, SINGLE)]
@@ -92,7 +96,9 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
             binder,
             node,
             (name, params),
-            results | {"units": table} | (turned if name == "attention_bfloat16" else {}),
+            results
+            | {"units": table}
+            | (turned if name == "attention_bfloat16" else {"shares": shares}),
             counts + kind,
             reads={cached} | ({PAGE_TILES} if name == "attention_bfloat16" else set()),
             # Units write different rows, so the two kinds need not wait for each other.
@@ -104,7 +110,7 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
         "attention_combine",
         shape,
         results,
-        chunks=(counts + SPLIT, attrs["num_kv_heads"], 1),
+        chunks=(counts + SPLIT, kv_heads, 1),
         reads={*parts},
         writes={out.key},
         label=f"{node.name}/combine",
@@ -217,7 +223,7 @@ def _emit_reading(
         | arguments
         | {"q": q, "q_stride": q.stride}
         | {"scale": np.array([attrs["scale"]], np.float32), "window": attrs["window"]},
-        chunks=(counted_by, attrs["num_kv_heads"], 1),
+        chunks=(counted_by, attrs["num_heads"] // params["group"], 1),
         reads={q.key} | reads,
         writes={writes},
         label=node.name if name == "attention" else f"{node.name}/many",

@@ -14,6 +14,7 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_sizes
 
 DTYPES = {2: "fp16", 4: "fp32"}
+SHARE_QUERIES = 4  # multiplied together in registers; more of them would leave threads without work
 
 
 def emit_latent_attention(binder: Binder, node: Node, index: int) -> None:
@@ -50,7 +51,8 @@ def emit_latent_attention(binder: Binder, node: Node, index: int) -> None:
     absorb, expand = (_matrices(binder, name) for name in node.inputs[3:])
     half, size = turned.width // 2, latent.width
     _emit_products(binder, node, "queries", (q, absorb, absorbed), (plain, half, half - plain // 2))
-    attention.emit_attention(binder, inner, index)
+    shares = heads // SHARE_QUERIES if heads % SHARE_QUERIES == 0 else 1
+    attention.emit_attention(binder, inner, index, shares)
     out = binder.new(node.outputs[0], heads * turned.width, asked)
     _emit_products(
         binder, node, "values", (binder.values[mixed], expand, out), (size, size // 2, 0)

@@ -180,14 +180,20 @@ def attention_call(
     kv_heads: int,
     stack: int = STACK,
     bound: float | None = None,
-    room: int = 0,
+    room: int | None = None,
 ) -> tuple[dict[str, Any], Counted, Any]:
-    """Fields, units and check of a call of either attention kernel; heads have sinks in windows."""
+    """Fields, units and check of a call of either attention kernel.
+
+    In windows heads have sinks, and in float32 two of them share keys if their number is even.
+    """
     head_dim, group = params["head_dim"], params["group"]
-    cache, batch = filled_cache(same_attention(1, kv_heads, head_dim, params["dtype"]), parts)
+    is_exact = room is None
+    shares = 2 if is_exact and window and kv_heads % 2 == 0 else 1
+    key_heads = kv_heads // shares
+    cache, batch = filled_cache(same_attention(1, key_heads, head_dim, params["dtype"]), parts)
     width = kv_heads * group * head_dim
     q = random((batch.rows, width), 1, gap=1)
-    k, v = (random((batch.rows, kv_heads * head_dim), seed) for seed in (2, 3))
+    k, v = (random((batch.rows, key_heads * head_dim), seed) for seed in (2, 3))
     scale, out = np.array([0.3 / head_dim**0.5], np.float32), untouched((batch.rows, width + 2))
     sinks = np.linspace(-9, 9, kv_heads * group).astype(np.float32) if window else None
     expected: F32 = OPS["attention"].define(
@@ -199,12 +205,12 @@ def attention_call(
         cache=cache,
         layer=0,
         num_heads=kv_heads * group,
-        num_kv_heads=kv_heads,
+        num_kv_heads=key_heads,
         head_dim=head_dim,
         scale=float(scale[0]),
         window=window,
     )
-    counted = Counted(batch, cache, window, stack=stack, room=room)
+    counted = Counted(batch, cache, window, stack=stack, room=room or 0)
     counted.units.plan()
     assert counted.counts[SPLIT] == 0
     bound = bound or (BOUND_INT8 if params["dtype"] == "int8" else BOUND)
@@ -217,7 +223,8 @@ def attention_call(
     units = counted.units
     fields |= {"row_blocks": units.rows, "partials": units.partials, "window": window}
     fields |= {"sinks": 0 if sinks is None else sinks}
-    return fields | cache_fields(cache, batch), counted, check
+    fields |= cache_fields(cache, batch) | {"kv_heads": kv_heads}
+    return fields | ({"shares": shares} if is_exact else {}), counted, check
 
 
 # head_dim, query heads a kv head, kv heads, storage: chosen to meet every register blocking.
