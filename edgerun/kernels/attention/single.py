@@ -120,8 +120,7 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
     def body(a: Arguments, chunk: int) -> None:
         kv_heads = a.kv_heads
         unit, head = a.units + chunk // kv_heads * UNIT_INTS * 4, chunk % kv_heads
-        key_head = head // a.shares
-        row, q = int_at(unit, UNIT_ROW), scratch(area)
+        row, key_head, q = int_at(unit, UNIT_ROW), head // a.shares, scratch(area)
         p, out = q + wide, q + wide + narrow
         state, codes = out + wide, out + wide + 2 * pairs
         tops = q + area - pairs

@@ -57,11 +57,12 @@ def emit_attention(binder: Binder, node: Node, index: int, shares: int = 1) -> N
     """
     shares = 1 if _is_tiled(binder, node) else shares
     attrs, kv_heads = node.attrs, node.attrs["num_kv_heads"] * shares
-    counted_by, turned = binder.counted_by[node.inputs[0]], dict[str, Argument]()
+    counted_by = binder.counted_by[node.inputs[0]]
     partial_floats = attrs["num_heads"] * (attrs["head_dim"] + 2)
     stack = _stack_of(binder, node)
     tiles = _tiles_of_pages(binder, node)
     room = 0 if tiles is None else len(tiles)
+    turned: dict[str, Argument] = {"room": room, "turned": tiles}
     units, counts = _units(binder, state_of(binder, node), partial_floats, counted_by, stack, room)
     cached = f"cache{attrs['layer']}"
     emit_write(binder, node, cached)
@@ -81,14 +82,7 @@ def emit_attention(binder: Binder, node: Node, index: int, shares: int = 1) -> N
     }
     kinds = [("attention", shape, units.single, SINGLE)]
     if binder.shape.rows > 1:
-        many, params = "attention_many", shape | {"stack": stack}
-        if _is_tiled(binder, node):
-            many, params = (
-                "attention_bfloat16",
-                params | {"multiplier": bfloat16_multiplier(binder.isa)},
-            )
-            turned = {"room": room, "turned": tiles}
-        kinds.append((many, params, units.stacked, STACKED))
+        kinds.append((*_of_many(binder, node, shape), units.stacked, STACKED))
     if tiles is not None:
         emit_turning(binder, node, turned | {"turned_pages": units.turned}, counts + TURNED, cached)
     parts = [
@@ -115,6 +109,14 @@ def emit_attention(binder: Binder, node: Node, index: int, shares: int = 1) -> N
         writes={out.key},
         label=f"{node.name}/combine",
     )
+
+
+def _of_many(binder: Binder, node: Node, shape: dict[str, int]) -> tuple[str, dict[str, Any]]:
+    """The kernel for units of several rows, and its compile-time constants."""
+    params = shape | {"stack": _stack_of(binder, node)}
+    if not _is_tiled(binder, node):
+        return "attention_many", params
+    return "attention_bfloat16", params | {"multiplier": bfloat16_multiplier(binder.isa)}
 
 
 def why_exact(node: Node, isa: Isa) -> str:
