@@ -100,8 +100,8 @@ Latent = Annotated[
     typer.Option(
         "--latent",
         metavar="WHEN",
-        help="Models like DeepSeek's, whose keys and values are made of one narrow row a token, "
-        "keep that row: auto (if left out), with fp16 and fp32 on the processor, or never.",
+        help="When models like DeepSeek's, whose keys and values are made of one narrow row a "
+        "token, keep that row: auto (if left out), on the processor with fp16 or fp32, or never.",
     ),
 ]
 Pack = Annotated[

@@ -18,7 +18,7 @@ from edgerun.errors import BundleError, InputError
 from edgerun.formats.stack import ExpertStack
 from edgerun.kernels.host.memory import available_memory
 from edgerun.kernels.isa import selected_isa
-from edgerun.llm.compiling import NEVER, compile_bundle
+from edgerun.llm.compiling import EXACT, NEVER, compile_bundle
 from edgerun.llm.options import MAX_CONTEXT, LoadOptions
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.model.chat.template import ChatTemplate, template_source
@@ -191,10 +191,15 @@ def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
 
 
 def attending(bundle: Bundle, options: LoadOptions) -> Bundle:
-    """The bundle, with attention to latent rows where the back-ends that are asked for have it."""
+    """The bundle, with attention to latent rows unless something is asked for that has no such.
+
+    Those are other back-ends than the processor and devices that hold experts, storage with a
+    scale for each row, and attention in bfloat16.
+    """
     name = options.backend or env.settings().backend or (options.device or "").partition(":")[0]
-    is_exact = options.kv_cache in CODECS and options.latent != NEVER and options.place is None
-    if not is_exact or not (name in ("", *DEFAULT) or make_backend(name).holds_experts):
+    is_plain = options.kv_cache in CODECS and options.attention == EXACT and options.place is None
+    is_asked = options.latent != NEVER and is_plain
+    if not is_asked or not (name in ("", *DEFAULT) or make_backend(name).holds_experts):
         return bundle
     graph = attend_to_latent_rows(bundle.graph)
     return bundle if graph is bundle.graph else replace(bundle, graph=graph)

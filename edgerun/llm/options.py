@@ -74,7 +74,7 @@ class LoadOptions:
             ``"int4"`` on the back-end ``"reference"``.
         latent: where keys and values of all heads are made of one narrow row a token, as in
             DeepSeek's models, whether that row is cached and attended to: ``"auto"``, by the
-            processor, with kv_cache ``"fp16"`` or ``"fp32"``, or ``"never"``, but whole heads.
+            processor, with kv_cache ``"fp16"`` or ``"fp32"`` and exact attention, or ``"never"``.
         eviction: which of the beginnings that are kept for later goes first, ``"lru"``, the one
             unused for longest, or ``"lfu"``, one that was seldom used.
         max_sessions: sequences that can be cached at a time.

@@ -1,4 +1,4 @@
-"""Which experts every token of every layer went to, in a file; docs/experts.md has the format."""
+"""Which experts every token of every layer went to, in a file; docs/traces.md has the format."""
 
 from __future__ import annotations
 

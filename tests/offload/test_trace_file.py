@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def edit_header(path: Path, change: Callable[[dict[str, Any]], object], *, sign: bool) -> None:
-    """Changes the header; ``sign`` makes the digest agree, by the rule of docs/experts.md."""
+    """Changes the header; ``sign`` makes the digest agree, by the rule of docs/traces.md."""
     line, _, body = path.read_bytes().partition(b"\n")
     header = json.loads(line)
     change(header)
@@ -69,7 +69,7 @@ def test_a_trace_comes_back(
 
 
 def test_the_documented_way_to_read_it(path: Path) -> None:
-    """As docs/experts.md shows it, without edgerun."""
+    """As docs/traces.md shows it, without edgerun."""
     with open(path, "rb") as file:
         header = json.loads(file.readline())
         choices = np.frombuffer(file.read(), [("expert", "<u2"), ("weight", "<f2")])

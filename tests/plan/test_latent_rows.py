@@ -14,6 +14,7 @@ from edgerun.errors import InputError
 from edgerun.formats.registry import dense
 from edgerun.graph.ir import Graph
 from edgerun.graph.mapped_file import read_array
+from edgerun.kernels.isa import bfloat16_multiplier, selected_isa
 from edgerun.llm.llm import LLM
 from edgerun.model.bundle import open_bundle
 from edgerun.plan.latent_rows import attend_to_latent_rows
@@ -22,6 +23,9 @@ from tests.support.bundles import GOLDEN, bundle_of, error_of
 
 NAMES = ("deepseek_v2", "deepseek_v2-query-rank", "deepseek_v3", "glm4_moe_lite")
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
+NEEDS_BFLOAT16 = pytest.mark.skipif(
+    not bfloat16_multiplier(selected_isa()), reason="no products of bfloat16"
+)
 HALF = 2e-3  # of the logits' range, for matrices in half precision
 
 
@@ -107,6 +111,7 @@ def test_a_token_takes_a_row_of_the_cache() -> None:
     [
         {"latent": "never"},
         {"kv_cache": "int8"},
+        pytest.param({"attention": "fast"}, marks=NEEDS_BFLOAT16),
         {"backend": "reference"},
         {"backend": None, "place": "prefill=cpu"},
     ],
