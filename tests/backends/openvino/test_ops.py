@@ -31,8 +31,8 @@ def session() -> Session:
     return Session(find_device("CPU"), threads=1)
 
 
-def test_ops_have_a_translation_but_for_experts_and_convolutions() -> None:
-    assert set(OPS) - set(TRANSLATORS) == {"experts", "route", "short_conv"}
+def test_ops_have_a_translation_but_for_experts_convolutions_and_latent_rows() -> None:
+    assert set(OPS) - set(TRANSLATORS) == {"experts", "route", "short_conv", "latent_attention"}
     assert set(TRANSLATORS) <= set(OPS)
 
 
