@@ -69,7 +69,7 @@ def test_replies_equal_transformers(backend):
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-@pytest.mark.parametrize("name", ["lfm2", "lfm2_moe", "glm4_moe_lite", "glm4_moe"])
+@pytest.mark.parametrize("name", ["lfm2", "lfm2_moe", "glm4_moe_lite", "glm4_moe", "dots1"])
 def test_replies_by_a_cache_equal_those_of_transformers(name, backend):
     ids, _ = golden(name)
     with np.load(GOLDEN / name / "golden.npz") as data:

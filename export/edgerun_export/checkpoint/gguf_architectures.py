@@ -262,6 +262,16 @@ ARCHITECTURES = {
         partial=True,
         told={"attention_bias": "attn_q.bias", "use_qk_norm": "attn_q_norm.weight"},
     ),
+    "dots1": Architecture(
+        "dots1",
+        "Dots1ForCausalLM",
+        False,
+        {"hidden_act": "silu", "sliding_window": None},
+        replace(_DEEPSEEK_EXPERTS, normalises=True),
+        _AFTER_DEEPSEEK,
+        factors={"expert_weights_scale": "routed_scaling_factor"},
+        own_keys=("expert_shared_count", "leading_dense_block_count", "expert_gating_func"),
+    ),
     # All that it leaves out is the last layer with experts, which is the last of all.
     "ernie4_5-moe": Architecture(
         "ernie4_5_moe",

@@ -180,6 +180,12 @@ def _glm4_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, 
     return {**_as_deepseek(keys, config), "partial_rotary_factor": part}
 
 
+def _dots1(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    _check_normalised("dots1", keys)
+    _check_sigmoids(keys.number("expert_gating_func"), config)
+    return _as_deepseek(keys, config)
+
+
 def _check_normalised(name: str, keys: Keys) -> None:
     if not keys.has("expert_weights_norm"):  # to llama.cpp that means no, to the models yes
         raise CheckpointError(
@@ -207,6 +213,7 @@ _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek_v3,
     "glm4_moe": _glm4_moe,
+    "dots1": _dots1,
     "lfm2_moe": _lfm2_moe,
     "ernie4_5_moe": _ernie4_5_moe,
 }
