@@ -50,10 +50,18 @@ def test_nothing_that_is_supported_is_said_to_be_missing():
 
 def test_architectures_are_those_of_the_documentation():
     assert architecture_names() == [
-        *("bitnet", "bitnet_moe", "deepseek_v2", "deepseek_v3", "ernie4_5_moe", "gemma3_text"),
-        *("glm4_moe_lite", "gpt_oss", "granite", "granitemoe", "granitemoehybrid", "lfm2"),
-        *("lfm2_moe", "llama", "ministral3", "mistral", "mixtral", "olmo2", "olmo3", "olmoe"),
-        *("phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"),
+        *("bitnet", "bitnet_moe", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe"),
+        *(
+            "gemma3_text",
+            "glm4_moe",
+            "glm4_moe_lite",
+            "gpt_oss",
+            "granite",
+            "granitemoe",
+            "granitemoehybrid",
+        ),
+        *("lfm2", "lfm2_moe", "llama", "ministral3", "mistral", "mixtral", "olmo2", "olmo3"),
+        *("olmoe", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"),
     ]
 
 

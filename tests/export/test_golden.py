@@ -45,11 +45,14 @@ NAMES = [
     "deepseek_v2-query-rank",
     "deepseek_v3",
     "glm4_moe_lite",
+    "glm4_moe",
+    "glm4_moe-yarn",
+    "dots1",
     *FAMILIES,
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
 EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "ernie4_5_moe"]
-EXPERTS += ["deepseek_v2", "glm4_moe_lite"]
+EXPERTS += ["deepseek_v2", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn", "dots1"]
 EXACT = 1e-4
 
 

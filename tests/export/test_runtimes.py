@@ -53,6 +53,7 @@ TINY = [
     ("gpt_oss", {"weights": "int4"}),
     ("deepseek_v2", {"weights": "int4"}),
     ("glm4_moe_lite", {"weights": "int8"}),
+    ("glm4_moe", {"weights": "int4"}),
     ("olmoe", {"weights": "int4_asym", "rules": ("*.down_proj=int2_asym:16",)}),
     ("smollm3", {"weights": "int4"}),
     ("phi3", {"weights": "int4"}),
@@ -64,7 +65,8 @@ TINY = [
 MIXTURES = [
     pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
     for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "granitemoe")
-    + ("ernie4_5_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite")
+    + ("ernie4_5_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn")
+    + ("dots1",)
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY
 ]

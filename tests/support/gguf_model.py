@@ -1,7 +1,8 @@
-"""Writes whole models as GGUF files, with the gguf package."""
+"""Writes whole models as GGUF files, with the gguf package, and compares what they compute."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,53 @@ import gguf
 import numpy as np
 
 from edgerun_export.architectures import DecoderSpec, Experts, describe
+from edgerun_export.checkpoint import open_checkpoint
+from edgerun_export.source.model import interpret
+from edgerun_export.verify.compare import relative_error
+from edgerun_export.verify.numpy_model import forward
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+IDS = np.array([1, *(7 * place % 250 for place in range(20))])
 
 # Whose converters put rows of queries and keys in pairs.
 INTERLEAVED = ("llama", "smollm3", "granite", "granitemoe", "mistral3")
 # Parameters without a suffix, and what they have in GGUF.
 BARE = {".sinks": "weight", ".expert_bias": "bias", ".e_score_correction_bias": "bias"}
 Extra = Callable[[gguf.GGUFWriter], None]
+
+
+def source_of(name: str, **changes: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Configuration and tensors of a golden checkpoint."""
+    with open_checkpoint(str(GOLDEN / name)) as checkpoint:
+        tensors = {each: checkpoint.read(each) for each in checkpoint.tensors()}
+    return {**json.loads((GOLDEN / name / "config.json").read_text()), **changes}, tensors
+
+
+def stored_of(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The same, with the tensors that the file itself has."""
+    config, _ = source_of(name)
+    with open_checkpoint(str(GOLDEN / name)) as checkpoint:
+        stored = checkpoint._checkpoint
+        return config, {each: stored.read(each) for each in stored.tensors()}
+
+
+def difference(path: Path, name: str, config: dict[str, Any]) -> float:
+    """How far the logits of a GGUF file are from those of a golden checkpoint, of their range.
+
+    Args:
+        path: of the file.
+        name: of the checkpoint.
+        config: what its configuration is changed to say.
+    """
+    own = json.loads((GOLDEN / name / "config.json").read_text())
+    config = {**own, **config, "model_type": own["model_type"]}
+    with open_checkpoint(str(GOLDEN / name)) as checkpoint:
+        checkpoint.config = config
+        expected = forward(describe(config), interpret(checkpoint)[0], IDS)
+    with open_checkpoint(str(path)) as checkpoint:
+        source, _ = interpret(checkpoint)
+        assert source.spec.context_length == describe(config).context_length
+        return float(relative_error(forward(source.spec, source, IDS), expected))
 
 
 def write_gguf(

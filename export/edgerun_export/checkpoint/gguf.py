@@ -118,6 +118,7 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
         tied="output.weight" not in tensors,
         rope_factors={tensor.name: _read_factors(tensor, file) for tensor in factors},
     )
+    config |= {key: f"blk.0.{name}" in tensors for key, name in kind.told.items()}
     head_dim = config["head_dim"] if kind.pairs_interleaved else None
     layers = config["num_hidden_layers"]
     predicting = range(layers, layers + config.get("num_nextn_predict_layers", 0))

@@ -61,6 +61,7 @@ class Architecture:
         convolutions: whether layers without key heads have a short convolution.
         final_norm: what Hugging Face calls the norm before the head.
         is_latent: whether keys and values are made of narrow rows; then heads have other sizes.
+        told: configuration keys that say whether a tensor of the first layer is there.
     """
 
     model_type: str
@@ -78,6 +79,7 @@ class Architecture:
     convolutions: bool = False
     final_norm: str = "model.norm"
     is_latent: bool = False
+    told: Mapping[str, str] = field(default_factory=dict)
 
 
 _NORMS_AFTER = {
@@ -108,6 +110,12 @@ _DEEPSEEK_EXPERTS = Experts(
     width_key=("moe_intermediate_size", "expert_feed_forward_length"),
     normalises=False,
 )
+_AFTER_DEEPSEEK = {
+    "exp_probs_b": "mlp.gate.e_score_correction_bias",
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
 _DEEPSEEK = Architecture(
     "deepseek_v2",
     "DeepseekV2ForCausalLM",
@@ -123,10 +131,7 @@ _DEEPSEEK = Architecture(
         "attn_kv_b": "self_attn.kv_b_proj",
         "attn_k_b": "self_attn.k_b_proj",
         "attn_v_b": "self_attn.v_b_proj",
-        "exp_probs_b": "mlp.gate.e_score_correction_bias",
-        "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
-        "ffn_up_shexp": "mlp.shared_experts.up_proj",
-        "ffn_down_shexp": "mlp.shared_experts.down_proj",
+        **_AFTER_DEEPSEEK,
     },
     factors={
         "expert_weights_scale": "routed_scaling_factor",
@@ -245,6 +250,28 @@ ARCHITECTURES = {
         Experts(width_key=("moe_intermediate_size", "expert_feed_forward_length")),
     ),
     "deepseek2": _DEEPSEEK,
+    "glm4moe": Architecture(
+        "glm4_moe",
+        "Glm4MoeForCausalLM",
+        False,
+        {"hidden_act": "silu"},
+        replace(_DEEPSEEK_EXPERTS, normalises=True),
+        {"post_attention_norm": "post_attention_layernorm", **_AFTER_DEEPSEEK},
+        factors={"expert_weights_scale": "routed_scaling_factor"},
+        own_keys=("expert_shared_count", "leading_dense_block_count", "expert_gating_func"),
+        partial=True,
+        told={"attention_bias": "attn_q.bias", "use_qk_norm": "attn_q_norm.weight"},
+    ),
+    "dots1": Architecture(
+        "dots1",
+        "Dots1ForCausalLM",
+        False,
+        {"hidden_act": "silu", "sliding_window": None},
+        replace(_DEEPSEEK_EXPERTS, normalises=True),
+        _AFTER_DEEPSEEK,
+        factors={"expert_weights_scale": "routed_scaling_factor"},
+        own_keys=("expert_shared_count", "leading_dense_block_count", "expert_gating_func"),
+    ),
     # All that it leaves out is the last layer with experts, which is the last of all.
     "ernie4_5-moe": Architecture(
         "ernie4_5_moe",

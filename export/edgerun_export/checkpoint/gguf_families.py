@@ -127,30 +127,32 @@ def _deepseek(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, 
         scale = 10 * config["mscale_all_dim"]
         scaling |= {"mscale": scale, "mscale_all_dim": scale}
     query_rank = keys.number("attention.q_lora_rank", 0)
-    predicting = keys.count("nextn_predict_layers", 0)  # behind the others, and counted among them
     return {
-        "num_hidden_layers": config["num_hidden_layers"] - predicting,
-        "num_nextn_predict_layers": predicting,
+        **_as_deepseek(keys, config),
         "kv_lora_rank": keys.size("attention.kv_lora_rank"),
         "q_lora_rank": keys.size("attention.q_lora_rank") if query_rank else None,
         "qk_nope_head_dim": keys_of_heads - turned,
         "qk_rope_head_dim": turned,
         "v_head_dim": values,
-        "first_k_dense_replace": keys.count("leading_dense_block_count", 0),
-        "n_shared_experts": keys.count("expert_shared_count", 0),
-        "n_group": 1,  # others are refused
-        "routed_scaling_factor": config["routed_scaling_factor"] or 1.0,
         "rope_scaling": scaling,
     }
 
 
+def _as_deepseek(keys: Keys, config: _Config) -> dict[str, Any]:
+    """Which layers have experts of DeepSeek's kind, and what else these keys say of them."""
+    predicting = keys.count("nextn_predict_layers", 0)  # behind the others, and counted among them
+    return {
+        "num_hidden_layers": config["num_hidden_layers"] - predicting,
+        "num_nextn_predict_layers": predicting,
+        "first_k_dense_replace": keys.count("leading_dense_block_count", 0),
+        "n_shared_experts": keys.count("expert_shared_count", 0),
+        "n_group": 1,  # others are refused
+        "routed_scaling_factor": config["routed_scaling_factor"] or 1.0,
+    }
+
+
 def _lfm2_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
-    scoring = keys.number("expert_gating_func")
-    if scoring != SIGMOID:
-        raise UnsupportedError(
-            f"metadata 'expert_gating_func' is {scoring:g}, which lfm2_moe is not supported with; "
-            f"expected {SIGMOID} for sigmoids"
-        )
+    _check_sigmoids(keys.number("expert_gating_func"), config)
     dense = keys.count("leading_dense_block_count")
     return {**_lfm2(keys, config, rope_factors), "num_dense_layers": dense}
 
@@ -166,12 +168,38 @@ def _ernie4_5_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[s
 
 
 def _deepseek_v3(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    _check_normalised("deepseek2", keys)
+    return _deepseek(keys, config, rope_factors)
+
+
+def _glm4_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    _check_normalised("glm4moe", keys)
+    # To llama.cpp 0, or nothing, means sigmoids.
+    _check_sigmoids(keys.number("expert_gating_func", 0) or SIGMOID, config)
+    part = config.get("partial_rotary_factor", 1.0)
+    return {**_as_deepseek(keys, config), "partial_rotary_factor": part}
+
+
+def _dots1(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    _check_normalised("dots1", keys)
+    _check_sigmoids(keys.number("expert_gating_func"), config)
+    return _as_deepseek(keys, config)
+
+
+def _check_normalised(name: str, keys: Keys) -> None:
     if not keys.has("expert_weights_norm"):  # to llama.cpp that means no, to the models yes
         raise CheckpointError(
-            "metadata lacks 'deepseek2.expert_weights_norm', which says whether the weights of "
+            f"metadata lacks '{name}.expert_weights_norm', which says whether the weights of "
             "experts add up to 1"
         )
-    return _deepseek(keys, config, rope_factors)
+
+
+def _check_sigmoids(scoring: float, config: _Config) -> None:
+    if scoring != SIGMOID:
+        raise UnsupportedError(
+            f"metadata 'expert_gating_func' is {scoring:g}, which {config['model_type']} is not "
+            f"supported with; expected {SIGMOID} for sigmoids"
+        )
 
 
 _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
@@ -184,6 +212,8 @@ _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "lfm2": _lfm2,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek_v3,
+    "glm4_moe": _glm4_moe,
+    "dots1": _dots1,
     "lfm2_moe": _lfm2_moe,
     "ernie4_5_moe": _ernie4_5_moe,
 }

@@ -77,6 +77,7 @@ class SourceWeights:
             for layer in range(spec.num_layers)
             for path in spec.norms(layer)
         ) | {spec.final_norm_weight}
+        self._head_norms = tuple(f".{path}.weight" for path in (spec.q_norm, spec.k_norm) if path)
         self._ternary = self._ternary_names()
         self._master_scales: dict[str, np.float32] = {}
 
@@ -181,8 +182,8 @@ class SourceWeights:
         values = self._floats(name, slice(None))
         if name in self._norms and self.spec.storage.norm_offset:
             values = values + np.float32(self.spec.storage.norm_offset)
-        factor = self.spec.storage.factors.get(name)
-        return values if factor is None else values * np.float32(factor)
+        factors = self._row_factors(name, slice(None))
+        return values if factors is None else values * factors[:, 0]
 
     def slabs(self, name: str) -> Iterator[slice]:
         """Yields the row ranges in which to read a matrix."""
@@ -265,10 +266,19 @@ class SourceWeights:
         storage = self.spec.storage
         if name in storage.factors:
             return np.full((1, 1), storage.factors[name], np.float32)
-        if storage.head_rows is None or not _HEADS.search(name):
+        if storage.head_rows is None or not self._takes_head_factors(name):
             return None
         numbers = np.arange(*rows.indices(self.shape(name)[0]))
         return storage.head_rows.factors[numbers % self.spec.head_dim][:, None]
+
+    def _takes_head_factors(self, name: str) -> bool:
+        """Whether factors of head rows concern a tensor: where heads are normalised, norms alone.
+
+        A norm would undo those of the rows before it.
+        """
+        match = _HEADS.search(name)
+        norms = {"q": self.spec.q_norm, "k": self.spec.k_norm}
+        return norms.get(match[1]) is None if match else name.endswith(self._head_norms)
 
     def _floats(self, name: str, rows: slice) -> F32:
         def read(stored: str, part: slice) -> tuple[F32]:
@@ -282,7 +292,8 @@ class SourceWeights:
         """Reads rows of a tensor in the order in which the model computes with them."""
         stored, offset = self._place(name)
         first, end, _ = rows.indices(self.shape(name)[0])
-        turned = self.spec.storage.head_rows if _HEADS.search(name) else None
+        is_of_heads = _HEADS.search(name) or name.endswith(self._head_norms)
+        turned = self.spec.storage.head_rows if is_of_heads else None
         if turned is None:
             return read(stored, slice(offset + first, offset + end))
         size = self.spec.head_dim

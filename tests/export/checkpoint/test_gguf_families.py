@@ -6,7 +6,6 @@ against transformers elsewhere.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +16,12 @@ from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
 from edgerun_export.architectures import describe
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
-from edgerun_export.source.model import interpret
-from edgerun_export.verify.compare import relative_error
-from edgerun_export.verify.numpy_model import forward
-from tests.support.gguf_model import write_gguf
+from tests.support.gguf_model import difference, source_of, stored_of, write_gguf
 
 gguf = pytest.importorskip("gguf")
 
-GOLDEN = Path(__file__).resolve().parents[2] / "golden"
-IDS = np.array([1, *(7 * place % 250 for place in range(20))])
 SMOLLM = {"no_rope_layers": None, "rope_parameters": None, "rope_theta": 5e6}
 SHORT, LONG = "rope_factors_short.weight", "rope_factors_long.weight"
-
-
-def source_of(name: str, **changes: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Configuration and tensors of a golden checkpoint."""
-    with open_checkpoint(str(GOLDEN / name)) as checkpoint:
-        tensors = {each: checkpoint.read(each) for each in checkpoint.tensors()}
-    return {**json.loads((GOLDEN / name / "config.json").read_text()), **changes}, tensors
-
-
-def stored_of(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The same, with the tensors that the file itself has."""
-    config, _ = source_of(name)
-    with open_checkpoint(str(GOLDEN / name)) as checkpoint:
-        stored = checkpoint._checkpoint
-        return config, {each: stored.read(each) for each in stored.tensors()}
 
 
 def smollm3() -> Any:
@@ -267,16 +246,7 @@ def test_files_of_llama_cpp_compute_what_the_checkpoint_computes(case: Any, tmp_
     path = write_gguf(tmp_path / "model.gguf", architecture, config, tensors, extra=extra)
     name = case.__name__.replace("granite4", "granitemoehybrid").replace("mistral3", "ministral3")
     name = name.replace("gemma3", "gemma3_text").replace("_of_ranks", "-query-rank")
-    own = json.loads((GOLDEN / name / "config.json").read_text())
-    config = {**own, **config, "model_type": own["model_type"]}
-    with open_checkpoint(str(GOLDEN / name)) as checkpoint:
-        checkpoint.config = config
-        expected = forward(describe(config), interpret(checkpoint)[0], IDS)
-    with open_checkpoint(str(path)) as checkpoint:
-        source, _ = interpret(checkpoint)
-        found = forward(source.spec, source, IDS)
-        assert source.spec.context_length == describe(config).context_length
-    assert relative_error(found, expected) < 2e-6
+    assert difference(path, name, config) < 2e-6
 
 
 @pytest.mark.parametrize("case", [granite4, phi3, gemma3, deepseek_v2_of_ranks])

@@ -31,11 +31,25 @@ def rope(config: Config, head_dim: int, default_theta: float = 10000.0) -> Rope:
         CheckpointError: a parameter is missing or out of range.
     """
     parameters = _parameters(config, default_theta)
-    if parameters.get("partial_rotary_factor", 1.0) != 1.0:
+    if parameters["partial_rotary_factor"] != 1.0:
         raise UnsupportedError("partial rotary embeddings are not supported")
-    if len(_long_contexts(parameters)) > 1:
-        raise UnsupportedError("rotary embeddings that differ for long texts are not supported")
-    return _variant(parameters, head_dim)
+    return _for_all_texts(parameters, head_dim)
+
+
+def rope_of_part(config: Config, head_dim: int, usual_part: float) -> Rope:
+    """Returns the rotary embedding of the first elements of a head, as ``partial`` takes it.
+
+    Args:
+        config: keys of config.json; ``partial_rotary_factor`` is the part that is turned.
+        head_dim: elements of a head.
+        usual_part: that part, unless ``config`` has one.
+
+    Raises:
+        UnsupportedError: a scaling variant without an implementation.
+        CheckpointError: a parameter is missing or out of range.
+    """
+    parameters = _parameters(config, 10000.0, usual_part)
+    return _for_all_texts(parameters, _turned(parameters, head_dim))
 
 
 def rope_of_type(config: Config, kind: str, head_dim: int, default_theta: float) -> Rope:
@@ -70,12 +84,7 @@ def long_rope(config: Config, head_dim: int) -> tuple[Rope, int]:
     parameters = _parameters(config, 10000.0)
     if parameters["rope_type"] in ("su", "yarn"):  # old names of longrope in these models
         parameters["rope_type"] = "longrope"
-    turned = int(head_dim * number(parameters, "partial_rotary_factor", 1.0))
-    if turned > head_dim or turned % 2 or not turned:
-        raise CheckpointError(
-            f"config.json: of heads of {head_dim} elements {turned} would be turned; expected an "
-            "even number, and no more"
-        )
+    turned = _turned(parameters, head_dim)
     return _variant(parameters, turned), min(_long_contexts(parameters))
 
 
@@ -119,6 +128,23 @@ def _of_whole_heads(
     return Rope(np.concatenate([rope.inv_freq, still])), HeadRows(order.ravel(), factors.ravel())
 
 
+def _turned(parameters: _Parameters, head_dim: int) -> int:
+    """How many elements of a head are turned."""
+    turned = int(head_dim * number(parameters, "partial_rotary_factor"))
+    if turned > head_dim or turned % 2 or not turned:
+        raise CheckpointError(
+            f"config.json: of heads of {head_dim} elements {turned} would be turned; expected an "
+            "even number, and no more"
+        )
+    return turned
+
+
+def _for_all_texts(parameters: _Parameters, turned: int) -> Rope:
+    if len(_long_contexts(parameters)) > 1:
+        raise UnsupportedError("rotary embeddings that differ for long texts are not supported")
+    return _variant(parameters, turned)
+
+
 def _variant(parameters: _Parameters, turned: int) -> Rope:
     kind = str(parameters["rope_type"])
     if kind not in _VARIANTS:
@@ -141,7 +167,7 @@ def _long_contexts(parameters: _Parameters) -> set[int]:
     return {whole} if same or original >= whole else {whole, original}
 
 
-def _parameters(config: Config, default_theta: float) -> dict[str, Any]:
+def _parameters(config: Config, default_theta: float, usual_part: float = 1.0) -> dict[str, Any]:
     """Brings both spellings to one: a flat mapping with rope_type and rope_theta."""
     config_section = section(config, "rope_parameters") or section(config, "rope_scaling")
     if any(isinstance(v, Mapping) for v in config_section.values()):
@@ -153,7 +179,8 @@ def _parameters(config: Config, default_theta: float) -> dict[str, Any]:
     if parameters.get("rope_theta") is None:
         parameters["rope_theta"] = config.get("rope_theta") or default_theta
     if parameters.get("partial_rotary_factor") is None:
-        parameters["partial_rotary_factor"] = config.get("partial_rotary_factor") or 1.0
+        part = config.get("partial_rotary_factor")
+        parameters["partial_rotary_factor"] = usual_part if part is None else part
     original = config.get("original_max_position_embeddings")
     if original is None:
         original = parameters.get("original_max_position_embeddings")

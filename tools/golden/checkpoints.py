@@ -1,0 +1,223 @@
+"""The tiny checkpoints that ``make.py`` writes: their configurations, and what else they have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tools.golden.byte_tokenizer import BOS, EOS
+
+VOCAB_SIZE = 264
+BASE: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": BOS,
+    "eos_token_id": EOS,
+    "tie_word_embeddings": True,
+}
+_ROPE = {"rope_theta": 10000.0, "original_max_position_embeddings": 16}
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """One tiny checkpoint.
+
+    Attributes:
+        family: prefix of the classes in transformers.
+        changes: configuration beyond the common one.
+        tokens: length of the prompt.
+        quantization: arguments of BitNetQuantConfig.
+        norm_offset: what the model adds to the weights of norms.
+        model: prefix of the model's class where it is another than that of the configuration.
+        reply: tokens that the model goes on with, each the most likely one.
+    """
+
+    family: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    tokens: int = 24
+    quantization: dict[str, str] = field(default_factory=dict)
+    norm_offset: float = 0.0
+    model: str | None = None
+    reply: int = 0
+
+    @property
+    def class_name(self) -> str:
+        """The model's class in transformers."""
+        return f"{self.model or self.family}ForCausalLM"
+
+
+_ONLINE = {"linear_class": "autobitlinear", "quantization_mode": "online"}
+_OFFLINE = {"linear_class": "autobitlinear", "quantization_mode": "offline"}
+_BITLINEAR = {"linear_class": "bitlinear", "quantization_mode": "offline"}
+_BITNET = {"intermediate_size": 96, "rope_parameters": {"rope_theta": 500000.0}}
+_ONE_LAYER = {"num_hidden_layers": 1}
+_LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+_YARN = {"rope_type": "yarn", "factor": 8.0}
+_LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_ORIGINAL = {"original_max_position_embeddings": 16}
+_LLAMA4 = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 2.0,
+    "original_max_position_embeddings": 64,
+    "llama_4_scaling_beta": 0.1,
+}
+_LONG = {"max_position_embeddings": 128, "original_max_position_embeddings": 64}
+_LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.75,
+    "short_factor": [1.0, 1.1, 1.2, 1.5, 1.7, 2.0],
+    "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0],
+}
+_MULTIPLIERS = {
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.1,
+    "logits_scaling": 8.0,
+}
+
+_EXPERTS = {
+    "tie_word_embeddings": False,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40,
+}
+_LATENT = {
+    **_EXPERTS,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "first_k_dense_replace": 1,
+    "n_shared_experts": 2,
+    "routed_scaling_factor": 1.5,
+}
+_ONE_GROUP = {"n_group": 1, "topk_group": 1, "norm_topk_prob": True}
+_GLM = {
+    **_EXPERTS,
+    "head_dim": 32,
+    "attention_bias": True,
+    "rms_norm_eps": 0.01,
+    "routed_scaling_factor": 2.5,
+    "num_mtp_layers": 0,
+    "pad_token_id": None,
+}
+_QUARTER = {**_YARN, **_ROPE, "partial_rotary_factor": 0.25}
+_MSCALE = {**_YARN, **_ROPE, "mscale": 0.7, "mscale_all_dim": 0.5}
+
+GOLDEN: dict[str, Golden] = {
+    "llama": Golden("Llama", {"tie_word_embeddings": False, "attention_bias": True}),
+    "llama-linear": Golden("Llama", {**_ONE_LAYER, "rope_parameters": _LINEAR}),
+    "llama-llama3": Golden("Llama", {**_ONE_LAYER, "rope_parameters": {**_ROPE, **_LLAMA3}}),
+    "llama-yarn": Golden("Llama", {**_ONE_LAYER, "rope_parameters": {**_ROPE, **_YARN}}, 40),
+    "mistral": Golden("Mistral", {"sliding_window": 8}, tokens=32),
+    "qwen2": Golden(
+        "Qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+    ),
+    "qwen3": Golden("Qwen3", {"head_dim": 32}),
+    "smollm3": Golden("SmolLM3", {"no_rope_layers": [1, 0], "pad_token_id": None}),
+    "olmo2": Golden("Olmo2", {"tie_word_embeddings": False}),
+    "olmo3": Golden(
+        "Olmo3",
+        {
+            "tie_word_embeddings": False,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {**_YARN, "rope_theta": 500000.0, **_ORIGINAL},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
+            },
+        },
+    ),
+    "granite": Golden("Granite", _MULTIPLIERS),
+    "granitemoehybrid": Golden(
+        "GraniteMoeHybrid",
+        {
+            **_MULTIPLIERS,
+            "tie_word_embeddings": False,
+            "shared_intermediate_size": 96,
+            "num_local_experts": 0,
+            "position_embedding_type": "rope",
+            "layer_types": ["attention", "attention"],
+            "mamba_n_heads": 4,
+        },
+    ),
+    "phi3": Golden("Phi3", {"rope_parameters": _LONG_ROPE, **_LONG, "pad_token_id": None}),
+    "ministral3": Golden("Ministral3", {"head_dim": 32, "rope_parameters": _LLAMA4, **_ONE_LAYER}),
+    "gemma3_text": Golden(
+        "Gemma3Text",
+        {
+            "head_dim": 16,
+            "query_pre_attn_scalar": 20,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {**_LINEAR, "rope_theta": 1000000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+        norm_offset=1.0,
+        model="Gemma3",
+    ),
+    "lfm2": Golden(
+        "Lfm2",
+        {
+            "intermediate_size": 96,
+            "block_multiple_of": 16,
+            "layer_types": ["conv", "full_attention", "conv"],
+            "num_hidden_layers": 3,
+            "pad_token_id": None,
+        },
+        reply=64,
+    ),
+    "deepseek_v2": Golden("DeepseekV2", {**_LATENT, "rope_parameters": _MSCALE}),
+    "deepseek_v2-query-rank": Golden(
+        "DeepseekV2", {**_LATENT, **_ONE_LAYER, "q_lora_rank": 64, "v_head_dim": 32}
+    ),
+    "deepseek_v3": Golden(
+        "DeepseekV3",
+        {**_LATENT, **_ONE_GROUP, "rope_parameters": _MSCALE, "num_nextn_predict_layers": 0},
+    ),
+    "glm4_moe_lite": Golden(
+        "Glm4MoeLite",
+        {
+            **{key: value for key, value in _LATENT.items() if key != "first_k_dense_replace"},
+            **_ONE_GROUP,
+            "q_lora_rank": 48,
+            "v_head_dim": 32,
+            "rms_norm_eps": 0.01,  # which norms of narrow rows do not have
+            "pad_token_id": None,
+        },
+        reply=64,
+    ),
+    "glm4_moe": Golden("Glm4Moe", {**_GLM, "use_qk_norm": True}, reply=64),
+    # Without norms of heads, as GLM 4.5 Air is.
+    "glm4_moe-yarn": Golden(
+        "Glm4Moe",
+        {**_GLM, **_ONE_LAYER, "first_k_dense_replace": 0, "rope_parameters": _QUARTER},
+    ),
+    "dots1": Golden(
+        "Dots1",
+        {
+            **_EXPERTS,
+            **_ONE_GROUP,
+            "first_k_dense_replace": 1,
+            "n_shared_experts": 2,
+            "routed_scaling_factor": 2.5,
+            "sliding_window": 8,
+            "max_window_layers": 1,
+        },
+        reply=64,
+    ),
+    "bitnet-master": Golden("BitNet", _BITNET, 16, quantization=_ONLINE),
+    "bitnet-packed": Golden("BitNet", _BITNET, 16, quantization=_BITLINEAR),
+    "bitnet-offline": Golden("BitNet", _BITNET, 16, quantization=_OFFLINE),
+}
