@@ -141,7 +141,7 @@ def test_a_disk_that_brings_far_less_than_it_did_is_believed(
 def test_replies_take_no_less_than_the_disk_and_no_more_than_all_after_another(
     share: float,
 ) -> None:
-    """The shape of docs/experts-measured.md; the better the guesses, the closer to the disk's time."""
+    """The shape that was measured; the better the guesses, the closer to the disk's time."""
     layers = tuple(ExpertLayer(f"m{n}", 128, 8, 1_327_104, 1_327_104) for n in range(48))
     decode = Compute(1, experts_s=48 * 1.8e-4, others_s=17.6e-3)
     disk = DiskProfile(direct={1: 1.206e9, 2: 1.171e9})
