@@ -1,5 +1,6 @@
 """Fixtures that more than one folder of tests needs."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,23 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# Tests run beside each other on all cores, and their matrices are small: waking a second thread
+# for a product and spinning beside it took five times as long as multiplying. It is read when NumPy
+# is imported, which nothing has done yet, and by child processes.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# All the tests are a heap of a gigabyte. To look through it as often as through a small one took a
+# third of the time of collecting them, and a tenth of that of running them.
+gc.set_threshold(100_000, 20, 20)
+
 # How fast a machine is, and what else it does, is nothing that a test may fail of.
 settings.register_profile("edgerun", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("edgerun")
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves stay to the end: nobody need look whether they are garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

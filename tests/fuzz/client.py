@@ -36,6 +36,10 @@ class Summary:
         """Cases whose kernels were in no cache."""
         return [outcome for outcome in self.outcomes if outcome.result == UNCOMPILED]
 
+    def has_failed_of(self, detail: str) -> bool:
+        """Whether a case failed, and says so in these words."""
+        return any(detail in outcome.detail for outcome in self.failures)
+
     def count(self, result: str) -> int:
         """Cases with a result."""
         return sum(outcome.result == result for outcome in self.outcomes)
@@ -57,8 +61,8 @@ class Servers:
         self._count = count or max(1, min(usable, MOST_SERVERS))
         self._servers: list[subprocess.Popen[str]] = []
 
-    def run(self, kind: str, seeds: Iterable[int], plant: str = "") -> Summary:
-        """Runs cases of a kind, in any order."""
+    def run(self, kind: str, seeds: Iterable[int], plant: str = "", until: str = "") -> Summary:
+        """Runs cases of a kind, in any order; no more of them once one fails of ``until``."""
         while len(self._servers) < self._count:  # the first compiles what no cache has yet
             self._servers.append(_start())
         chunks: queue.SimpleQueue[Sequence[int]] = queue.SimpleQueue()
@@ -69,7 +73,7 @@ class Servers:
 
         def work(server: subprocess.Popen[str]) -> None:
             try:
-                while True:
+                while not (until and summary.has_failed_of(until)):
                     some = chunks.get_nowait()
                     summary.outcomes.extend(_ask(server, kind, some, plant))
             except queue.Empty:

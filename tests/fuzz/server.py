@@ -29,7 +29,7 @@ from tests.fuzz.files import write_files
 from tests.fuzz.kinds import KINDS
 from tests.fuzz.watch import WATCH
 
-BATCH = 8  # cases a child
+BATCH = 32  # cases a child, which starts a sandbox of its own
 CASE_CPU_S = 20.0
 CASE_WALL_S = 120.0  # for a machine that is busy with other things
 POLL_S = 0.02
@@ -61,7 +61,7 @@ def warm_up(folder: Path) -> None:
     runs = [
         (sources.bundle, ends.generate, number, seed)
         for number in range(len(sources.BUNDLES))
-        for seed in range(2 * ends.PLAIN_SHARE)  # with the rows of all cases
+        for seed in range(len(ends.STORAGE) + 1)  # one with ordinary memory, then each storage
     ]
     runs += [(kind.source, kind.end, seed, seed) for kind in KINDS.values() for seed in range(3)]
     for source, end, number, seed in dict.fromkeys(runs):

@@ -1,5 +1,6 @@
 """Kernels compiled by several processes, and what happens when helpers fail."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -229,3 +230,13 @@ def test_a_process_that_cannot_start_helps_nobody(monkeypatch: pytest.MonkeyPatc
 def test_a_frozen_program_starts_no_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     assert compile_pool.helpers_allowed() == 0
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_after_compiling_garbage_is_collected_if_it_was_before(collects: bool) -> None:
+    try:
+        (gc.enable if collects else gc.disable)()
+        compile_named("add", {"lanes": 4})
+        assert gc.isenabled() == collects
+    finally:
+        gc.enable()

@@ -34,13 +34,10 @@ def simulated_token_s(hit_share: float, foreseen: float, tokens: int = 40_000) -
     early = rng.random((tokens, layers)) < foreseen
     early[:, 0] = False  # nothing comes before it
     between, fill = (DECODE.others_s - DECODE.after_s) / layers, 2 * 0.9e6 / MEMORY
-    seconds = tokens * DECODE.others_s
-    for count, is_early in zip(missing.reshape(-1), early.reshape(-1), strict=True):
-        read = DISK.read_s(count, 1e6) + count * HANDLING.next_s
-        asked = HANDLING.asking_s + read + fill + own / 2
-        late = read - between if is_early else asked * (count > 0)
-        seconds += max(own, late)
-    return seconds / tokens
+    read = np.array([DISK.read_s(n, 1e6) + n * HANDLING.next_s for n in range(3)])[missing]
+    asked = np.where(missing > 0, HANDLING.asking_s + read + fill + own / 2, 0)
+    late = np.where(early, read - between, asked)
+    return DECODE.others_s + float(np.maximum(own, late).sum()) / tokens
 
 
 @pytest.mark.parametrize("slots", [0, 6, 12, 18, 23])

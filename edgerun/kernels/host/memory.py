@@ -43,8 +43,11 @@ def _allowed(root: Path) -> Iterator[int]:
     """What each control group still allows."""
     for folder in group_folders(root, "memory"):
         for limit, use in FILES:
-            most, used = read_text(folder / limit).strip(), read_text(folder / use).strip()
-            if most.isdecimal() and used.isdecimal():  # "max" is no limit
+            most = read_text(folder / limit).strip()
+            if not most.isdecimal():  # "max", or there is no such file
+                continue
+            used = read_text(folder / use).strip()
+            if used.isdecimal():
                 statistics = _fields(read_text(folder / "memory.stat"))
                 reclaimed = max((statistics.get(name, 0) for name in RECLAIMED), default=0)
                 yield int(most) - int(used) + reclaimed

@@ -7,6 +7,7 @@ points, which report Python exceptions, are left out, since kernels raise none. 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -83,7 +84,7 @@ def _translate(body: Callable[..., Any], arguments: Sequence[Any], result: Any) 
     typing, target = cpu_target.typing_context, cpu_target.target_context
     typing.refresh()
     target.refresh()
-    with global_compiler_lock, _no_machine_code(target):
+    with global_compiler_lock, _no_machine_code(target), _no_collections():
         return compiler.compile_extra(typing, target, body, tuple(arguments), result, flags, {})
 
 
@@ -102,6 +103,18 @@ def _no_machine_code(target: Any) -> Iterator[None]:
         JITCodeLibrary._finalize_specific = finalize
         del target.codegen()._add_module
         del target.get_executable
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Numba makes millions of objects that live until it is done: looking for garbage takes 10%."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _drop_unused(module: Any) -> None:

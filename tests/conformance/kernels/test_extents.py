@@ -99,12 +99,3 @@ def test_kernels_touch_nothing_beyond_their_extents() -> None:
     )
     last = done.stdout.splitlines()[-1]
     assert (done.returncode, last) == (0, "done"), done.stderr[-3000:]
-
-
-def test_addresses_are_declared_or_come_with_the_cache() -> None:
-    """An address that is declared as a number would be bound to memory of any size."""
-    for case in CASES:
-        call, declared = case.prepare(**case.arguments), kernels()[case.kernel].signature
-        arrays = {name for name, value in call.fields.items() if isinstance(value, np.ndarray)}
-        assert arrays <= declared.memory | declared.cached, case
-        assert declared.memory <= arrays | declared.optional | {"rows"}, case

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edgerun.kernels.jit.catalogue import kernels
@@ -17,6 +18,7 @@ from tests.conformance.kernels.harness import (
     BFLOAT16_MULTIPLIERS,
     CASES,
     ISAS,
+    Call,
     Case,
     float_lanes,
     run,
@@ -66,9 +68,20 @@ def test_every_case_is_of_a_kernel() -> None:
     assert {case.kernel for case in CASES} <= set(kernels())
 
 
+def check_addresses(kernel: str, call: Call) -> None:
+    """An address that is declared as a number would be bound to memory of any size."""
+    declared = kernels()[kernel].signature
+    arrays = {name for name, value in call.fields.items() if isinstance(value, np.ndarray)}
+    assert arrays <= declared.memory | declared.cached
+    assert declared.memory <= arrays | declared.optional | {"rows"}
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_kernel_agrees_with_reference(case: Case, teams: list[ThreadTeam]) -> None:
+def test_kernel_agrees_with_reference_on_the_memory_it_declares(
+    case: Case, teams: list[ThreadTeam]
+) -> None:
     for team in teams:
         call = case.prepare(**case.arguments)
+        check_addresses(case.kernel, call)
         run(case.kernel, call, team)
         call.check()

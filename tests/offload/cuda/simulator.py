@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -84,14 +86,32 @@ def run_in_turns(manager: Any, grid_point: Any, *arguments: Any) -> None:
         thread.turn, thread.returned, thread.has_ended = held_lock(), held_lock(), False
         running.append(thread)
     go_on = [thread.start for thread in running]
-    while running:
-        for thread, begin in zip(running, go_on, strict=True):
-            begin()
-            thread.returned.acquire()
-            if thread.exception is not None:
-                raise thread.exception
-        running = [thread for thread in running[::-1] if not thread.has_ended]
-        go_on = [thread.turn.release for thread in running]
+    with on_one_core():
+        while running:
+            for thread, begin in zip(running, go_on, strict=True):
+                begin()
+                thread.returned.acquire()
+                if thread.exception is not None:
+                    raise thread.exception
+            running = [thread for thread in running[::-1] if not thread.has_ended]
+            go_on = [thread.turn.release for thread in running]
+
+
+@contextmanager
+def on_one_core() -> Iterator[None]:
+    """For threads that take turns: to wake one on another core takes longer than all that it does.
+
+    Threads that are started meanwhile stay there, the one that starts them comes back.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {sorted(cores)[os.getpid() % len(cores)]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def give_turn(thread: Any) -> None:

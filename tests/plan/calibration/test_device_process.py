@@ -58,22 +58,25 @@ def three_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "backend_names", lambda: ["openvino"])
 
 
-@pytest.mark.parametrize(
-    ("code", "how"), [(KILLED, "signal 9 (SIGKILL)"), (ABORTED, "signal 6 (SIGABRT)")]
-)
 def test_a_compiler_that_ends_its_process_costs_one_device(
-    code: str, how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(device_process, "CHILD", QUICK.replace("ABORT", code))
+    monkeypatch.setattr(device_process, "CHILD", QUICK.replace("ABORT", KILLED))
     profiles = measure_devices(1, lambda text: None)
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
         "openvino:NPU was not measured: its compiler or driver ended the process that measured it "
-        f"with {how}"
+        "with signal 9 (SIGKILL)"
     ]
     assert list(profiles) == ["openvino:GPU, driver 7", "openvino:CPU, driver 7"]
     for profile in profiles.values():
         assert profile.chunks == (1, 64)
         assert profile.weight_bytes and profile.compile_s > 0 and profile.mirrors
+
+
+def test_a_compiler_that_gives_up_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_process, "CHILD", QUICK.replace("ABORT", ABORTED))
+    with pytest.raises(BackendError, match=r"process that measured it with signal 6 \(SIGABRT\)"):
+        measure_apart("openvino", "NPU", 1)
 
 
 def test_a_compiler_that_hangs_is_ended(
