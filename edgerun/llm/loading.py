@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgerun import env
-from edgerun.backends.base import Backend
+from edgerun.backends.base import Backend, Shape
 from edgerun.backends.registry import DEFAULT, make_backend
 from edgerun.engine.chooser.processor import processor_types
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
@@ -195,14 +195,20 @@ def attending(bundle: Bundle, options: LoadOptions) -> Bundle:
 
     Those are other back-ends than the processor and devices that hold experts, storage with a
     scale for each row, and attention in bfloat16.
+
+    Raises:
+        BundleError: weights that it would multiply by are not finite.
     """
     name = options.backend or env.settings().backend or (options.device or "").partition(":")[0]
     is_plain = options.kv_cache in CODECS and options.attention == EXACT and options.place is None
     is_asked = options.latent != NEVER and is_plain
     if not is_asked or not (name in ("", *DEFAULT) or make_backend(name).holds_experts):
         return bundle
-    graph = attend_to_latent_rows(bundle.graph)
-    return bundle if graph is bundle.graph else replace(bundle, graph=graph)
+    graph, cpu = attend_to_latent_rows(bundle.graph), make_backend(DEFAULT[0])
+    nodes = [node for node in graph.nodes if node.op == "latent_attention"]
+    if not nodes or not all(cpu.supports(graph, node, Shape.of(1)) for node in nodes):
+        return bundle
+    return replace(bundle, graph=graph)
 
 
 def experts_of(

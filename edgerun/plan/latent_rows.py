@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgerun.formats.base import PackedWeight
 from edgerun.formats.registry import dense
+from edgerun.graph.constants import check_finite, check_many_scales
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.mapped_file import read_array
 from edgerun.graph.passes.prune import prune
@@ -51,6 +52,9 @@ def attend_to_latent_rows(graph: Graph) -> Graph:
     """Rewrites all attention of that form; other nodes stay as they are.
 
     The matrices of heads are constants in half precision, or float32 where the weights are.
+
+    Raises:
+        BundleError: weights are not finite.
     """
     if graph.refusal or not any(node.op == "add_to_heads" for node in graph.nodes):
         return graph
@@ -72,23 +76,25 @@ def _rewritten(graph: Graph, node: Node, makers: Mapping[str, Node]) -> Iterator
         return
     count, width, plain = node.attrs["num_heads"], node.attrs["head_dim"], heads.plain
     keys, values = (
-        dense(graph.matrix(name)).reshape(count, width, -1) for name in (heads.keys, heads.values)
+        _weights(graph, name).reshape(count, width, -1) for name in (heads.keys, heads.values)
     )
     is_plain = _is_plain(width, plain)
     if keys[:, ~is_plain].any():  # what is turned is not the same in all heads
         yield node
         return
-    factor = np.float32(heads.rotary.attrs["factor"])
     latent = keys.shape[2]
     used = int(np.flatnonzero(values.any(axis=(0, 2))).max(initial=0)) + 1
     used = min(width, -(-used // LANES) * LANES)
     names = f"{node.name}/absorb", f"{node.name}/expand"
     halved = isinstance(graph.matrix(heads.keys), PackedWeight)
+    with np.errstate(over="ignore"):  # is looked at below
+        absorbed = keys[:, is_plain] * np.float32(heads.rotary.attrs["factor"])
     matrices = (
-        (keys[:, is_plain] * factor).reshape(-1, latent),
+        absorbed.reshape(-1, latent),
         values[:, :used].swapaxes(1, 2).reshape(count * latent, used),
     )
     for name, matrix in zip(names, matrices, strict=True):
+        check_finite(name, "elements", matrix)
         graph.add_constant(name, _stored(matrix, halved=halved))
     turned = f"{node.name}/turned"
     inputs = (heads.turned, *heads.rotary.inputs[1:])
@@ -110,18 +116,17 @@ def _rewritten(graph: Graph, node: Node, makers: Mapping[str, Node]) -> Iterator
 
 def _heads_of(graph: Graph, node: Node, makers: Mapping[str, Node]) -> _Heads | None:
     """Where keys and values come from, if both are made of one value."""
-    queries, rotary, values = (makers.get(name) for name in node.inputs[:3])
+    rotary, values = (makers.get(name) for name in node.inputs[1:3])
     if any(node.inputs[3:]) or node.attrs["window"] or rotary is None or rotary.op != "rotary":
         return None
     total = makers.get(rotary.inputs[0])
     if total is None or total.op != "add_to_heads" or not _is_product(values):
         return None
     keys = makers.get(total.inputs[0])
-    is_turned_alike = queries is not None and queries.op == "rotary"
-    if not is_turned_alike or not _is_product(keys):
+    if not _is_product(keys):
         return None
-    assert queries is not None and keys is not None and values is not None
-    if keys.inputs[0] != values.inputs[0] or queries.inputs[1:] != rotary.inputs[1:]:
+    assert keys is not None and values is not None
+    if keys.inputs[0] != values.inputs[0]:
         return None
     frequencies = read_array(graph.array(rotary.inputs[2]))
     resting = len(frequencies) - int(np.flatnonzero(frequencies).max(initial=-1)) - 1
@@ -141,6 +146,15 @@ def _is_plain(width: int, plain: int) -> NDArray[np.bool_]:
     """The elements of a head that positions do not turn: the last ones of either half."""
     elements: NDArray[np.int64] = np.arange(width)
     return elements % (width // 2) >= (width - plain) // 2
+
+
+def _weights(graph: Graph, name: str) -> NDArray[np.float32]:
+    """As float32; nobody else prepares them, and so nobody else looks at their scales."""
+    weight = graph.matrix(name)
+    if isinstance(weight, PackedWeight):
+        check_many_scales(weight)
+    with np.errstate(all="ignore"):
+        return dense(weight)
 
 
 def _stored(matrix: NDArray[np.float32], *, halved: bool) -> NDArray[Any]:

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 import edgerun
-from edgerun.errors import InputError
+from edgerun.backends.base import Shape, Support
+from edgerun.backends.cpu import CpuBackend
+from edgerun.errors import BundleError, InputError
 from edgerun.formats.registry import dense
-from edgerun.graph.ir import Graph
+from edgerun.graph import constants
+from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.graph.mapped_file import read_array
 from edgerun.kernels.isa import bfloat16_multiplier, selected_isa
 from edgerun.llm.llm import LLM
@@ -72,10 +75,10 @@ def test_matrices_of_packed_weights_are_halves(name: str, weights: str) -> None:
         expected = logits(llm, ids)
         reply = llm.generate(ids, max_tokens=20, **GREEDY).ids
     with load(name, "auto", weights) as llm:
-        constants = graph_of(llm).constants
-        made = [constants[each] for each in constants if each.endswith(("absorb", "expand"))]
+        stored = graph_of(llm).constants
+        made = [stored[each] for each in stored if each.endswith(("absorb", "expand"))]
         assert {getattr(each, "dtype", None) for each in made} == {np.dtype(np.float16)}
-        assert not any("k_proj" in each or "v_proj" in each for each in constants)
+        assert not any("k_proj" in each or "v_proj" in each for each in stored)
         assert error_of(logits(llm, ids), expected) < HALF
         assert llm.generate(ids, max_tokens=20, **GREEDY).ids == reply
 
@@ -227,23 +230,84 @@ def test_what_positions_multiply_goes_into_the_keys() -> None:
     for index, node in enumerate(whole.nodes):
         if node.op == "rotary":
             whole.nodes[index] = node.replace(attrs={**node.attrs, "factor": 1.5})
-    constants = attend_to_latent_rows(whole).constants
+    scaled = attend_to_latent_rows(whole).constants
     before = attend_to_latent_rows(graph()).constants
-    names = [each for each in constants if each.endswith("absorb")]
+    names = [each for each in scaled if each.endswith("absorb")]
     assert len(names) == 2
     for name in names:
-        np.testing.assert_allclose(constants[name], 1.5 * before[name])  # type: ignore[operator]
+        np.testing.assert_allclose(scaled[name], 1.5 * before[name])  # type: ignore[operator]
+
+
+def packed(changed: str, factor: float) -> Graph:
+    """With whole heads in int8, and some weights of the first layer times a number."""
+    whole = open_bundle(bundle_of("deepseek_v2", weights="int8", activations="fp32")).graph
+    (name,) = [each for each in whole.constants if f"layers.0.self_attn.{changed}" in each]
+    weight: Any = whole.matrix(name)
+    with np.errstate(all="ignore"):
+        scales = read_array(weight.scales) * np.float32(factor)
+    whole.constants[name] = replace(weight, scales=scales)
+    return whole
+
+
+@pytest.mark.parametrize("factor", [np.inf, np.nan])
+def test_values_that_are_no_numbers_are_refused(factor: float) -> None:
+    with pytest.raises(BundleError, match="expand' has elements that are infinite or no numbers"):
+        attend_to_latent_rows(packed("v_proj", factor))
+
+
+@pytest.mark.parametrize("factor", [np.inf, np.nan])
+def test_keys_that_are_no_numbers_are_whole_heads(factor: float) -> None:
+    """Where they should be zeros they are none, too; what runs whole heads refuses them."""
+    after = [node.op for node in attend_to_latent_rows(packed("k_proj", factor)).nodes]
+    assert after.count("attention") == 1
+
+
+def test_many_scales_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "FEW_BYTES", 0)
+    with pytest.raises(BundleError, match="scales"):
+        attend_to_latent_rows(packed("v_proj", np.inf))
+
+
+def test_what_no_kernel_takes_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    supports = CpuBackend.supports
+
+    def refusing(self: CpuBackend, graph: Graph, node: Node, shape: Shape) -> Support:
+        is_latent = node.op == "latent_attention"
+        return Support(False, "") if is_latent else supports(self, graph, node, shape)
+
+    monkeypatch.setattr(CpuBackend, "supports", refusing)
+    with load("deepseek_v2") as llm:
+        assert "add_to_heads" in ops(graph_of(llm))
+
+
+@pytest.mark.parametrize(
+    ("heads", "latent", "plain", "is_supported"),
+    [
+        (128, 512, 128, True),
+        (6, 512, 128, True),
+        (30, 512, 128, False),  # all of a row's queries would be one share
+        (16, 961, 128, False),
+        (16, 1000, 128, False),
+    ],
+)
+def test_sizes_that_kernels_take(heads: int, latent: int, plain: int, is_supported: bool) -> None:
+    shapes = {"q": heads * 192, "latent": latent, "turned": 192}
+    attributes = {"layer": 0, "num_heads": heads, "key_dim": latent + 192 - plain, "plain": plain}
+    names = (*shapes, "absorb", "expand")
+    node = Node("latent_attention", "a", names, ("y",), {**attributes, "scale": 1.0})
+    matrices = {
+        "absorb": np.zeros((heads * plain, latent), np.float16),
+        "expand": np.zeros((heads * latent, 128), np.float16),
+    }
+    values = {name: ValueShape(width) for name, width in shapes.items()}
+    graph = Graph([node], [*shapes], ["y"], {**matrices}, shapes=values)
+    assert bool(CpuBackend().supports(graph, node, Shape.of(1))) == is_supported
 
 
 def test_numbers_beyond_half_precision_stay_in_single() -> None:
-    packed = open_bundle(bundle_of("deepseek_v2", weights="int8", activations="fp32")).graph
-    (name,) = [each for each in packed.constants if "layers.0.self_attn.k_proj" in each]
-    weight: Any = packed.matrix(name)
-    scales = read_array(weight.scales) * np.float32(1e6)
-    packed.constants[name] = replace(weight, scales=scales)
     kinds = [
         constant.dtype
-        for name, constant in attend_to_latent_rows(packed).constants.items()
+        for name, constant in attend_to_latent_rows(packed("k_proj", 1e6)).constants.items()
         if name.endswith("absorb") and isinstance(constant, np.ndarray)
     ]
     assert kinds == [np.float32, np.float16]

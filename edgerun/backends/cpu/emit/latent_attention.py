@@ -51,8 +51,7 @@ def emit_latent_attention(binder: Binder, node: Node, index: int) -> None:
     absorb, expand = (_matrices(binder, name) for name in node.inputs[3:])
     half, size = turned.width // 2, latent.width
     _emit_products(binder, node, "queries", (q, absorb, absorbed), (plain, half, half - plain // 2))
-    shares = heads // SHARE_QUERIES if heads % SHARE_QUERIES == 0 else 1
-    attention.emit_attention(binder, inner, index, shares)
+    attention.emit_attention(binder, inner, index, _shares(heads))
     out = binder.new(node.outputs[0], heads * turned.width, asked)
     _emit_products(
         binder, node, "values", (binder.values[mixed], expand, out), (size, size // 2, 0)
@@ -125,8 +124,18 @@ def _attention(node: Node) -> Node:
     )
 
 
+def _shares(heads: int) -> int:
+    return heads // SHARE_QUERIES if heads % SHARE_QUERIES == 0 else 1
+
+
 def _supports(graph: Graph, node: Node) -> Support:
-    return attention.EMITTER.supports(graph, _attention(node))
+    """Halves are multiplied, and the queries of a share lie on the stack of a thread."""
+    heads, latent = node.attrs["num_heads"], node_sizes(graph, node, graph.shapes).named()["latent"]
+    if latent % 2 or node.attrs["plain"] % 2:
+        return Support(False, f"{latent} elements a row and {node.attrs['plain']} of a head")
+    inner = _attention(node)
+    of_a_share = {**inner.attrs, "num_heads": heads // _shares(heads)}
+    return attention.EMITTER.supports(graph, inner.replace(attrs=of_a_share))
 
 
 def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
