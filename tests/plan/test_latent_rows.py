@@ -64,6 +64,8 @@ def test_logits_are_those_of_transformers(name: str) -> None:
         assert {"latent_attention"} <= ops(graph_of(llm))
         assert not {"attention", "add_to_heads"} & ops(graph_of(llm))
         assert error_of(logits(llm, ids), expected) < 1e-4
+        made = [each for each in graph_of(llm).constants if each.endswith(("absorb", "expand"))]
+        assert {graph_of(llm).array(each).dtype for each in made} == {np.dtype(np.float32)}
 
 
 @pytest.mark.parametrize("weights", ["int4", "int8"])
@@ -222,6 +224,9 @@ def test_where_positions_turn_everything_heads_stay_whole() -> None:
     whole = graph()
     every_element_turns(whole)
     assert attend_to_latent_rows(whole) is whole
+    for name in [each for each in whole.constants if "self_attn.k_proj" in each]:
+        whole.constants[name] = np.zeros_like(dense(whole.matrix(name)))
+    assert attend_to_latent_rows(whole) is whole
 
 
 def test_what_positions_multiply_goes_into_the_keys() -> None:
@@ -287,6 +292,7 @@ def test_what_no_kernel_takes_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) ->
         (6, 512, 128, True),
         (30, 512, 128, False),  # all of a row's queries would be one share
         (16, 961, 128, False),
+        (16, 511, 127, False),
         (16, 1000, 128, False),
     ],
 )
