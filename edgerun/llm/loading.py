@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgerun import env
 from edgerun.backends.base import Backend, Shape
-from edgerun.backends.registry import DEFAULT, make_backend
+from edgerun.backends.registry import DEFAULT, backend_names, make_backend
 from edgerun.engine.chooser.processor import processor_types
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
 from edgerun.errors import BundleError, InputError
@@ -202,13 +202,20 @@ def attending(bundle: Bundle, options: LoadOptions) -> Bundle:
     name = options.backend or env.settings().backend or (options.device or "").partition(":")[0]
     is_plain = options.kv_cache in CODECS and options.attention == EXACT and options.place is None
     is_asked = options.latent != NEVER and is_plain
-    if not is_asked or not (name in ("", *DEFAULT) or make_backend(name).holds_experts):
+    if not is_asked or not _attends_on_the_processor(name):
         return bundle
     graph, cpu = attend_to_latent_rows(bundle.graph), make_backend(DEFAULT[0])
     nodes = [node for node in graph.nodes if node.op == "latent_attention"]
     if not nodes or not all(cpu.supports(graph, node, Shape.of(1)) for node in nodes):
         return bundle
     return replace(bundle, graph=graph)
+
+
+def _attends_on_the_processor(name: str) -> bool:
+    """Whether attention is the processor's, beside a back-end of that name or without one."""
+    if name in ("", *DEFAULT):
+        return True
+    return name in backend_names() and make_backend(name).holds_experts  # others are refused later
 
 
 def experts_of(

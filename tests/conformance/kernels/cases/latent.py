@@ -16,11 +16,14 @@ from tests.conformance.kernels.harness import (
 )
 
 # Heads, width, inputs, outputs, kept of either half, width of outputs.
-SHAPES = [(2, 24, 16, 32, 4, 40), (1, 12, 12, 5, 0, 9), (3, 64, 48, 96, 8, 112)]
+SHAPES = [(2, 24, 16, 96, 4, 112), (1, 12, 12, 5, 0, 9)]
+# Halves on every instruction set: compiling takes most of the time.
+VARIANTS = [(isa, "fp16") for isa in ISAS] + [(ISAS[0], "fp32")]
 
 
-@cases_of("head_products", isa=ISAS, dtype=["fp16", "fp32"], rows=[1, 4, 7], shape=SHAPES)
-def head_products(isa: str, dtype: str, rows: int, shape: tuple[int, ...]) -> Call:
+@cases_of("head_products", variant=VARIANTS, rows=[1, 4, 7], shape=SHAPES)
+def head_products(variant: tuple[str, str], rows: int, shape: tuple[int, ...]) -> Call:
+    isa, dtype = variant
     heads, width, inputs, outputs, kept, out_width = shape
     x = random((rows, heads * width), 1, gap=3)
     weights = random((heads, inputs, outputs), 2).astype({"fp16": "f2", "fp32": "f4"}[dtype])
