@@ -133,6 +133,9 @@ def _heads_of(graph: Graph, node: Node, makers: Mapping[str, Node]) -> _Heads | 
     counts = node.attrs["num_heads"], node.attrs["num_kv_heads"], total.attrs["heads"]
     if not resting or len(set(counts)) > 1 or 2 * len(frequencies) != node.attrs["head_dim"]:
         return None
+    shapes = {graph.matrix(each.inputs[1]).shape for each in (keys, values)}
+    if {rows for rows, _ in shapes} != {counts[0] * node.attrs["head_dim"]} or len(shapes) > 1:
+        return None  # sizes that contradict each other, which whoever computes refuses
     latent, turned = keys.inputs[0], total.inputs[1]
     return _Heads(latent, turned, keys.inputs[1], values.inputs[1], rotary, 2 * resting)
 

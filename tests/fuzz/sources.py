@@ -32,6 +32,7 @@ BUNDLES = (
     partial(unlike_of, "llama", weights="int4"),
     partial(bundle_of, "olmoe", weights="int4"),
     partial(bundle_of, "mistral", weights="int4_offset"),
+    partial(bundle_of, "deepseek_v2", weights="int4"),
 )
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}\n"

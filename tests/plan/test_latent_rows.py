@@ -20,6 +20,7 @@ from edgerun.graph.mapped_file import read_array
 from edgerun.kernels.isa import bfloat16_multiplier, selected_isa
 from edgerun.llm.llm import LLM
 from edgerun.model.bundle import open_bundle
+from edgerun.plan import latent_rows
 from edgerun.plan.latent_rows import attend_to_latent_rows
 from edgerun.state.capacity import token_bytes
 from tests.support.bundles import GOLDEN, bundle_of, error_of
@@ -317,3 +318,19 @@ def test_numbers_beyond_half_precision_stay_in_single() -> None:
         if name.endswith("absorb") and isinstance(constant, np.ndarray)
     ]
     assert kinds == [np.float32, np.float16]
+
+
+@pytest.mark.parametrize("part", ["k_proj", "v_proj"])
+def test_sizes_that_contradict_each_other_are_left_to_whoever_refuses_them(part: str) -> None:
+    whole = graph()
+    (name,) = [each for each in whole.constants if f"layers.0.self_attn.{part}" in each]
+    whole.constants[name] = dense(whole.matrix(name))[:1]
+    after = [node.op for node in whole_or_latent(whole).nodes]
+    assert (after.count("attention"), after.count("latent_attention")) == (1, 1)
+
+
+def whole_or_latent(graph: Graph) -> Graph:
+    """Rewritten, without looking at the sizes of what was left as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(latent_rows, "value_shapes", lambda graph: {})
+        return attend_to_latent_rows(graph)
