@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 EXACT, FAST = "exact", "fast"  # how prompts are multiplied
 AUTO, ALWAYS = "auto", "always"  # when layers of experts are shared with a device
 NEVER = "never"  # or when rows are cached of which heads are made, "auto" or never
-CPU = "cpu"
 logger = logging.getLogger(__name__)
 
 
@@ -229,8 +228,10 @@ def candidates_for(
 
 def _check_rows(bundle: Bundle, places: Places) -> None:
     """Refuses other places for a model that is loaded, and whose cache no other place can read."""
+    from edgerun.plan.places import ELSEWHERE
+
     is_latent = any(node.op == "latent_attention" for node in bundle.graph.nodes)
-    if is_latent and {places.prefill, places.decode} != {CPU}:
+    if is_latent and {places.prefill, places.decode} != {ELSEWHERE}:
         raise InputError(
             "the cache of this model has one latent row for each token, which only the processor "
             "attends to: load it with latent='never', and then its parts can be placed elsewhere"

@@ -204,11 +204,12 @@ def attending(bundle: Bundle, options: LoadOptions) -> Bundle:
     is_asked = options.latent != NEVER and is_plain
     if not is_asked or not _attends_on_the_processor(name):
         return bundle
-    graph, cpu = attend_to_latent_rows(bundle.graph), make_backend(DEFAULT[0])
-    nodes = [node for node in graph.nodes if node.op == "latent_attention"]
-    if not nodes or not all(cpu.supports(graph, node, Shape.of(1)) for node in nodes):
+    graph = attend_to_latent_rows(bundle.graph)
+    if graph is bundle.graph:
         return bundle
-    return replace(bundle, graph=graph)
+    cpu, nodes = make_backend(DEFAULT[0]), [n for n in graph.nodes if n.op == "latent_attention"]
+    is_supported = all(cpu.supports(graph, node, Shape.of(1)) for node in nodes)
+    return replace(bundle, graph=graph) if is_supported else bundle
 
 
 def _attends_on_the_processor(name: str) -> bool:

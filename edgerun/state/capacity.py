@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from edgerun.errors import InputError
@@ -38,7 +38,12 @@ def token_bytes(states: Sequence[State]) -> int:
 
 def largest_call(states: Sequence[State]) -> int:
     """Most tokens that a call may append, such that a sequence takes no more than its bytes."""
-    return min((_call(state) for state in _windowed(states)), default=UNLIMITED)
+    calls = (
+        state.call_tokens - PARTIAL_PAGES * PAGE_TOKENS
+        for state in states
+        if isinstance(state, AttentionState) and state.window
+    )
+    return min(calls, default=UNLIMITED)
 
 
 def with_long_calls(states: Sequence[State], context: int) -> tuple[State, ...]:
@@ -54,14 +59,6 @@ def with_long_calls(states: Sequence[State], context: int) -> tuple[State, ...]:
         else state
         for state in states
     )
-
-
-def _windowed(states: Sequence[State]) -> Iterator[AttentionState]:
-    return (state for state in states if isinstance(state, AttentionState) and state.window)
-
-
-def _call(state: AttentionState) -> int:
-    return state.call_tokens - PARTIAL_PAGES * PAGE_TOKENS
 
 
 def affordable_context(states: Sequence[State], limit: int, nbytes: int) -> int:

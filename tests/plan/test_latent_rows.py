@@ -65,8 +65,8 @@ def test_logits_are_those_of_transformers(name: str) -> None:
         assert {"latent_attention"} <= ops(graph_of(llm))
         assert not {"attention", "add_to_heads"} & ops(graph_of(llm))
         assert error_of(logits(llm, ids), expected) < 1e-4
-        made = [each for each in graph_of(llm).constants if each.endswith(("absorb", "expand"))]
-        assert {graph_of(llm).array(each).dtype for each in made} == {np.dtype(np.float32)}
+        matrices = [each for each in graph_of(llm).constants if each.endswith(("absorb", "expand"))]
+        assert {graph_of(llm).array(each).dtype for each in matrices} == {np.dtype(np.float32)}
 
 
 @pytest.mark.parametrize("weights", ["int4", "int8"])
@@ -79,8 +79,8 @@ def test_matrices_of_packed_weights_are_halves(name: str, weights: str) -> None:
         reply = llm.generate(ids, max_tokens=20, **GREEDY).ids
     with load(name, "auto", weights) as llm:
         stored = graph_of(llm).constants
-        made = [stored[each] for each in stored if each.endswith(("absorb", "expand"))]
-        assert {getattr(each, "dtype", None) for each in made} == {np.dtype(np.float16)}
+        matrices = [stored[each] for each in stored if each.endswith(("absorb", "expand"))]
+        assert {getattr(each, "dtype", None) for each in matrices} == {np.dtype(np.float16)}
         assert not any("k_proj" in each or "v_proj" in each for each in stored)
         assert error_of(logits(llm, ids), expected) < HALF
         assert llm.generate(ids, max_tokens=20, **GREEDY).ids == reply

@@ -122,6 +122,14 @@ def write_gguf(
     return path
 
 
+def write_metadata(writer: gguf.GGUFWriter, name: str, metadata: Mapping[str, Any]) -> None:
+    """Writes keys of an architecture, with dots for double underscores; none that is None."""
+    for key, value in metadata.items():
+        if value is not None:
+            kind = gguf.GGUFValueType.get_type(value)
+            writer.add_key_value(f"{name}.{key.replace('__', '.')}", value, kind)
+
+
 def write_vocabulary(writer: gguf.GGUFWriter) -> None:
     """Writes a vocabulary of single bytes."""
     writer.add_tokenizer_model("llama")

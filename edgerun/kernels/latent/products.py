@@ -20,13 +20,13 @@ WIDE_LANES, WIDE_SUMS, SUMS = 16, 16, 8  # sums in registers: of 16 lanes there 
     "head_products",
     "rows:i64[1] x:f32[rows, heads, width; x_stride] x_stride"
     " weights:u8[heads, inputs, outputs, item] out:f32[rows, heads, out_width; out_stride]"
-    " out_stride heads width inputs item half kept out_width",
+    " out_stride heads width inputs item half copied out_width",
 )
 def head_products(dtype: str, outputs: int, lanes: int) -> Body:
     """Multiplies each head of a row by its matrix; a chunk is a head.
 
     The halves of a head begin ``half`` elements apart. Of each, ``inputs / 2`` elements are
-    multiplied that lie behind ``kept``; these follow the ``outputs`` products as they are, then
+    multiplied that lie behind ``copied``; these follow the ``outputs`` products as they are, then
     zeros up to ``out_width``. ``weights`` are ``[heads, inputs, outputs]`` of ``item`` bytes each.
     A sum is added up in the order of inputs, whatever the rows beside it. Error below ``inputs *
     2**-24`` of the sum of magnitudes.
@@ -71,7 +71,7 @@ def _multiplying(
                 store(totals + (m * outputs + column + index * lanes) * 4, zero)
         for part in range(2):
             weigh_tile(
-                x + (row * a.x_stride + part * a.half + a.kept) * 4,
+                x + (row * a.x_stride + part * a.half + a.copied) * 4,
                 a.x_stride,
                 weights + (part * count * outputs + column) * item,
                 count,
@@ -95,9 +95,9 @@ def _multiplying(
 @njit(inline="always")
 def _keep(a, head, target, room):  # type: ignore[no-untyped-def]
     """Copies what is not multiplied behind what is, and zeros behind that."""
-    kept = a.kept
-    for index in range(kept):
+    copied = a.copied
+    for index in range(copied):
         set_float(target, index, float_at(head, index))
-        set_float(target, kept + index, float_at(head, a.half + index))
-    for index in range(2 * kept, room):
+        set_float(target, copied + index, float_at(head, a.half + index))
+    for index in range(2 * copied, room):
         set_float(target, index, float32(0))

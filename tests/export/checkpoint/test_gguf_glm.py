@@ -12,7 +12,7 @@ from edgerun.errors import EdgerunError
 from edgerun_export.architectures import describe
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
-from tests.support.gguf_model import difference, source_of, write_gguf
+from tests.support.gguf_model import difference, source_of, write_gguf, write_metadata
 
 gguf = pytest.importorskip("gguf")
 
@@ -48,10 +48,7 @@ def write(
     }
 
     def extra(writer: Any) -> None:
-        for key, value in metadata.items():
-            if value is not None:
-                kind = gguf.GGUFValueType.get_type(value)
-                writer.add_key_value(f"glm4moe.{key.replace('__', '.')}", value, kind)
+        write_metadata(writer, "glm4moe", metadata)
         for layer in range(config["num_hidden_layers"], config["num_hidden_layers"] + predicting):
             for part in ("attn_q", "nextn.eh_proj", "nextn.embed_tokens"):
                 writer.add_tensor(f"blk.{layer}.{part}.weight", np.ones((64, 64), np.float32))

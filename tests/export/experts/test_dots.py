@@ -12,7 +12,7 @@ from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
 from edgerun_export.architectures import Experts, describe
 from edgerun_export.checkpoint import open_checkpoint
 from tests.support.bundles import GOLDEN
-from tests.support.gguf_model import difference, source_of, write_gguf
+from tests.support.gguf_model import difference, source_of, write_gguf, write_metadata
 
 gguf = pytest.importorskip("gguf")
 
@@ -97,10 +97,7 @@ def write(folder: Path, **keys: Any) -> tuple[Path, dict[str, Any]]:
     }
 
     def extra(writer: Any) -> None:
-        for key, value in metadata.items():
-            if value is not None:
-                kind = gguf.GGUFValueType.get_type(value)
-                writer.add_key_value(f"dots1.{key}", value, kind)
+        write_metadata(writer, "dots1", metadata)
 
     return write_gguf(folder / "model.gguf", "dots1", config, tensors, extra=extra), config
 

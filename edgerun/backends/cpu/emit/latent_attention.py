@@ -39,7 +39,7 @@ def emit_latent_attention(binder: Binder, node: Node, index: int) -> None:
             "out_stride": joined.stride,
             "size": latent.width,
             "width": turned.width,
-            "kept": (turned.width - plain) // 2,
+            "copied": (turned.width - plain) // 2,
         },
         chunks=(every, 1, 1),
         reads={latent.key, turned.key},
@@ -67,8 +67,8 @@ def _emit_products(
     arrays: tuple[Buffer, NDArray[np.floating], Buffer],
     inputs: tuple[int, int, int],
 ) -> None:
-    """Emits products of heads: of how many elements, how far apart halves are, what is kept."""
-    (x, weights, out), (count, half, kept) = arrays, inputs
+    """Emits products of heads: of how many elements, how far apart halves are, what is copied."""
+    (x, weights, out), (count, half, copied) = arrays, inputs
     heads = node.attrs["num_heads"]
     binder.emit(
         "head_products",
@@ -89,7 +89,7 @@ def _emit_products(
             "inputs": count,
             "item": weights.itemsize,
             "half": half,
-            "kept": kept,
+            "copied": copied,
             "out_width": out.width // heads,
         },
         chunks=(ONE, heads, 1),

@@ -40,7 +40,7 @@ SHAPES = [(4, 64, 1, False), (9, 320, 3, True), (70, 704, 6, False), (150, 352, 
 def variants(forms: list[tuple[str, int]]) -> list[tuple[str, int, tuple[str, int]]]:
     """All forms on the best instruction set, two on the others: compiling takes the time."""
     best = VECTORS[0]
-    return [(*one, form) for one in VECTORS for form in (forms if one == best else forms[:2])]
+    return [(*each, form) for each in VECTORS for form in (forms if each == best else forms[:2])]
 
 
 def expectation(x: F32, weight: Any, extras: bool, activations: str) -> tuple[dict[str, Any], Any]:
