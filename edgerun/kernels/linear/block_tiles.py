@@ -36,6 +36,8 @@ from edgerun.kernels.linear.tiles import (
     zero_point,
 )
 
+MOST_BESIDE = 4  # sums that few registers hold beside as many of a block
+
 
 @intrinsic(prefer_literal=True)
 def block_tile(  # type: ignore[no-untyped-def]
@@ -88,16 +90,50 @@ def block_tile(  # type: ignore[no-untyped-def]
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         tile = Tile(builder, shape, args[:6], args[6:9], args[18:20])
-        places, sums = tile.sums_at(args[17], Vec("f32", shape.lanes // 4), fresh=values[0])
+        sums = _Sums(tile, args[17], fresh=values[0])
         scaling = _Scaling(tile, values[9:11], args[2], args[10:12], [args[9], *args[12:16]])
         with cgutils.for_range(builder, args[16], intp=I64) as loop:
             totals = _totals(tile, scaling.offsets(loop.index), steps)
             scaling.add(loop.index, totals, sums)
-        for place, value in zip(places, sums, strict=True):
-            store_to(builder, builder.load(value), place)
+        sums.finish()
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 20, *literal), codegen
+
+
+class _Sums:
+    """float32 sums of the cells of a tile.
+
+    They wait in memory for the next block where registers do not hold them beside the block's own
+    sums: a load and a store for each is less than what a compiler moves out of their way instead.
+    """
+
+    def __init__(self, tile: Tile, address: Any, *, fresh: bool) -> None:
+        self.builder, self.kind = tile.builder, Vec("f32", tile.shape.lanes // 4)
+        self.places, self.variables = tile.places(address), []
+        if not tile.shape.has_few_registers or tile.shape.cells <= MOST_BESIDE:
+            self.variables = tile.variables(self.places, self.kind, fresh=fresh)
+        elif fresh:
+            for place in self.places:
+                store_to(self.builder, constant(self.kind, 0), place)
+
+    def get(self, cell: int) -> Any:
+        """The sum of a cell."""
+        if self.variables:
+            return self.builder.load(self.variables[cell])
+        return load_from(self.builder, self.places[cell], self.kind.llvm)
+
+    def put(self, cell: int, value: Any) -> None:
+        """Replaces the sum of a cell."""
+        if self.variables:
+            self.builder.store(value, self.variables[cell])
+        else:
+            store_to(self.builder, value, self.places[cell])
+
+    def finish(self) -> None:
+        """Leaves all sums in memory."""
+        for each, place in zip(self.variables, self.places, strict=False):
+            store_to(self.builder, self.builder.load(each), place)
 
 
 def _totals(tile: Tile, totals: list[Any], steps: int) -> list[Any]:
@@ -155,13 +191,15 @@ class _Scaling:
         values = []
         for start in self.x_sums:
             count = broadcast(builder, load_from(builder, self._at(start, block), I32), kind)
+            if self.tile.depth:  # a vector from the start: else each dword is shifted, then moved
+                count = self.tile.hidden(count)
             if factors:
                 values += [products(builder, self.tile.dots, each, count) for each in factors]
             else:
                 values += [builder.mul(count, constant(kind, -self.middle))] * shape.vectors
         return values
 
-    def add(self, block: Any, totals: list[Any], sums: list[Any]) -> None:
+    def add(self, block: Any, totals: list[Any], sums: _Sums) -> None:
         """Scales the integer sums of a block and adds them up."""
         tile, builder, kind = self.tile, self.tile.builder, self.floats.llvm
         shape = tile.shape
@@ -177,10 +215,10 @@ class _Scaling:
                 cell = t * shape.vectors + v
                 factor = builder.fmul(rows[v], scale)
                 value = builder.sitofp(totals[cell], kind)
-                total = fused(builder, value, factor, builder.load(sums[cell]))
+                total = fused(builder, value, factor, sums.get(cell))
                 if offsets:
                     total = fused(builder, offsets[v], x_total, total)
-                builder.store(total, sums[cell])
+                sums.put(cell, total)
 
     def _scale_places(self, block: Any) -> list[Any]:
         """Addresses of the scales of a block, by vector."""

@@ -55,7 +55,8 @@ def row_tile(  # type: ignore[no-untyped-def]
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         tile = Tile(builder, shape, args[:6], args[6:9], args[11:13])
-        places, totals = tile.sums_at(args[10], total_type(shape.lanes), fresh=values[0])
+        places = tile.places(args[10])
+        totals = tile.variables(places, total_type(shape.lanes), fresh=values[0])
 
         def fold(part: int, factor: int) -> None:
             for cell, total in enumerate(totals):
