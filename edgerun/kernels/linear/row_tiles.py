@@ -48,7 +48,8 @@ def row_tile(  # type: ignore[no-untyped-def]
     read as it. Sums are added to those there are, unless ``fresh``. Packed codes are asked for
     ``ahead`` bytes before their use, and ``pace`` bytes a vector.
     """
-    values = literals(fresh, vectors, tokens, bits, form, lanes, isa, matrices)
+    literal = (fresh, vectors, tokens, bits, form, lanes, isa, matrices)
+    values = literals(*literal)
     if values is None:
         return None
     shape = TileShape(*values[1:])
@@ -74,7 +75,6 @@ def row_tile(  # type: ignore[no-untyped-def]
             store_to(builder, value, place)
         return context.get_dummy_value()
 
-    literal = (fresh, vectors, tokens, bits, form, lanes, isa, matrices)
     return types.void(*[types.intp] * 13, *literal), codegen
 
 
