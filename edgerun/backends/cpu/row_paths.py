@@ -62,9 +62,9 @@ def usual_path(isa: Isa, kernels: str) -> BlockPath:
         return ALL_IN_TURNS
     if kernels in TERNARY and isa.looks_up:
         return BlockPath(LOOKUP, isa.looks_up)
-    # Trits take more time to unpack than others, so that they are unpacked once everywhere.
-    is_unpacked = isa.unpacks or kernels == TRITS
-    return BlockPath(isa.prompts, MANY_ROWS) if is_unpacked else ALL_IN_TURNS
+    if kernels == TRITS:  # more time to unpack than others take: once for all rows everywhere
+        return BlockPath(isa.prompts, MANY_ROWS)
+    return BlockPath(isa.prompts, isa.unpacks) if isa.unpacks else ALL_IN_TURNS
 
 
 def timed_layers(isa: Isa, profile: MachineProfile, threads: int) -> dict[str, Layers]:

@@ -35,8 +35,8 @@ class Isa:
         bfloat16: what multiplies bfloat16, a key of ``BFLOAT16`` (``lang/bfloat16.py``); only on
             machines that have ``bfloat16_features`` as well, which the set does not ask for.
         chunk_rows: rows of a prompt that are multiplied in one call at best.
-        unpacks: whether many rows are faster multiplied by weights that are unpacked once than in
-            turns, as a few rows are (docs/benchmarks.md has both).
+        unpacks: from how many rows on weights are unpacked once for all rows; below, they take
+            turns, as a few rows do (docs/benchmarks.md has both). 0 for never.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Isa:
     prompts: str = "gemm"
     streams: int = 4
     looks_up: int = 0
-    unpacks: bool = True
+    unpacks: int = 17
     regroups: bool = False
     bfloat16: str = ""
     bfloat16_features: tuple[str, ...] = ()
@@ -87,13 +87,23 @@ ISAS: Mapping[str, Isa] = {
             dots="vnni",
             shuffles="x86",
             streams=2,
-            unpacks=False,
+            unpacks=0,
             regroups=True,
             bfloat16="avx512bf16",
             bfloat16_features=("avx512bf16",),
         ),
         Isa("avxvnni", ("avxvnni", *AVX2), 32, 16, dots="vnni", shuffles="x86"),
-        Isa("avx2", AVX2, 32, 16, dots="pairs", shuffles="x86", streams=2, looks_up=17),
+        Isa(
+            "avx2",
+            AVX2,
+            vector_bytes=32,
+            registers=16,
+            dots="pairs",
+            shuffles="x86",
+            streams=2,
+            looks_up=17,
+            unpacks=64,
+        ),
         Isa("i8mm", ("i8mm", "dotprod"), 16, 32, dots="usdot", shuffles="neon"),
         Isa("dotprod", ("dotprod",), 16, 32, dots="sdot", shuffles="neon"),
         Isa("neon", ("neon",), 16, 32, dots="smlal", partial=2, shuffles="neon", looks_up=8),

@@ -173,7 +173,7 @@ def test_the_measured_times_of_the_instruction_set_say_what_is_taken() -> None:
     for kernels, path in measured.items():
         assert path_in(many, ISAS["avx2"], measured, kernels, has_areas=False) == path
     usual = path_in(many, ISAS["avx2"], measured, "int8_block/int4", has_areas=False)
-    assert usual == BlockPath(GEMM, MANY_ROWS)  # of which nothing is known
+    assert usual == BlockPath(GEMM, ISAS["avx2"].unpacks)  # of which nothing is known
 
 
 def test_times_of_another_version_or_without_a_path_that_there_is_are_not_used() -> None:
@@ -248,8 +248,10 @@ def test_where_nothing_was_measured_a_set_of_instructions_says(isa: Isa, kernels
         assert path == ALL_IN_TURNS
     elif is_ternary and isa.looks_up:
         assert path == BlockPath(LOOKUP, isa.looks_up)
-    elif isa.unpacks or kernels == "int8_row/trits":
-        assert path == BlockPath(isa.prompts, 17)
+    elif kernels == "int8_row/trits":
+        assert path == BlockPath(isa.prompts, MANY_ROWS)
+    elif isa.unpacks:
+        assert path == BlockPath(isa.prompts, isa.unpacks)
     else:
         assert path == ALL_IN_TURNS
     assert path.name in ("", *possible_paths(isa, kernels))

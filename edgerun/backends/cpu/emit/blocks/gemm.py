@@ -36,7 +36,7 @@ def unpacks_experts(binder: Binder) -> bool:
     """
     if binder.isa.prompts == AMX and binder.areas is None:
         return False
-    return binder.shape.phase is Phase.PREFILL and binder.isa.unpacks
+    return binder.shape.phase is Phase.PREFILL and binder.isa.unpacks > 0
 
 
 def layer_path(binder: Binder, weight: Prepared, form: Rounding | None) -> BlockPath:
