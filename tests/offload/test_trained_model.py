@@ -65,7 +65,12 @@ def test_held_out_stories_take_the_ways_that_are_recorded(shared_data: Path, num
         text = stories(shared_data)[number]
         trace = llm.trace(llm.generate(text, max_tokens=1).prompt_tokens)
     assert trace.layers == expected.layers
-    assert np.array_equal(trace.choices, expected.choices)
+    # Sums of floats depend on the length of vectors, and roundings to int8 on the last bit of them:
+    # with AVX2 another expert is taken 13 times of 2,504.
+    same = trace.choices["expert"] == expected.choices["expert"]
+    assert same.mean() > 0.99
+    off = trace.choices["weight"] - expected.choices["weight"].astype(np.float32)
+    assert np.sqrt(np.mean(off[same] ** 2)) < 0.01
 
 
 def test_held_out_stories_cost_as_many_bits_as_recorded(shared_data: Path) -> None:

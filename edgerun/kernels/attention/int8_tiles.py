@@ -14,6 +14,7 @@ from numba import float32, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from edgerun.kernels.isa import host_features
 from edgerun.kernels.lang.dot import ARM64, X86
 from edgerun.kernels.lang.ir import (
     F32,
@@ -51,8 +52,8 @@ FULL_WIDTH = 512  # products by int8 whose sum int32 holds, whatever they are
 SMALLEST = 1e-35  # a largest value below is as good as zero
 
 _I16 = ir.IntType(16)
-# ``vpmaddwd`` by int16 lanes; LLVM does not find it by itself. Wider vectors are only asked for
-# where the instruction set has them.
+# ``vpmaddwd`` by int16 lanes; LLVM does not find it by itself. Vectors of 64 bytes are asked for by
+# instruction sets that have them, and by models of such, on machines that have not.
 _PAIR_PRODUCTS = {
     8: "llvm.x86.sse2.pmadd.wd",
     16: "llvm.x86.avx2.pmadd.wd",
@@ -67,7 +68,8 @@ def _every_other(builder: Any, vector: Any, first: int) -> Any:
 
 def _pair_products(builder: Any, a: Any, b: Any) -> Any:
     """Products of int16 lanes, added in pairs to int32."""
-    name = _PAIR_PRODUCTS.get(a.type.count) if X86 else None
+    is_there = X86 and (a.type.count < 32 or "avx512bw" in host_features())
+    name = _PAIR_PRODUCTS.get(a.type.count) if is_there else None
     if name is not None:
         kind = ir.VectorType(I32, a.type.count // 2)
         return builder.call(declare(builder, name, kind, a.type, a.type), [a, b])

@@ -70,7 +70,8 @@ def random_weight(name: str, size: tuple[int, int], seed: int) -> Constant:
     ternary = name in ("ternary", "trits")  # of two bits, the ternary codes are 1, 2 and 3
     bits = math.ceil(WEIGHT_BITS[name])
     block = GROUP if name == REGROUPED else BLOCK
-    codes = rng.integers(int(ternary), 1 << bits, (n, k // block, block), np.uint8)
-    scales = np.full((n, k // block), 1.1 * k**-0.5 / 2 ** (bits - 1), np.float32)
+    blocks = -(-k // block)
+    codes = rng.integers(int(ternary), 1 << bits, (n, blocks, block), np.uint8)
+    scales = np.full((n, blocks), 1.1 * k**-0.5 / 2 ** (bits - 1), np.float32)
     stored = "ternary" if ternary else f"int{bits}"
     return PackedWeight(stored, (n, k), block, pack_bits(codes, bits), scales)

@@ -19,6 +19,9 @@ from edgerun.kernels.run.program import ThreadTeam
 from tests.conformance.kernels.harness import CASES, ISAS, Call, run
 
 PAGE, PROTECTED = mmap.PAGESIZE, 0
+LONGEST = (
+    900  # seconds: without a cache it compiles most of all kernels, a slow machine in 5 minutes
+)
 # Made for the largest batch or the widest sums, whatever a case needs.
 GENEROUS = {"partials", "units", "single", "stacked", "multiply_peak"}
 GATHERING = {"select_rows"}
@@ -86,6 +89,7 @@ def run_all() -> None:
     team.close()
 
 
+@pytest.mark.timeout(LONGEST)
 @pytest.mark.skipif(sys.platform == "win32", reason="memory is protected by mprotect")
 def test_kernels_touch_nothing_beyond_their_extents() -> None:
     """In a process of its own, which a touch ends."""
@@ -94,7 +98,7 @@ def test_kernels_touch_nothing_beyond_their_extents() -> None:
         [sys.executable, "-c", f"{script}; test_extents.run_all()"],
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=LONGEST,
         check=False,
     )
     last = done.stdout.splitlines()[-1]
