@@ -59,11 +59,12 @@ PRODUCTS: Mapping[str, int] = {
 LABEL = re.compile(r"^(\.LBB\w+):")
 JUMP = re.compile(r"^\s+(?:j\w+|b\.\w+|cbn?z\s+\w+,)\s*(\.LBB\w+)")
 INSTRUCTION = re.compile(r"^\t[a-z]")
+BLOCK = {"block": 32, "zeros": 0, "halves": 0}
 KERNELS = {
     "ternary, int2": ("row", {"bits": 2}),
     "int4, a scale a row": ("row", {"bits": 4}),
-    "int4, blocks of 32": ("block", {"bits": 4, "block": 32}),
-    "int8, blocks of 32": ("block", {"bits": 8, "block": 32}),
+    "int4, blocks of 32": ("block", {"bits": 4, **BLOCK}),
+    "int8, blocks of 32": ("block", {"bits": 8, **BLOCK}),
 }
 
 

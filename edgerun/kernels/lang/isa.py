@@ -92,7 +92,16 @@ ISAS: Mapping[str, Isa] = {
             bfloat16="avx512bf16",
             bfloat16_features=("avx512bf16",),
         ),
-        Isa("avxvnni", ("avxvnni", *AVX2), 32, 16, dots="vnni", shuffles="x86"),
+        Isa(
+            "avxvnni",
+            ("avxvnni", *AVX2),
+            vector_bytes=32,
+            registers=16,
+            dots="vnni",
+            shuffles="x86",
+            looks_up=17,
+            unpacks=0,
+        ),
         Isa(
             "avx2",
             AVX2,

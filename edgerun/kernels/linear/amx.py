@@ -294,7 +294,7 @@ def amx_row(bits: int, lanes: int, tokens: int, packed: int, isa: str) -> Body:
     call it, ``taken`` a word with 0 for each, ``strip`` is what is unpacked at a time.
     """
     operands, values = _row_operands(bits, tokens, packed, isa, ALONE), row_values(1 << (bits - 1))
-    return _kernel(operands, bits, lambda put: linear_store(values, lanes, PAIR, put))
+    return _kernel(operands, bits, lambda put: linear_store(values, lanes, put))
 
 
 @kernel("amx_block", BLOCK)
@@ -310,7 +310,7 @@ def amx_block(
 ) -> Body:
     """One scale per block of K for weights and activations alike, as ``gemm_block``."""
     operands = _block_operands(BlockForm(bits, block, zeros, halves), tokens, packed, isa, ALONE)
-    return _kernel(operands, bits, lambda put: linear_store(block_values, lanes, PAIR, put))
+    return _kernel(operands, bits, lambda put: linear_store(block_values, lanes, put))
 
 
 @kernel("amx_gated_row", f"{ROW} {UP} {UP_ROW_SCALES}")
@@ -320,7 +320,7 @@ def amx_gated_row(
     """``amx_row`` of gate and up; ``accumulate`` is 0."""
     operands = _row_operands(bits, tokens, packed, isa, GATE_AND_UP)
     values, combine = row_values(1 << (bits - 1)), gated(activation)
-    return _kernel(operands, bits, lambda put: gated_store(values, combine, lanes, PAIR, put))
+    return _kernel(operands, bits, lambda put: gated_store(values, combine, lanes, put))
 
 
 @kernel("amx_gated_block", f"{BLOCK} {UP} {UP_BLOCK_SCALES}")
@@ -338,4 +338,4 @@ def amx_gated_block(
     """``amx_block`` of gate and up; ``accumulate`` is 0."""
     form, combine = BlockForm(bits, block, zeros, halves), gated(activation)
     operands = _block_operands(form, tokens, packed, isa, GATE_AND_UP)
-    return _kernel(operands, bits, lambda put: gated_store(block_values, combine, lanes, PAIR, put))
+    return _kernel(operands, bits, lambda put: gated_store(block_values, combine, lanes, put))

@@ -10,7 +10,7 @@ through memory, and nothing waits between them. ``gated_...`` are for rows that 
 from __future__ import annotations
 
 from edgerun.kernels.jit.declare import Body, kernel
-from edgerun.kernels.linear.gemm import VECTORS, block_tiles, row_tiles
+from edgerun.kernels.linear.gemm import block_tiles, row_tiles
 from edgerun.kernels.linear.outputs import block_values, gated_store, row_values
 from edgerun.kernels.linear.rows import BLOCK, IN_BLOCKS, ROW, SCALE_VECTORS
 from edgerun.kernels.linear.tiles import PACKED, zero_point
@@ -27,7 +27,7 @@ def gated_row(activation: str, bits: int, lanes: int, isa: str) -> Body:
     """``linear_row`` of gate and up; ``accumulate`` is not looked at."""
     values, combine = row_values(zero_point(bits, isa)), gated(activation)
     product = row_product(bits, PACKED, lanes, isa, GATE_AND_UP)
-    return in_turns(product, lambda vectors: gated_store(values, combine, lanes, vectors))
+    return in_turns(product, gated_store(values, combine, lanes))
 
 
 @kernel("gated_block", f"{BLOCK} {UP} {IN_BLOCKS} {UP_BLOCK_SCALES}")
@@ -37,14 +37,14 @@ def gated_block(
     """``linear_block`` of gate and up; ``accumulate`` is not looked at."""
     combine = gated(activation)
     product = block_product(bits, lanes, block, isa, zeros, halves, GATE_AND_UP)
-    return in_turns(product, lambda vectors: gated_store(block_values, combine, lanes, vectors))
+    return in_turns(product, gated_store(block_values, combine, lanes))
 
 
 @kernel("gemm_gated_row", f"{ROW} {UP} least {UP_ROW_SCALES}")
 def gemm_gated_row(activation: str, bits: int, lanes: int, tokens: int, isa: str) -> Body:
     """``gemm_row`` of gate and up; ``accumulate`` is not looked at."""
     values, combine = row_values(zero_point(bits, isa)), gated(activation)
-    store_rows = gated_store(values, combine, lanes, VECTORS)
+    store_rows = gated_store(values, combine, lanes)
     return row_tiles(bits, lanes, tokens, isa, GATE_AND_UP, store_rows)
 
 
@@ -60,5 +60,5 @@ def gemm_gated_block(
     halves: int,
 ) -> Body:
     """``gemm_block`` of gate and up; ``accumulate`` is not looked at."""
-    store_rows = gated_store(block_values, gated(activation), lanes, VECTORS)
+    store_rows = gated_store(block_values, gated(activation), lanes)
     return block_tiles(bits, lanes, block, tokens, isa, zeros, halves, GATE_AND_UP, store_rows)

@@ -156,7 +156,7 @@ def driver(tiles: Tiles, multiply: Any, store_rows: Any) -> Body:
 
     ``multiply(a, row, count, panel, step, steps, codes, sums)`` adds the products of ``steps``
     steps, from ``step`` on, to the sums of a tile's panels and ``count`` batch rows.
-    ``store_rows(a, row, count, panel, 1, last, sums)`` stores them.
+    ``store_rows(a, row, count, panel, 1, last, sums, vectors)`` stores them.
     """
     lanes, bits, tokens = tiles.lanes, tiles.bits, tiles.tokens
     piece, panels = tiles.piece, tiles.panels
@@ -182,7 +182,7 @@ def driver(tiles: Tiles, multiply: Any, store_rows: Any) -> Body:
                         multiply(a, row, count, panel, step, steps, codes, place)
                 for panel in range(start, last, panels):
                     place = sums + (panel - start) // panels * size
-                    store_rows(a, row, count, panel, 1, last - 1 - panel, place)
+                    store_rows(a, row, count, panel, 1, last - 1 - panel, place, VECTORS)
 
     return body
 
@@ -292,7 +292,7 @@ def block_tiles(
 @kernel("gemm_row", f"{ROW} least")
 def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
     """One scale a weight row and one an activation row, as ``linear_row``."""
-    store_rows = linear_store(row_values(zero_point(bits, isa)), lanes, VECTORS)
+    store_rows = linear_store(row_values(zero_point(bits, isa)), lanes)
     return row_tiles(bits, lanes, tokens, isa, ALONE, store_rows)
 
 
@@ -301,5 +301,5 @@ def gemm_block(
     bits: int, lanes: int, block: int, tokens: int, isa: str, zeros: int, halves: int
 ) -> Body:
     """One scale per block of K for weights and activations alike, as ``linear_block``."""
-    store_rows = linear_store(block_values, lanes, VECTORS)
+    store_rows = linear_store(block_values, lanes)
     return block_tiles(bits, lanes, block, tokens, isa, zeros, halves, ALONE, store_rows)

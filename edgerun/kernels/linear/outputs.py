@@ -50,7 +50,7 @@ def block_values(a, row, n, scales, sums, lanes):  # type: ignore[no-untyped-def
     return load(sums, "f32", lanes)
 
 
-def linear_store(values: Any, lanes: int, vectors: int, put: Any = store) -> Any:
+def linear_store(values: Any, lanes: int, put: Any = store) -> Any:
     """The function that stores ``sums[count, vectors, floats]`` of a tile.
 
     ``values(a, row, n, scales, sums, lanes)`` makes outputs of sums. They belong to batch rows
@@ -59,7 +59,7 @@ def linear_store(values: Any, lanes: int, vectors: int, put: Any = store) -> Any
     """
 
     @njit(inline="always")
-    def value_at(a, row, n, sums, width):  # type: ignore[no-untyped-def]
+    def value_at(a, row, n, sums, to_up, width):  # type: ignore[no-untyped-def]
         value = values(a, row, n, a.scales, sums, width)
         if a.bias != 0:
             value = value + load(a.bias + n * 4, "f32", width)
@@ -67,15 +67,14 @@ def linear_store(values: Any, lanes: int, vectors: int, put: Any = store) -> Any
             value = value + load(a.out + (row * a.out_stride + n) * 4, "f32", width)
         return value
 
-    return _each_panel(value_at, lanes, vectors, 1, put)
+    return _each_panel(value_at, lanes, 1, put)
 
 
-def gated_store(values: Any, combine: Any, lanes: int, vectors: int, put: Any = store) -> Any:
+def gated_store(values: Any, combine: Any, lanes: int, put: Any = store) -> Any:
     """The function that stores ``combine(gate, up)`` of the sums of two matrices likewise."""
-    to_up = vectors // 2 * lanes
 
     @njit(inline="always")
-    def value_at(a, row, n, sums, width):  # type: ignore[no-untyped-def]
+    def value_at(a, row, n, sums, to_up, width):  # type: ignore[no-untyped-def]
         gate = values(a, row, n, a.scales, sums, width)
         if a.bias != 0:
             gate = gate + load(a.bias + n * 4, "f32", width)
@@ -84,24 +83,30 @@ def gated_store(values: Any, combine: Any, lanes: int, vectors: int, put: Any = 
             up = up + load(a.up_bias + n * 4, "f32", width)
         return combine(gate, up)
 
-    return _each_panel(value_at, lanes, vectors, 2, put)
+    return _each_panel(value_at, lanes, 2, put)
 
 
-def _each_panel(value_at: Any, lanes: int, vectors: int, matrices: int, put: Any) -> Any:
-    """The loops over rows and panels; of a panel that is cut off, over its outputs."""
-    floats, panels = lanes // 4, vectors // matrices
+def _each_panel(value_at: Any, lanes: int, matrices: int, put: Any) -> Any:
+    """The loops over rows and panels; of a panel that is cut off, over its outputs.
 
-    @njit(inline="always")
-    def store_rows(a, row, count, panel, apart, last, sums):  # type: ignore[no-untyped-def]
+    A function of its own for tiles of any number of vectors: to compile it into each of them took
+    half of the time that a kernel took.
+    """
+    floats = lanes // 4
+
+    @njit
+    def store_rows(a, row, count, panel, apart, last, sums, vectors):  # type: ignore[no-untyped-def]
+        panels = vectors // matrices
         for t in range(row, row + count):
             for v in range(panels):
                 n, at = (panel + v * apart) * floats, sums + v * lanes
                 place = a.out + (t * a.out_stride + n) * 4
                 if v * apart <= last and n + floats <= a.n:
-                    put(place, value_at(a, t, n, at, floats))
+                    put(place, value_at(a, t, n, at, panels * lanes, floats))
                 elif v * apart <= last:
                     for r in range(a.n - n):
-                        store(place + r * 4, value_at(a, t, n + r, at + r * 4, 1))
+                        value = value_at(a, t, n + r, at + r * 4, panels * lanes, 1)
+                        store(place + r * 4, value)
             sums += vectors * lanes
 
     return store_rows

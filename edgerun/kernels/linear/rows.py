@@ -52,7 +52,7 @@ def row_turns(bits: int, form: str, lanes: int, isa: str) -> Body:
     """A kernel over rows with one scale."""
     values = row_values(zero_point(bits, isa, form))
     product = row_product(bits, form, lanes, isa, ALONE)
-    return in_turns(product, lambda vectors: linear_store(values, lanes, vectors))
+    return in_turns(product, linear_store(values, lanes))
 
 
 @kernel("linear_row", f"{ROW} {IN_BLOCKS}")
@@ -89,7 +89,7 @@ def linear_block(bits: int, lanes: int, block: int, isa: str, zeros: int, halves
     float16. The first rows are left out if other kernels do them, as in ``linear_row``.
     """
     product = block_product(bits, lanes, block, isa, zeros, halves, ALONE)
-    return in_turns(product, lambda vectors: linear_store(block_values, lanes, vectors))
+    return in_turns(product, linear_store(block_values, lanes))
 
 
 @kernel(

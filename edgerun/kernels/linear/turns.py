@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from numba import njit
+from numba import int64, njit
 
 from edgerun.kernels.jit.declare import Arguments, Body
 from edgerun.kernels.lang.intrinsics import prefetch
@@ -202,18 +202,18 @@ def _vectors(product: Product, tokens: int) -> int:
     return max(product.sides.matrices, min(_streams(bits, isa, tokens), room // tokens))
 
 
-def in_turns(product: Product, store: Callable[[int], Any]) -> Body:
+def in_turns(product: Product, store: Any) -> Body:
     """The loops around tiles: panels, and the batch rows that take turns with them.
 
-    ``store`` makes the function that stores a tile, of its vectors (``outputs.py``). Other kernels
-    do the ``rows_in_blocks`` of the arguments ``tokens`` and ``least``.
+    ``store`` is the function that stores a tile (``outputs.py``). Other kernels do the
+    ``rows_in_blocks`` of the arguments ``tokens`` and ``least``.
     """
     bits, lanes, isa, matrices = product.bits, product.lanes, product.isa, product.sides.matrices
     ask = _asking(lanes, product.sides, product.scale_vectors)
 
     def turn(tokens: int) -> Any:
         vectors = _vectors(product, tokens)
-        return _turn_of(vectors // matrices, product.multiply(tokens, vectors), store(vectors))
+        return _turn_of(vectors, matrices, product.multiply(tokens, vectors), store)
 
     four_rows, two_rows, one_row = turn(MOST_TOKENS), turn(2), turn(1)
     streams_of_four, streams_of_two, streams_of_one = (
@@ -276,11 +276,12 @@ def _nothing(blocks):  # type: ignore[no-untyped-def]
     return 0
 
 
-def _turn_of(panels: int, multiply: Any, store_rows: Any) -> Any:
+def _turn_of(vectors: int, matrices: int, multiply: Any, store_rows: Any) -> Any:
     """The function that computes and stores the outputs of ``count`` rows and ``streams`` panels.
 
-    ``multiply`` computes those of ``panels``.
+    ``multiply`` computes those of ``vectors``, of all matrices together.
     """
+    panels = vectors // matrices
 
     @njit
     def turn(a, row, count, panel, streams, apart, last, sums, ahead, pace):  # type: ignore[no-untyped-def]
@@ -289,7 +290,9 @@ def _turn_of(panels: int, multiply: Any, store_rows: Any) -> Any:
             if distance <= last:
                 left = last - distance
                 multiply(a, row, count, panel + distance, apart, left, sums, ahead, pace)
-                store_rows(a, row, count, panel + distance, apart, left, sums)
+                # Numbers of no literal type: the function is compiled once for all of them.
+                rows, width = int64(count), int64(vectors)
+                store_rows(a, row, rows, panel + distance, apart, left, sums, width)
 
     return turn
 
