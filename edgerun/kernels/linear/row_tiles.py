@@ -56,8 +56,7 @@ def row_tile(  # type: ignore[no-untyped-def]
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         tile = Tile(builder, shape, args[:6], args[6:9], args[11:13])
-        places = tile.places(args[10])
-        totals = tile.variables(places, total_type(shape.lanes), fresh=values[0])
+        totals = tile.variables(tile.places(args[10]), total_type(shape.lanes), fresh=values[0])
 
         def fold(part: int, factor: int) -> None:
             for cell, total in enumerate(totals):
@@ -71,7 +70,7 @@ def row_tile(  # type: ignore[no-untyped-def]
         else:
             _in_units(tile, bodies, fold)
             results = [builder.load(total) for total in totals]
-        for place, value in zip(places, results, strict=True):
+        for place, value in zip(tile.places(args[10]), results, strict=True):
             store_to(builder, value, place)
         return context.get_dummy_value()
 
