@@ -122,9 +122,9 @@ def _kernel(operands: Operands, bits: int, store_of: Callable[[Any], Any]) -> Bo
                 codes = area + (panel - first) // panels * pair_bytes
                 multiply(a, count, panel, k, codes, x, x_scale, x_sum, sums)
                 if goes_past:
-                    pass_by(a, row, count, panel, 1, last - 1 - panel, sums)
+                    pass_by(a, row, count, panel, 1, last - 1 - panel, sums, PAIR)
                 else:
-                    keep(a, row, count, panel, 1, last - 1 - panel, sums)
+                    keep(a, row, count, panel, 1, last - 1 - panel, sums, PAIR)
 
     def body(a: Arguments, chunk: int) -> None:
         rows = rows_in_blocks(word(a.rows, 0), tokens, a.least)
