@@ -14,7 +14,7 @@ from numba import float32, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from edgerun.kernels.isa import host_features
+from edgerun.kernels.jit.target import host
 from edgerun.kernels.lang.dot import ARM64, X86
 from edgerun.kernels.lang.ir import (
     F32,
@@ -68,7 +68,7 @@ def _every_other(builder: Any, vector: Any, first: int) -> Any:
 
 def _pair_products(builder: Any, a: Any, b: Any) -> Any:
     """Products of int16 lanes, added in pairs to int32."""
-    is_there = X86 and (a.type.count < 32 or "avx512bw" in host_features())
+    is_there = X86 and (a.type.count < 32 or "+avx512bw" in host()[2].split(","))
     name = _PAIR_PRODUCTS.get(a.type.count) if is_there else None
     if name is not None:
         kind = ir.VectorType(I32, a.type.count // 2)
