@@ -17,7 +17,7 @@ from edgerun.plan.calibration.loads import random_weight
 from edgerun.state import Batch, SequenceStore, same_attention
 
 ROWS, K, N = 85, 352, 70
-MANY = 64  # rows, of which every instruction set has blocks
+MANY = 64  # rows, which every instruction set that unpacks at all unpacks for
 SPEC = same_attention(1, 1, 16, "fp32")
 FAMILIES = [
     ("int8_block", "int2"),

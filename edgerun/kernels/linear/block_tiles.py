@@ -131,7 +131,7 @@ class _Sums:
             store_to(self.builder, value, self.places[cell])
 
     def finish(self) -> None:
-        """Leaves all sums in memory."""
+        """Leaves all sums in memory; those that have no variables are there."""
         for each, place in zip(self.variables, self.places, strict=False):
             store_to(self.builder, self.builder.load(each), place)
 

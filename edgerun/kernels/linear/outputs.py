@@ -55,7 +55,7 @@ def linear_store(values: Any, lanes: int, put: Any = store) -> Any:
 
     ``values(a, row, n, scales, sums, lanes)`` makes outputs of sums. They belong to batch rows
     from ``row`` on and to panels from ``panel`` on, ``apart`` from each other; those more than
-    ``last`` further are none. ``put`` stores whole vectors.
+    ``last`` further are none. ``vectors`` is its last argument. ``put`` stores whole vectors.
     """
 
     @njit(inline="always")

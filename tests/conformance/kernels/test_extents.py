@@ -19,9 +19,7 @@ from edgerun.kernels.run.program import ThreadTeam
 from tests.conformance.kernels.harness import CASES, ISAS, Call, run
 
 PAGE, PROTECTED = mmap.PAGESIZE, 0
-LONGEST = (
-    900  # seconds: without a cache it compiles most of all kernels, a slow machine in 5 minutes
-)
+LONGEST = 900  # seconds: without a cache most kernels are compiled, on a slow machine in 5 minutes
 # Made for the largest batch or the widest sums, whatever a case needs.
 GENEROUS = {"partials", "units", "single", "stacked", "multiply_peak"}
 GATHERING = {"select_rows"}
