@@ -9,6 +9,7 @@ from edgerun.offload.cuda.forms import THREADS
 
 MIN_ABSMAX, SMALLEST_NORMAL = float32(1e-5), float32(1.1754944e-38)
 ONES = 0x01010101
+TOGETHER = 8  # elements that a thread asks for before it needs the first
 
 
 @cuda.jit(device=True, inline="always")
@@ -21,7 +22,15 @@ def _larger(top, value):  # type: ignore[no-untyped-def]
 def _largest(x, row, first, last, step):  # type: ignore[no-untyped-def]
     """The largest magnitude of some elements of a row; NaN if one is."""
     top = float32(0)
-    for place in range(first, last, step):
+    few = cuda.local.array(TOGETHER, float32)
+    together = first
+    while together + (TOGETHER - 1) * step < last:
+        for n in range(TOGETHER):
+            few[n] = abs(x[row, together + n * step])
+        for n in range(TOGETHER):
+            top = _larger(top, few[n])
+        together += TOGETHER * step
+    for place in range(together, last, step):
         top = _larger(top, abs(x[row, place]))
     return top
 

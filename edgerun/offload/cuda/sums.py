@@ -11,6 +11,10 @@ from edgerun.kernels.layouts.zero_kinds import WORD_BITS, vectors_a_word
 from edgerun.offload.cuda.arithmetic import dot4, float_of_bits, fma, multiply
 from edgerun.offload.cuda.forms import BLOCKS, CODES, SCALES, STAGE, WORDS, Form
 
+# Words of weights that a thread asks for before it needs the first, where nothing else hides how
+# late they come: with tiles of one row.
+AHEAD = 4
+
 
 def scaled_sums(form: Form, tile: int) -> Any:
     """The function that makes the sums of tiles of at most so many rows.
@@ -170,15 +174,27 @@ def _add_words(form: Form, tile: int) -> Any:
     signs = np.uint32(0x80808080 if form.bits == 8 else 0).view(np.int32)
 
     @cuda.jit(device=True, inline="always")
+    def add_word(word, stored, codes, first, count, sums):  # type: ignore[no-untyped-def]
+        left = stored ^ signs
+        for place in range(word * planes, (word + 1) * planes):
+            four = left & mask
+            for row in range(1 if is_single else count):
+                sums[row] = dot4(four, codes[first + row, place], sums[row])
+            left = left >> shift
+
+    @cuda.jit(device=True, inline="always")
     def add_words(  # type: ignore[no-untyped-def]
         words, at, codes, begin, end, step, first, count, sums
     ):
-        for word in range(begin, end, step):
-            stored = words[at + word * height] ^ signs
-            for place in range(word * planes, (word + 1) * planes):
-                four = stored & mask
-                for row in range(1 if is_single else count):
-                    sums[row] = dot4(four, codes[first + row, place], sums[row])
-                stored = stored >> shift
+        ahead = cuda.local.array(AHEAD, int32)
+        together = begin
+        while is_single and together + (AHEAD - 1) * step < end:
+            for n in range(AHEAD):
+                ahead[n] = words[at + (together + n * step) * height]
+            for n in range(AHEAD):
+                add_word(together + n * step, ahead[n], codes, first, count, sums)
+            together += AHEAD * step
+        for word in range(together, end, step):
+            add_word(word, words[at + word * height], codes, first, count, sums)
 
     return add_words

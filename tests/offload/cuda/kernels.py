@@ -109,6 +109,28 @@ def differing_bits(case: Case) -> int:
     return int(np.count_nonzero(differing & ~(np.isnan(out) & np.isnan(expected))))
 
 
+def recorded() -> list[int]:
+    """Products that are queued again and again in the same memory, of other rows and experts.
+
+    Returns:
+        results of each time that are not the processor's, and how many recordings there are.
+    """
+    case = Case("int4", "int8_block", 320, 64, rows=2)
+    layer, cpu = layer_of(case)
+    programs, stream, cache = programs_of(case, layer), Stream(), SequenceStore(STATES, 1)
+    x, out = (cuda.pinned_array((case.rows, case.hidden), np.float32) for _ in range(2))
+    wrong = []
+    for seed, experts in enumerate([[0, 1], [1, 0], [0, 1], [0, 0], [1, 0]]):
+        x[:], out[:] = normal(x.shape, seed), np.nan
+        programs.run(x, experts, out, stream)
+        finish(stream)
+        expected = layer.multiply(x, np.array(experts), cache)
+        wrong.append(int(np.count_nonzero(out.view(np.int32) != expected.view(np.int32))))
+    layer.close()
+    cpu.close()
+    return [*wrong, len(programs._recordings)]
+
+
 def queued() -> list[object]:
     """Commands that are under way together; and a life is only over when its streams are.
 
@@ -197,6 +219,7 @@ def main() -> None:
     told = {
         "simulator": "simulator" in cuda.jit.__module__,
         "differing": [differing_bits(case) for case in CASES],
+        "recorded": recorded(),
         "queued": queued(),
         "refused": refused(),
         "advice": advice(),

@@ -8,6 +8,7 @@ from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgerun.offload.cuda.streams import driver as streams
@@ -26,6 +27,7 @@ class Driver:
 
     CUresult = CUresult
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -100,3 +102,32 @@ def test_a_context_loads_a_kernel_once(driver: Driver, monkeypatch: pytest.Monke
     current = contexts[1]
     assert streams.Kernel(functions[0], (3,)).function != kernels[0].function
     assert len(compiled) == 4
+
+
+def test_what_is_recorded_is_queued_by_one_call(driver: Driver) -> None:
+    stream, here = streams.Stream(), np.zeros(4, np.uint8)
+    place = SimpleNamespace(__cuda_array_interface__={"data": (64, False)})
+    recording = streams.Recording(stream, lambda: stream.download(here, place))
+    names = [name for name, *_ in driver.calls]
+    assert names[1:] == [
+        *("cuStreamBeginCapture", "cuMemcpyDtoHAsync", "cuStreamEndCapture"),
+        *("cuGraphInstantiate", "cuGraphDestroy"),
+    ]
+    stream.replay(recording)
+    stream.replay(recording)
+    handle = recording.handle
+    assert driver.called("cuGraphLaunch") == 2 * [[handle, stream.handle]]
+    assert not driver.called("cuGraphExecDestroy")
+    del recording
+    gc.collect()
+    assert driver.called("cuGraphExecDestroy") == [[handle]]
+
+
+def test_a_recording_that_fails_leaves_the_stream_to_others(driver: Driver) -> None:
+    def fail() -> None:
+        raise RuntimeError("[700] CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    with pytest.raises(RuntimeError, match="700"):
+        streams.Recording(streams.Stream(), fail)
+    assert len(driver.called("cuStreamEndCapture")) == 1
+    assert not driver.called("cuGraphInstantiate")

@@ -129,6 +129,33 @@ class Mark:
         return float(checked(driver.cuEventElapsedTime(other._event, self._event))) / 1e3
 
 
+class Recording:
+    """Copies and kernels that are queued by one call of the driver (a CUDA graph).
+
+    Attributes:
+        handle: of the driver.
+    """
+
+    def __init__(self, stream: Stream, queue: Callable[[], None]) -> None:
+        """Notes what ``queue`` queues in a stream, of which nothing is done yet.
+
+        Raises:
+            RuntimeError: the driver cannot note it.
+        """
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        checked(driver.cuStreamBeginCapture(stream.handle, mode))
+        try:
+            queue()
+        finally:  # else the stream would note for ever
+            noted = driver.cuStreamEndCapture(stream.handle)
+        graph = checked(noted)
+        try:
+            self.handle = checked(driver.cuGraphInstantiate(graph, 0))
+        finally:
+            driver.cuGraphDestroy(graph)
+        _destroy_with(self, driver.cuGraphExecDestroy, self.handle)
+
+
 class Stream:
     """Does what is queued, in order; of the current context, as everything that it is given.
 
@@ -173,6 +200,10 @@ class Stream:
                 kernel.function, *grid, 1, *block, 1, 0, self.handle, kernel.parameters, 0
             )
         )
+
+    def replay(self, recording: Recording) -> None:
+        """Queues what was recorded: copies from and to the same memory, as that is by then."""
+        checked(driver.cuGraphLaunch(recording.handle, self.handle))
 
 
 def _loaded(function: Callable[..., None], kinds: tuple[Any, ...]) -> Any:

@@ -65,6 +65,14 @@ class Mark:
         return self._at_s - other._at_s
 
 
+class Recording:
+    """Copies and kernels that are queued by one call."""
+
+    def __init__(self, stream: Stream, queue: Callable[[], None]) -> None:
+        """Keeps what queues them, in that stream."""
+        self.queue = queue
+
+
 class Stream:
     """Does what is queued, in order."""
 
@@ -83,3 +91,7 @@ class Stream:
     def launch(self, kernel: Kernel, grid: tuple[int, int], block: tuple[int, int]) -> None:
         """Runs a kernel."""
         kernel.function[grid, block](*kernel.arguments)
+
+    def replay(self, recording: Recording) -> None:
+        """Does what was recorded: copies from and to the same memory, as that is by then."""
+        recording.queue()
