@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 # Of a GPU and its link, until they are seen.
 ASSUMED_GPU_BYTES_S, ASSUMED_LINK_BYTES_S, ASSUMED_CALL_S = 100e9, 8e9, 50e-6
-# Beside a layer's makespan, by arithmetic from replies of OLMoE beside an H100 (docs/experts.md).
-ASSUMED_AROUND_S = 1.4e-3
+# Beside a layer's makespan, as replies of OLMoE beside an H100 had at most (docs/experts.md).
+ASSUMED_AROUND_S = 0.35e-3
 
 
 class CudaBackend(SharingBackend):
@@ -88,7 +88,7 @@ class CudaBackend(SharingBackend):
         return (
             f"a GPU that reads {ASSUMED_GPU_BYTES_S / 1e9:.0f} GB/s and a link of "
             f"{ASSUMED_LINK_BYTES_S / 1e9:.0f} GB/s, {ASSUMED_CALL_S * 1e6:.0f} us a product or "
-            f"upload, {ASSUMED_AROUND_S * 1e3:.1f} ms around each layer: assumed; costs are "
+            f"upload, {ASSUMED_AROUND_S * 1e3:.2f} ms around each layer: assumed; costs are "
             "measured as it runs"
         )
 

@@ -17,6 +17,7 @@ from edgerun.backends.cpu import CpuBackend
 from edgerun.backends.registry import find_candidates
 from edgerun.cli.main import main
 from edgerun.errors import BackendError, InputError, UnsupportedError
+from edgerun.offload.cuda import ASSUMED_AROUND_S
 from edgerun.offload.estimates import Estimate, Estimates
 from edgerun.offload.sharing.outlook import Call, outlook
 from edgerun.offload.sharing.trials import ENOUGH, Trials
@@ -85,13 +86,13 @@ def test_beside_a_fast_processor_the_measured_gpu_is_not_expected_to_pay() -> No
         Estimate(1.0),
         Estimate(machine.product_s.value + ternary_bytes / machine.device_read_bytes_s.value),
         Estimate(machine.upload_s.value + ternary_bytes / machine.link_bytes_s.value),
-        around=Estimate(1.4e-3),
+        around=Estimate(ASSUMED_AROUND_S),
     )
     fast, slow = (Call.of(model.experts, model.top_k, 1, layer_s) for layer_s in (4e-4, 8e-3))
     for share in (0.1, 0.25, 0.5, 1.0):
         layer = outlook(fast, share, 1024, estimates)
-        assert layer.divided_s > 3 * layer.alone_s == pytest.approx(3 * layer.shared_s)
-        assert layer.around_s > layer.divided_s / 2
+        assert layer.divided_s > layer.alone_s == pytest.approx(layer.shared_s)
+        assert layer.divided_s - layer.around_s < layer.alone_s  # without which it would
         layer = outlook(slow, share, 1024, estimates)
         assert layer.divided_s == layer.shared_s < layer.alone_s
 
