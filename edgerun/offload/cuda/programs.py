@@ -120,7 +120,7 @@ class ExpertPrograms:
         here[:] = tiles
         queue = partial(self._queue, x, here, out, stream, tile, product)
         # Of the same length in the same memory: then only what is in there is new.
-        key = len(x), len(here), tile, first, product, *map(_address, (x, out))
+        key = len(x), len(here), first, product, *map(_address, (x, out))
         recording = self._recordings.get(key)
         if recording is None and key in self._seen and len(self._recordings) < MOST_RECORDINGS:
             recording = self._recordings[key] = Recording(stream, queue)
