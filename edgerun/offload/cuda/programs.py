@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -29,8 +29,8 @@ from edgerun.offload.sharing.device import (
 
 # Threads that round a row; the simulator starts one of the system's for each.
 ROUNDING = 1 if SIMULATED else THREADS
-# Products of so many kinds are one call of the driver each, once they have been queued before.
-MOST_RECORDINGS = 256
+# Products of few rows are one call of the driver if their kind was among the last so many.
+FEW_ROWS, MOST_RECORDINGS = 16, 256
 
 I32 = NDArray[np.int32]
 
@@ -92,8 +92,8 @@ class ExpertPrograms:
         product = partial(make_product, self._down.form)
         self._first = {tile: Kernel(gated(tile), first) for tile in GROUPS}
         self._second = {tile: Kernel(product(tile), second) for tile in GROUPS}
-        self._recordings: dict[tuple[Any, ...], Recording] = {}
-        self._seen: set[tuple[Any, ...]] = set()  # what was queued once
+        # The latest kind last; None of one that came once.
+        self._recordings: dict[tuple[Any, ...], Recording | None] = {}
 
     def run(
         self,
@@ -119,17 +119,29 @@ class ExpertPrograms:
         here = self._tiles_here[first : first + len(tiles)]
         here[:] = tiles
         queue = partial(self._queue, x, here, out, stream, tile, product)
+        if len(x) > FEW_ROWS:  # takes longer than the calls, and hardly comes again
+            queue()
+            return
         # Of the same length in the same memory: then only what is in there is new.
         key = len(x), len(here), first, product, *map(_address, (x, out))
-        recording = self._recordings.get(key)
-        if recording is None and key in self._seen and len(self._recordings) < MOST_RECORDINGS:
-            recording = self._recordings[key] = Recording(stream, queue)
-        if recording is not None:
+        recording = self._recording(key, stream, queue)
+        if recording is None:
+            queue()
+        else:
             stream.replay(recording)
-            return
-        if len(self._seen) < MOST_RECORDINGS:
-            self._seen.add(key)
-        queue()
+
+    def _recording(
+        self, key: tuple[Any, ...], stream: Stream, queue: Callable[[], None]
+    ) -> Recording | None:
+        """Of products of a kind that was queued lately; None if there were none."""
+        is_new = key not in self._recordings
+        recording = self._recordings.pop(key, None)
+        if recording is None and not is_new:
+            recording = Recording(stream, queue)
+        self._recordings[key] = recording  # behind all others
+        if len(self._recordings) > MOST_RECORDINGS:
+            del self._recordings[next(iter(self._recordings))]
+        return recording
 
     def _queue(
         self, x: F32, tiles: I32, out: F32, stream: Stream, tile: int, product: Product

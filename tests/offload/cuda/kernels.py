@@ -19,6 +19,7 @@ from numba import cuda
 from edgerun.backends.base import Shape
 from edgerun.offload.cuda import CudaBackend, forms, twins
 from edgerun.offload.cuda import life as lives
+from edgerun.offload.cuda import programs as programs_module
 from edgerun.offload.cuda.life import Life
 from edgerun.offload.cuda.programs import ExpertPrograms
 from edgerun.offload.cuda.slots import matrices_of
@@ -114,7 +115,8 @@ def recorded() -> list[int]:
     """Products that are queued again and again in the same memory, of other rows and experts.
 
     Returns:
-        results of each time that are not the processor's, and how many recordings there are.
+        results of each time that are not the processor's; and how many kinds there are, and
+        recordings, before and after others have come.
     """
     case = Case("int4", "int8_block", 320, 64, rows=2)
     layer, cpu = layer_of(case)
@@ -127,9 +129,14 @@ def recorded() -> list[int]:
         finish(stream)
         expected = layer.multiply(x, np.array(experts), cache)
         wrong.append(int(np.count_nonzero(out.view(np.int32) != expected.view(np.int32))))
+    kinds, counts = programs._recordings, []
+    for others in (0, programs_module.MOST_RECORDINGS):
+        for number in range(others):
+            programs._recording((number,), stream, lambda: None)
+        counts += [len(kinds), sum(each is not None for each in kinds.values())]
     layer.close()
     cpu.close()
-    return [*wrong, len(programs._recordings)]
+    return [*wrong, *counts]
 
 
 def queued() -> list[object]:
