@@ -90,7 +90,7 @@ class CpuExecutable(Executable):
             with self._stream.run(repeats=False):
                 self._run(self._steps)
         counts = {ROWS: rows, LOGIT_ROWS: len(batch.logit_rows)}
-        return {name: made[: counts[counted_by]] for name, made, counted_by in self._outputs}
+        return {name: values[: counts[counted_by]] for name, values, counted_by in self._outputs}
 
     def close(self) -> None:
         """Waits until no worker looks at the program any more."""
