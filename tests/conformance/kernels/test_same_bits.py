@@ -35,10 +35,13 @@ ZERO_FORMS = [("int4+", 32), ("int4^", 32), ("int2+", 16), ("int8+", 32), ("int2
 HALF_FORMS = [("int4+~", 32), ("int8+~", 32)]  # with zero points
 BEST = VECTORS[0]
 VARIANTS = [
-    (*vectors, form)
-    for vectors in VECTORS
-    for form in ([*FORMS, *ZERO_FORMS] if vectors == BEST else [*FORMS[:2], *ZERO_FORMS[:2]])
+    (*vector, form)
+    for vector in VECTORS
+    for form in ([*FORMS, *ZERO_FORMS] if vector == BEST else [*FORMS[:2], *ZERO_FORMS[:2]])
 ]
+# Products of two float32 fit float64, and so a sum in float64 is rounded but twice: where a
+# fused operation would round once, the results differ hardly ever.
+ALMOST_ALL = 0.999
 
 
 def variants(forms: list[Any], others: int) -> list[Any]:
@@ -46,11 +49,6 @@ def variants(forms: list[Any], others: int) -> list[Any]:
     return [
         (isa, form) for isa, _ in VECTORS for form in (forms if isa == BEST[0] else forms[:others])
     ]
-
-
-# Products of two float32 fit float64, and so a sum in float64 is rounded but twice: where a
-# fused operation would round once, the results differ hardly ever.
-ALMOST_ALL = 0.999
 
 
 @pytest.fixture(scope="module")
