@@ -164,8 +164,8 @@ def test_addresses_of_the_cache_come_later():
     fields, _ = checked(
         "cache_write",
         {"rows": np.ones(1, np.int64), "positions": tokens, "sequences": tokens}
-        | {"k": k, "k_stride": 8, "v": k, "v_stride": 8, "kv_heads": 1}
+        | {"k": k, "k_stride": 8, "v": k, "v_stride": 8, "kv_heads": 1, "head_dim": 8}
         | dict.fromkeys(CACHE, WITH_CACHE),
-        {"rows": 2, "head_dim": 8},
+        {"rows": 2},
     )
     assert fields["key_data"] == 0

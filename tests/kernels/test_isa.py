@@ -41,8 +41,7 @@ if isa == "amx":
     calls["amx_row"] = {"bits": 2, **constants}
     calls["amx_block"] = {"bits": 4, "block": 32, "zeros": 0, "halves": 0, **constants}
 else:
-    calls = {"linear_row": {"bits": 2, **constants}}
-    calls["linear_block"] = {"bits": 8, "block": 64, "zeros": 0, "halves": 0, **constants}
+    calls = {"linear_block": {"bits": 8, "block": 64, "zeros": 0, "halves": 0, **constants}}
 for name, params in calls.items():
     kernel = kernels()[name]
     module = compile_module(kernel.make(**params), kernel.types, target_machine())

@@ -144,9 +144,11 @@ def sampler(folder: Path) -> dict[str, Any]:
 
 def conformance(op: str) -> list[str]:
     """Runs the examples of an op on the CPU; names those that differ from the definition."""
+    cases = [case for case in CASES if case.op == op]
+    assert cases, f"{op} has no examples"
     backend = make_backend("cpu", given={"threads": 1})
     wrong = []
-    for case in [case for case in CASES if case.op == op]:
+    for case in cases:
         graph, spec = case.graph(), case.spec()
         executable = backend.compile(graph, Shape.of(case.rows), CompileOptions(spec))
         cache = case.cache(spec)

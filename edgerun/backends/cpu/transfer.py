@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -56,10 +57,12 @@ def _call(
     block: Block,
 ) -> None:
     keys, values = block
-    names, function = _kernel(kernel, state.codec, state.key_dim)
+    lanes = gcd(state.key_dim, selected_isa().float_lanes)
+    names, function = _kernel(kernel, state.codec, lanes)
     words = {
         **fields,
         "kv_heads": state.kv_heads,
+        "head_dim": state.key_dim,
         "tokens": len(keys),
         "start": start,
         "slot": slot,
@@ -72,8 +75,7 @@ def _call(
 
 @cache
 def _kernel(
-    kernel: str, codec: str, head_dim: int
+    kernel: str, codec: str, lanes: int
 ) -> tuple[tuple[str, ...], Callable[[int, int], None]]:
-    lanes = selected_isa().float_lanes
-    params: dict[str, Any] = {"dtype": codec, "head_dim": head_dim, "lanes": lanes}
+    params: dict[str, Any] = {"dtype": codec, "lanes": lanes}
     return compiled(kernel, **params).signature.names, native(kernel, **params)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import gcd
-
 from numba import float32, njit
 
 from edgerun.kernels.attention.cache_write import store_head
@@ -14,7 +12,7 @@ from edgerun.kernels.lang.tiles import ELEMENT_BYTES
 from edgerun.kernels.lang.word import float_at, int_at
 
 BLOCK = "f32[tokens, kv_heads, head_dim]"
-ARGUMENTS = f"tokens start slot kv_heads k:{BLOCK} v:{BLOCK} {CACHED}"
+ARGUMENTS = f"tokens start slot kv_heads head_dim k:{BLOCK} v:{BLOCK} {CACHED}"
 
 
 @njit
@@ -25,12 +23,12 @@ def _page_of(a, position):  # type: ignore[no-untyped-def]
 
 
 @kernel("block_write", ARGUMENTS)
-def block_write(dtype: str, head_dim: int, lanes: int) -> Body:
+def block_write(dtype: str, lanes: int) -> Body:
     """Stores the rows of a block as ``cache_write`` stores them; one chunk."""
-    lanes, size = gcd(head_dim, lanes), ELEMENT_BYTES[dtype]
+    size = ELEMENT_BYTES[dtype]
 
     def body(a: Arguments, chunk: int) -> None:
-        k, v, kv_heads = a.k, a.v, a.kv_heads
+        k, v, kv_heads, head_dim = a.k, a.v, a.kv_heads, a.head_dim
         for position in range(a.start, a.start + a.tokens):
             page = _page_of(a, position)
             place = page * a.page_heads * PAGE_TOKENS + position % PAGE_TOKENS
@@ -61,12 +59,12 @@ def _load_head(x, pool, scales, place, size, head_dim, lanes):  # type: ignore[n
 
 
 @kernel("block_read", ARGUMENTS)
-def block_read(dtype: str, head_dim: int, lanes: int) -> Body:
+def block_read(dtype: str, lanes: int) -> Body:
     """Reads a block; positions that have no page any more are zeros; one chunk."""
-    lanes, size = gcd(head_dim, lanes), ELEMENT_BYTES[dtype]
+    size = ELEMENT_BYTES[dtype]
 
     def body(a: Arguments, chunk: int) -> None:
-        k, v, kv_heads = a.k, a.v, a.kv_heads
+        k, v, kv_heads, head_dim = a.k, a.v, a.kv_heads, a.head_dim
         zero = splat(float32(0), "f32", lanes)
         for position in range(a.start, a.start + a.tokens):
             page = _page_of(a, position)

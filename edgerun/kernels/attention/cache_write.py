@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import gcd
-
 from numba import float32, njit
 
 from edgerun.kernels.attention.units import CACHED, PAGE_TOKENS
@@ -17,19 +15,20 @@ from edgerun.kernels.pointwise.quantize import block_factor, largest, round_code
 @kernel(
     "cache_write",
     "rows:i64[1] positions:i32[rows] sequences:i32[rows] k:f32[rows, kv_heads, head_dim; k_stride]"
-    " k_stride v:f32[rows, kv_heads, head_dim; v_stride] v_stride kv_heads " + CACHED,
+    " k_stride v:f32[rows, kv_heads, head_dim; v_stride] v_stride kv_heads head_dim " + CACHED,
 )
-def cache_write(dtype: str, head_dim: int, lanes: int) -> Body:
+def cache_write(dtype: str, lanes: int) -> Body:
     """Stores the keys and values of a row, float32 ``[rows, stride]``; a chunk is a row.
 
-    Rounds to nearest even; int8 has one scale a head, absmax / 127.
+    Rounds to nearest even; int8 has one scale a head, absmax / 127. ``head_dim`` is a multiple of
+    ``lanes``, and no constant: a head is stored as fast as it is read, and many widths share the
+    code.
     """
-    lanes = gcd(head_dim, lanes)
     size = ELEMENT_BYTES[dtype]
 
     def body(a: Arguments, chunk: int) -> None:
         position, sequence = int_at(a.positions, chunk), int_at(a.sequences, chunk)
-        kv_heads = a.kv_heads
+        kv_heads, head_dim = a.kv_heads, a.head_dim
         page = int_at(a.page_table, sequence * a.pages + position // PAGE_TOKENS)
         slot = page * a.page_heads * PAGE_TOKENS + position % PAGE_TOKENS
         k = a.k + chunk * a.k_stride * 4

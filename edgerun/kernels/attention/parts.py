@@ -12,6 +12,9 @@ A context is read in blocks of ``BLOCK_PAGES`` pages, counted from its beginning
 softmax runs online, page by page; the results of blocks are merged from the first to the last.
 Whether one unit reads all blocks or each has a unit of its own, the same numbers are added in the
 same order: what a row gets does not depend by a bit on the rows that are computed with it.
+
+What is done once a unit or a block is inlined by LLVM: Numba translates it once for all kernels of
+a process, where it would translate what it inlines itself anew for each.
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ def slot_of(a, row, page, key_head):  # type: ignore[no-untyped-def]
     return (stored * a.page_heads + key_head) * PAGE_TOKENS
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def gather(a, unit, head, group, used, q, head_dim, lanes):  # type: ignore[no-untyped-def]
     """Copies the scaled queries of a unit, and zeros up to ``used`` of them."""
     factor = splat(float_at(a.scale, 0), "f32", lanes)
@@ -86,7 +89,7 @@ def gather(a, unit, head, group, used, q, head_dim, lanes):  # type: ignore[no-u
             store(q + place, load(source + index, "f32", lanes) * factor if m < count else zero)
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def clear(out, state, queries, head_dim, lanes):  # type: ignore[no-untyped-def]
     """Sets results to those of no tokens."""
     zero = splat(float32(0), "f32", lanes)
@@ -97,7 +100,7 @@ def clear(out, state, queries, head_dim, lanes):  # type: ignore[no-untyped-def]
         set_float(state, 2 * m + 1, float32(0))
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def merge(out, state, part, part_state, head_dim, lanes):  # type: ignore[no-untyped-def]
     """Adds the result of a later block of tokens to that of those before, for one query."""
     highest = max(float_at(state, 0), float_at(part_state, 0))
@@ -111,7 +114,7 @@ def merge(out, state, part, part_state, head_dim, lanes):  # type: ignore[no-unt
     set_float(state, 1, total)
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def merge_block(out, state, part, part_state, queries, head_dim, lanes):  # type: ignore[no-untyped-def]
     """``merge`` for all queries of a unit; then the part begins anew."""
     for m in range(queries):
@@ -126,7 +129,7 @@ def end_of_block(page, last):  # type: ignore[no-untyped-def]
     return (page + 1) % BLOCK_PAGES == 0 or page + 1 == last
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def finish(a, head, target, out, state, head_dim, lanes):  # type: ignore[no-untyped-def]
     """Stores the weighted mean of values of one query of a head."""
     share = float32(1) / float_at(state, 1)
@@ -137,7 +140,7 @@ def finish(a, head, target, out, state, head_dim, lanes):  # type: ignore[no-unt
         store(target + index, load(out + index, "f32", lanes) * inverse)
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _share_beside(sink, state, lanes):  # type: ignore[no-untyped-def]
     """What the weights of a query are multiplied with, where a sink has its share of them."""
     highest = max(float_at(state, 0), sink)
@@ -250,7 +253,7 @@ def each_row_alone(attend: Callable[..., bool]) -> Body:
     return body
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def scatter(a, unit, head, group, out, state, head_dim, lanes):  # type: ignore[no-untyped-def]
     """Stores the results of a unit: finished ones, or partial ones to be combined."""
     row = int_at(unit, UNIT_ROW)

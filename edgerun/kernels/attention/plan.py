@@ -5,8 +5,6 @@ What units are, and why, is said in ``units.py``.
 
 from __future__ import annotations
 
-from math import gcd
-
 from numba import int64, njit
 
 from edgerun.kernels.attention.parts import RESULTS, clear, finish, merge, visible_from
@@ -217,33 +215,33 @@ def _share_block(a, row, other, block, size):  # type: ignore[no-untyped-def]
     return True
 
 
-@kernel("attention_combine", RESULTS)
-def attention_combine(head_dim: int, group: int, lanes: int) -> Body:
+@kernel("attention_combine", RESULTS + " group head_dim")
+def attention_combine(lanes: int) -> Body:
     """Merges the partial results of a row's blocks in order; chunk = row * kv_heads + kv_head.
 
     A partial result is ``group`` weighted sums of values ``[head_dim]``, then the running maximum
-    and the sum of weights of each. Rows of one block are left alone.
+    and the sum of weights of each. Rows of one block are left alone. ``head_dim`` is a multiple
+    of ``lanes``.
     """
-    lanes = gcd(head_dim, lanes)
-    size, wide = group * (head_dim + 2) * 4, head_dim * 4
 
     def body(a: Arguments, chunk: int) -> None:
-        kv_heads = a.kv_heads
+        kv_heads, group, head_dim = a.kv_heads, a.group, a.head_dim
+        size, wide = group * (head_dim + 2) * 4, head_dim * 4
         row, head = chunk // kv_heads, chunk % kv_heads
         place = a.row_blocks + row * ROW_INTS * 4
         blocks = int_at(place, ROW_BLOCKS)
         if blocks == 1:
             return
-        total, state = scratch(wide), scratch(8)
+        state = scratch(8)
         first = a.partials + (int_at(place, ROW_SLOT) * kv_heads + head) * size
         for m in range(group):
-            clear(total, state, 1, head_dim, lanes)
+            query = head * group + m
+            out = a.out + (row * a.out_stride + query * head_dim) * 4
+            clear(out, state, 1, head_dim, lanes)
             for block in range(blocks):
                 part = first + block * kv_heads * size
                 sums = part + (group * head_dim + 2 * m) * 4
-                merge(total, state, part + m * wide, sums, head_dim, lanes)
-            query = head * group + m
-            out = a.out + (row * a.out_stride + query * head_dim) * 4
-            finish(a, query, out, total, state, head_dim, lanes)
+                merge(out, state, part + m * wide, sums, head_dim, lanes)
+            finish(a, query, out, out, state, head_dim, lanes)
 
     return body

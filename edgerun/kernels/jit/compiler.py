@@ -10,11 +10,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from llvmlite import binding
 from numba import types
-from numba.core import compiler
+from numba.core import compiler, inline_closurecall
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
@@ -84,7 +85,7 @@ def _translate(body: Callable[..., Any], arguments: Sequence[Any], result: Any) 
     typing, target = cpu_target.typing_context, cpu_target.target_context
     typing.refresh()
     target.refresh()
-    with global_compiler_lock, _no_machine_code(target), _no_collections():
+    with global_compiler_lock, _no_machine_code(target), _no_copies(), _no_collections():
         return compiler.compile_extra(typing, target, body, tuple(arguments), result, flags, {})
 
 
@@ -103,6 +104,31 @@ def _no_machine_code(target: Any) -> Iterator[None]:
         JITCodeLibrary._finalize_specific = finalize
         del target.codegen()._add_module
         del target.get_executable
+
+
+@contextmanager
+def _no_copies() -> Iterator[None]:
+    """Keeps Numba from copying a function twice where it puts it in the place of a call.
+
+    It has just translated it for this call, and nobody else has it; copying took a tenth of the
+    time. What it inlines otherwise, overloads with types, others may have as well.
+    """
+    worker = inline_closurecall.InlineWorker
+    inline_function = worker.inline_function
+
+    def inline(*args: Any, **named: Any) -> Any:
+        copies = inline_closurecall.copy
+        inline_closurecall.copy = SimpleNamespace(deepcopy=lambda block: block)
+        try:
+            return inline_function(*args, **named)
+        finally:
+            inline_closurecall.copy = copies
+
+    worker.inline_function = inline
+    try:
+        yield
+    finally:
+        worker.inline_function = inline_function
 
 
 @contextmanager

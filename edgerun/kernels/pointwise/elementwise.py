@@ -6,7 +6,6 @@ is the address of an int64; these kernels leave it to the program to call them o
 
 from __future__ import annotations
 
-from math import gcd
 from typing import Any
 
 from numba import float32, njit
@@ -185,18 +184,18 @@ def select_rows() -> Body:
 @kernel(
     "rotary",
     "rows:i64[1] positions:i32[rows] table:cache x:f32[rows, heads, head_dim; x_stride] x_stride"
-    " heads",
+    " heads head_dim",
 )
-def rotary(head_dim: int, lanes: int) -> Body:
+def rotary(lanes: int) -> Body:
     """Rotates the pairs ``(i, i + head_dim / 2)`` of every head in place; a chunk is a row.
 
     ``table`` is float32 ``[positions, head_dim]``: the cosines of ``head_dim / 2`` angles, then
-    their sines. Three roundings an element.
+    their sines. ``head_dim`` is a multiple of twice ``lanes``. Three roundings an element.
     """
-    half = head_dim // 2
-    lanes = gcd(half, lanes)
 
     def body(a: Arguments, chunk: int) -> None:
+        head_dim = a.head_dim
+        half = head_dim // 2
         table = a.table + int_at(a.positions, chunk) * head_dim * 4
         x = a.x + chunk * a.x_stride * 4
         for _head in range(a.heads):

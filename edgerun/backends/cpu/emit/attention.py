@@ -102,8 +102,8 @@ def emit_attention(binder: Binder, node: Node, index: int, shares: int = 1) -> N
     ]
     binder.emit(
         "attention_combine",
-        shape,
-        results,
+        {"lanes": shape["lanes"]},
+        results | {"group": shape["group"], "head_dim": shape["head_dim"]},
         chunks=(counts + SPLIT, kv_heads, 1),
         reads={*parts},
         writes={out.key},
@@ -189,14 +189,10 @@ def emit_write(binder: Binder, node: Node, cached: str) -> None:
     head_dim, state = node.attrs["head_dim"], state_of(binder, node)
     write = binder.emit(
         "cache_write",
-        {
-            "dtype": state.codec,
-            "head_dim": head_dim,
-            "lanes": binder.lanes_of(head_dim),
-        },
+        {"dtype": state.codec, "lanes": binder.lanes_of(head_dim)},
         _cache_arguments(binder, node, node.inputs[1])
         | {"rows": binder.count(ROWS), "k": k, "k_stride": k.stride}
-        | {"v": v, "v_stride": v.stride},
+        | {"v": v, "v_stride": v.stride, "head_dim": head_dim},
         chunks=(ROWS, 1, 1),
         reads={k.key, v.key},
         writes={cached},

@@ -40,10 +40,11 @@ def emit_rotary(binder: Binder, node: Node, index: int) -> None:
         "x": x,
         "x_stride": x.stride,
         "heads": x.width // head_dim,
+        "head_dim": head_dim,
     }
     step = binder.emit(
         "rotary",
-        {"head_dim": head_dim, "lanes": binder.lanes_of(head_dim // 2)},
+        {"lanes": binder.lanes_of(head_dim // 2)},
         arguments,
         chunks=(counted_by, 1, 1),
         reads={x.key},

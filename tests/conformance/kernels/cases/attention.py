@@ -5,6 +5,7 @@ Attention as a whole, over contexts of several blocks, is tested in ``tests/back
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -98,8 +99,8 @@ def cache_write(isa: str, dtype: Any, shape: tuple[int, int]) -> Call:
         for name, array in cache.pool(states[0].name).arrays.items():
             np.testing.assert_array_equal(array, expected.pool(states[0].name).arrays[name])
 
-    fields = {"k": k, "k_stride": width + 2, "v": v, "v_stride": width + 3}
-    params = {"dtype": dtype, "head_dim": head_dim, "lanes": float_lanes(isa)}
+    fields = {"k": k, "k_stride": width + 2, "v": v, "v_stride": width + 3, "head_dim": head_dim}
+    params = {"dtype": dtype, "lanes": gcd(head_dim, float_lanes(isa))}
     return Call(params, fields | cache_fields(cache, batch), batch.rows, check)
 
 
@@ -109,7 +110,8 @@ def block_fields(cache: SequenceStore, shape: tuple[int, ...], start: int) -> di
     del fields["positions"], fields["sequences"]
     blocks = {"k": random(shape, 1), "v": random(shape, 2)}
     blocks["k"][1, 0] = 0
-    return fields | blocks | {"tokens": shape[0], "start": start, "slot": 1}
+    numbers = {"tokens": shape[0], "head_dim": shape[2], "start": start, "slot": 1}
+    return fields | blocks | numbers
 
 
 @cases_of("block_write", isa=ISAS, dtype=["fp32", "fp16", "int8"], shape=[(8, 3), (40, 1)])
@@ -124,7 +126,7 @@ def block_write(isa: str, dtype: Any, shape: tuple[int, int]) -> Call:
         for name, array in cache.pool(states[0].name).arrays.items():
             np.testing.assert_array_equal(array, expected.pool(states[0].name).arrays[name])
 
-    params = {"dtype": dtype, "head_dim": head_dim, "lanes": float_lanes(isa)}
+    params = {"dtype": dtype, "lanes": gcd(head_dim, float_lanes(isa))}
     return Call(params, fields, 0, check, 1)
 
 
@@ -141,7 +143,7 @@ def block_read(isa: str, dtype: Any, shape: tuple[int, int]) -> Call:
         for name, expected in zip("kv", block, strict=True):
             np.testing.assert_array_equal(fields[name], expected)
 
-    params = {"dtype": dtype, "head_dim": head_dim, "lanes": float_lanes(isa)}
+    params = {"dtype": dtype, "lanes": gcd(head_dim, float_lanes(isa))}
     return Call(params, fields, 0, check, 1)
 
 
@@ -294,9 +296,9 @@ def attention_combine(isa: str, shape: tuple[int, int, int], with_sinks: int) ->
         assert (out[:, width:] == UNTOUCHED).all()
 
     fields = {"row_blocks": rows, "partials": partials, "out": out, "out_stride": width + 1}
-    params = {"head_dim": head_dim, "group": group, "lanes": float_lanes(isa)}
-    fields |= {"kv_heads": kv_heads, "sinks": 0 if sinks is None else sinks}
-    return Call(params, fields, 0, check, 3 * kv_heads)
+    fields |= {"kv_heads": kv_heads, "group": group, "head_dim": head_dim}
+    fields |= {"sinks": 0 if sinks is None else sinks}
+    return Call({"lanes": gcd(head_dim, float_lanes(isa))}, fields, 0, check, 3 * kv_heads)
 
 
 # Cached tokens of sequences, and how many of them all have in common.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 import numpy as np
 
 from edgerun.activations.registry import ACTIVATIONS
@@ -141,5 +143,5 @@ def rotary(isa: str, shape: tuple[int, int, int]) -> Call:
         assert np.isnan(x[:, width:]).all()
 
     fields = {"positions": positions, "table": table, "x": x, "x_stride": width + 3}
-    params = {"head_dim": head_dim, "lanes": float_lanes(isa)}
-    return Call(params, fields | {"heads": heads}, rows, check)
+    fields |= {"heads": heads, "head_dim": head_dim}
+    return Call({"lanes": gcd(head_dim // 2, float_lanes(isa))}, fields, rows, check)
