@@ -24,7 +24,8 @@ def geometry(graph: Graph) -> Geometry:
     Raises:
         BundleError: layers are missing or there twice, or a size differs that cannot.
     """
-    layers = sorted({node.attrs["layer"] for node in graph.nodes if "layer" in node.attrs})
+    attending = [node for node in graph.nodes if "layer" in node.attrs]
+    layers = sorted({node.attrs["layer"] for node in attending})
     wrong = next((layer for index, layer in enumerate(layers) if layer != index), None)
     if not layers or wrong is not None:
         raise BundleError(
@@ -43,7 +44,8 @@ def geometry(graph: Graph) -> Geometry:
                 f"the graph has {name} {_listed(sizes[name])}; expected the same everywhere: "
                 f"{ALTERED}"
             )
-    return {"num_layers": (len(layers),)} | {name: tuple(sizes[name]) for name in sizes}
+    # Each keeps a state of its own (``lower.py``), or reads that of an earlier layer.
+    return {"num_layers": (len(attending),)} | {name: tuple(sizes[name]) for name in sizes}
 
 
 def confirm(sizes: Geometry, stated: Mapping[str, int], origin: str) -> None:

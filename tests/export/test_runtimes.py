@@ -58,6 +58,8 @@ TINY = [
     ("smollm3", {"weights": "int4"}),
     ("phi3", {"weights": "int4"}),
     ("gemma3_text", {"weights": "int4"}),
+    ("gemma4_text", {"weights": "int4"}),
+    ("gemma4_text-per-layer", {"weights": "int4", "embedding_weights": "int4"}),
     ("lfm2", {"weights": "int4"}),
     ("lfm2_moe", {"weights": "int4"}),
 ]

@@ -141,6 +141,8 @@ def randomise(model: torch.nn.Module, norm_offset: float) -> None:
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             buffer.copy_((0.2 * torch.randn(buffer.shape)).bfloat16().float())
+        elif name.endswith("layer_scalar"):
+            buffer.copy_((0.4 + 0.8 * torch.rand(buffer.shape)).bfloat16().float())
 
 
 def store(model: Any, golden: Golden) -> dict[str, torch.Tensor]:
@@ -198,7 +200,8 @@ def public_config(config: Any, golden: Golden) -> dict[str, Any]:
     values = config.to_diff_dict()
     for key in ("transformers_version", "_name_or_path", "attn_implementation", "time_step_limit"):
         values.pop(key, None)
-    values |= {key: getattr(config, key) for key in BASE}
+    settings = {**BASE, **golden.changes}
+    values |= {key: settings[key] for key in BASE}
     values["architectures"] = [golden.class_name]
     if golden.quantization:
         values["quantization_config"] = {"quant_method": "bitnet", **golden.quantization}

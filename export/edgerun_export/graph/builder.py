@@ -15,6 +15,7 @@ from edgerun_export.graph.fused_experts import FusedExperts, obstacle
 from edgerun_export.graph.latent import LatentBuilder
 from edgerun_export.graph.linear import LinearBuilder
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
+from edgerun_export.graph.per_layer import PerLayerBuilder
 from edgerun_export.graph.short_conv import ConvBuilder
 from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.recipe import Recipe
@@ -59,9 +60,12 @@ class _DecoderBuilder:
         self._attention_op = ATTENTION[recipe.target.attention](graph, store, spec)
         self._conv = ConvBuilder(graph, store, spec)
         self._latent = LatentBuilder(graph, spec, self._linear, self._optional_norm)
+        self._per_layer = PerLayerBuilder(graph, spec, self._linear, self._norm)
 
     def build(self) -> None:
         hidden = self._linear.embedding()
+        if self._spec.per_layer is not None:
+            self._per_layer.begin(hidden, self._spec.per_layer)
         for layer in range(self._spec.num_layers):
             hidden = self._layer(hidden, layer)
         final_norm = self._spec.final_norm_weight.removesuffix(".weight")
@@ -77,22 +81,31 @@ class _DecoderBuilder:
         hidden = add("Add", [hidden, attended], f"{at}/attention_residual")
         fed = self._feed_forward(self._optional_norm(hidden, module, spec.feed_forward_norm), layer)
         fed = self._optional_norm(fed, module, spec.feed_forward_out_norm)
-        return add("Add", [hidden, fed], f"{at}/mlp_residual")
+        hidden = add("Add", [hidden, fed], f"{at}/mlp_residual")
+        if spec.per_layer is not None:
+            hidden = self._per_layer.add(hidden, layer, spec.per_layer)
+        if spec.layer_scale is None:
+            return hidden
+        scale = self._store.vector(f"{module}.{spec.layer_scale}")
+        return add("Mul", [hidden, scale], f"{at}/{spec.layer_scale}")
 
     def _attention(self, hidden: str, layer: int) -> str:
         module = f"model.layers.{layer}"
         at = node_path(f"{module}.self_attn")
         hidden = self._activations(hidden, f"{at}/input")
-        projections = self._spec.attention()
+        projections = self._spec.attention(layer)
         if self._spec.latent is None:
             query, key, value = (
                 self._linear.projection(hidden, module, projections[name])
+                if name in projections
+                else ""
                 for name in ("q_proj", "k_proj", "v_proj")
             )
+            value = value or key
         else:
             query, key, value = self._latent.add(hidden, layer, self._spec.latent)
         query = self._optional_norm(query, module, self._spec.q_row_norm)
-        key = self._optional_norm(key, module, self._spec.k_row_norm)
+        key = self._optional_norm(key, module, self._spec.k_row_norm) if key else ""
         joined = self._attention_op.attend(
             layer, query, key, value, lambda heads, path: self._optional_norm(heads, module, path)
         )
@@ -183,9 +196,10 @@ def _cache(prefix: str, spec: DecoderSpec, length: str) -> list[onnx.ValueInfoPr
     """What layers remember: keys and values, or the last inputs of a convolution."""
     values = []
     for layer, part in enumerate(spec.layers):
-        shapes: dict[str, _Shape] = dict.fromkeys(
-            ("key", "value"), ["batch", spec.num_kv_heads, length, spec.head_dim]
-        )
+        heads: _Shape = ["batch", spec.num_kv_heads_of(layer), length, spec.head_dim_of(layer)]
+        shapes: dict[str, _Shape] = {}
+        if spec.has_keys(layer):
+            shapes = dict.fromkeys(("key", "value"), heads)
         if part.conv is not None:
             shapes = {"conv": ["batch", spec.hidden_size, part.conv.taps - 1]}
         values += [

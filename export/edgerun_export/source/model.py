@@ -29,10 +29,11 @@ def interpret(checkpoint: Checkpoint) -> tuple[SourceWeights, list[str]]:
     spec = describe(checkpoint.config, stored)
     aliases: dict[str, str] = {}
     warnings = [*spec.notes]
+    embedding = spec.storage.names.get(spec.embedding_weight, spec.embedding_weight)
     if spec.tied and HEAD_WEIGHT in stored:
-        if spec.embedding_weight not in stored:
+        if embedding not in stored:
             aliases[spec.embedding_weight] = HEAD_WEIGHT
-        elif not _same(checkpoint, spec.embedding_weight, HEAD_WEIGHT):
+        elif not _same(checkpoint, embedding, HEAD_WEIGHT):
             spec = replace(spec, tied=False)
             warnings.append(
                 "config.json says that head and embedding are tied, but the checkpoint holds a "

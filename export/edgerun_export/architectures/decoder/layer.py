@@ -162,6 +162,44 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class PerLayerInputs:
+    """What every layer is given of a token beside the residual stream (Gemma 3n and 4).
+
+    A row of a table of its own plus a normalised product with the token's embedding, a part for
+    each layer. A layer multiplies its part by a gate made of the residual stream, and adds what a
+    projection makes of that.
+
+    Attributes:
+        width: elements of a layer's part.
+        norm_eps: epsilon of the norm of the products, part by part.
+    """
+
+    width: int
+    norm_eps: float
+
+    table: ClassVar[str] = "model.embed_tokens_per_layer.weight"
+    projection: ClassVar[str] = "model.per_layer_model_projection.weight"
+    norm: ClassVar[str] = "model.per_layer_projection_norm"
+    out_norm: ClassVar[str] = "post_per_layer_input_norm"
+
+    def projections(self, hidden_size: int) -> dict[str, Projection]:
+        """What makes the gate in a layer, and what makes that which is added."""
+        shapes = {
+            "per_layer_input_gate": (self.width, hidden_size),
+            "per_layer_projection": (hidden_size, self.width),
+        }
+        return {name: Projection(name, name, *shape) for name, shape in shapes.items()}
+
+    def tensors(self, layers: int, hidden_size: int, vocab_size: int) -> dict[str, tuple[int, ...]]:
+        """The tensors that belong to no layer, with their shapes."""
+        return {
+            self.table: (vocab_size, layers * self.width),
+            self.projection: (layers * self.width, hidden_size),
+            f"{self.norm}.weight": (self.width,),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
     """What may differ from layer to layer.
 
@@ -170,9 +208,17 @@ class LayerSpec:
         conv: what stands in the place of attention; ``None`` for attention.
         window: number of latest positions that it attends to, or ``None`` for all.
         rope: which of the decoder's ropes its queries and keys go through; ``None`` for none.
+        head_dim: width of a head; ``None`` for the decoder's.
+        num_kv_heads: key and value heads; ``None`` for the decoder's.
+        keys_are_values: values are what keys are made of, before their norm and rope.
+        kv_source: the earlier layer whose keys and values it attends to; ``None`` for its own.
     """
 
     feed_forward: FeedForward
     conv: ShortConv | None = None
     window: int | None = None
     rope: int | None = 0
+    head_dim: int | None = None
+    num_kv_heads: int | None = None
+    keys_are_values: bool = False
+    kv_source: int | None = None
