@@ -209,8 +209,14 @@ def short_slice(bundle):
     bundle.put("constants/int64_12", np.array([9], np.int64))
 
 
+def turned_values(bundle):
+    """Values that positions turn, as keys are."""
+    attention = bundle.node("layers.0/self_attn/Attention")
+    attention.input[2] = attention.input[1]
+
+
 def value_norm(bundle):
-    """A norm on the values' heads, as on queries of qwen3."""
+    """A norm on the values' heads, as on queries of qwen3 and on those of gemma4_text."""
     reshape = bundle.node("layers.0/self_attn/v_proj/Reshape")
     weight = "value norm"
     bundle.model.graph.initializer.append(helper.make_tensor(weight, 1, [16], np.ones(16)))
@@ -228,7 +234,7 @@ def value_norm(bundle):
         ("llama", steps),
         ("bitnet-packed", clipped),
         ("llama", normed_bias),
-        ("llama", value_norm),
+        ("llama", turned_values),
         ("llama", short_slice),
         ("llama", shape_of("layers.0/self_attn/Reshape", 0, 0, 32)),
         ("llama", shape_of("layers.0/self_attn/Reshape", 0, -1, 64)),
@@ -245,6 +251,12 @@ def test_further_inputs_and_other_shapes_are_another_form(source, change, tmp_pa
     bundle = altered(tmp_path, source)
     change(bundle)
     assert not is_lowered(bundle.save())
+
+
+def test_values_may_have_a_norm(tmp_path):
+    bundle = altered(tmp_path)
+    value_norm(bundle)
+    assert is_lowered(bundle.save())
 
 
 @pytest.mark.parametrize("shape", [(0, 0, 4, 8), (0, 0, 1, 32), (0, 0, 4, 16)])
