@@ -44,6 +44,9 @@ _ROPE_FACTORS = ("rope_freqs.weight", LONG_FACTORS, SHORT_FACTORS)
 _WHOLE_MODEL = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output.weight": "lm_head.weight",
+    "per_layer_token_embd.weight": "model.embed_tokens_per_layer.weight",
+    "per_layer_model_proj.weight": "model.per_layer_model_projection.weight",
+    "per_layer_proj_norm.weight": "model.per_layer_projection_norm.weight",
 }
 _FINAL_NORM = ("output_norm.weight", "token_embd_norm.weight")  # as LFM2's converter calls it
 _LAYER = {
@@ -63,7 +66,7 @@ _LAYER = {
 }
 _ROTATED = ("attn_q", "attn_k")
 # Parameters, which have no suffix to Hugging Face, and theirs in GGUF.
-_BARE = {"attn_sinks": ".weight", "exp_probs_b": ".bias"}
+_BARE = {"attn_sinks": ".weight", "exp_probs_b": ".bias", "layer_output_scale": ".weight"}
 
 
 def claims(path: Path) -> bool:
@@ -119,6 +122,7 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
         rope_factors={tensor.name: _read_factors(tensor, file) for tensor in factors},
     )
     config |= {key: f"blk.0.{name}" in tensors for key, name in kind.told.items()}
+    config |= {key: _lacks(tensors, *pair) for key, pair in kind.lacking.items()}
     head_dim = config["head_dim"] if kind.pairs_interleaved else None
     layers = config["num_hidden_layers"]
     predicting = range(layers, layers + config.get("num_nextn_predict_layers", 0))
@@ -133,6 +137,12 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
             if len(stored) > MAX_TENSORS:
                 raise CheckpointError(f"'{file.name}' has more than {MAX_TENSORS} tensors")
     return stored, config
+
+
+def _lacks(tensors: Mapping[str, Any], first: str, second: str) -> bool:
+    """Whether some layer has the first of two tensors without the second."""
+    stems = [name.removesuffix(first) for name in tensors if name.endswith(f".{first}")]
+    return any(f"{stem}{second}" not in tensors for stem in stems)
 
 
 def _of_unread_layer(tensor: GgufTensor, file: ByteFile, layers: range) -> list[Stored]:

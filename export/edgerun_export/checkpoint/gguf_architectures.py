@@ -62,6 +62,10 @@ class Architecture:
         final_norm: what Hugging Face calls the norm before the head.
         is_latent: whether keys and values are made of narrow rows; then heads have other sizes.
         told: configuration keys that say whether a tensor of the first layer is there.
+        lacking: configuration keys that say whether some layer has the first of two tensors without
+            the second.
+        by_layer: metadata keys of sizes that may differ from layer to layer, of which
+            ``gguf_families.py`` makes sense.
     """
 
     model_type: str
@@ -80,6 +84,8 @@ class Architecture:
     final_norm: str = "model.norm"
     is_latent: bool = False
     told: Mapping[str, str] = field(default_factory=dict)
+    lacking: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    by_layer: tuple[str, ...] = ()
 
 
 _NORMS_AFTER = {
@@ -196,6 +202,24 @@ ARCHITECTURES = {
         tensors={**_NORMS_AFTER, "ffn_norm": "pre_feedforward_layernorm"},
         windows=True,
         norm_offset=1.0,
+    ),
+    "gemma4": Architecture(
+        "gemma4_text",
+        "Gemma4ForCausalLM",
+        False,
+        {"hidden_activation": "gelu_pytorch_tanh"},
+        tensors={
+            **_NORMS_AFTER,
+            "ffn_norm": "pre_feedforward_layernorm",
+            "layer_output_scale": "layer_scalar",
+            "inp_gate": "per_layer_input_gate",
+            "proj": "per_layer_projection",
+            "post_norm": "post_per_layer_input_norm",
+        },
+        windows=True,
+        factors={"final_logit_softcapping": "final_logit_softcapping"},
+        lacking={"attention_k_eq_v": ("attn_k.weight", "attn_v.weight")},
+        by_layer=("feed_forward_length", "attention.head_count_kv"),
     ),
     # The width of the feed-forward part is written as it is.
     "lfm2": Architecture(
