@@ -24,8 +24,7 @@ def geometry(graph: Graph) -> Geometry:
     Raises:
         BundleError: layers are missing or there twice, or a size differs that cannot.
     """
-    attending = [node for node in graph.nodes if "layer" in node.attrs]
-    layers = sorted({node.attrs["layer"] for node in attending})
+    layers = sorted({node.attrs["layer"] for node in graph.nodes if "layer" in node.attrs})
     wrong = next((layer for index, layer in enumerate(layers) if layer != index), None)
     if not layers or wrong is not None:
         raise BundleError(
@@ -44,8 +43,9 @@ def geometry(graph: Graph) -> Geometry:
                 f"the graph has {name} {_listed(sizes[name])}; expected the same everywhere: "
                 f"{ALTERED}"
             )
-    # Each keeps a state of its own (``lower.py``), or reads that of an earlier layer.
-    return {"num_layers": (len(attending),)} | {name: tuple(sizes[name]) for name in sizes}
+    # Those that read the state of an earlier layer say which that is, and have no number.
+    reading = sum(OPS[node.op].reads is not None for node in graph.nodes)
+    return {"num_layers": (len(layers) + reading,)} | {name: tuple(sizes[name]) for name in sizes}
 
 
 def confirm(sizes: Geometry, stated: Mapping[str, int], origin: str) -> None:
