@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _GEMMA_3N = (
-    "an embedding for each layer, four residual streams (AltUp), low-rank layers beside attention "
-    "(LAuReL), activations cut off by their spread, and keys and values shared between layers"
+    "four residual streams (AltUp), low-rank layers beside attention (LAuReL), and activations cut "
+    "off by their spread"
 )
 _RECURRENT = "linear recurrences"
 # By the names of Hugging Face and, where those differ, of GGUF.

@@ -1,7 +1,7 @@
 """Gemma 4 (text): heads of two widths, layers that scale the residual stream, inputs of layers.
 
-What multiplies the residual stream stays an operator: over all layers these factors multiply up to
-1e-13 and less, and a stream that is kept divided by their product would leave float32.
+What multiplies the residual stream stays an operator: in released models the product of all these
+factors is 1e-13 and less, and a stream that is kept divided by it would leave float32.
 """
 
 from __future__ import annotations
