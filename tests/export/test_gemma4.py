@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures import describe
 from edgerun_export.architectures.gemma.with_pictures import LEFT_OUT
+from edgerun_export.calibrate.step import CalibrationOptions
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.sizes import weight_bytes
@@ -21,7 +23,7 @@ from edgerun_export.verify.compare import relative_error
 from edgerun_export.verify.numpy_model import forward
 from tests.support.bundles import GOLDEN
 
-DENSE, PER_LAYER = "gemma4_text", "gemma4_text-per-layer"
+DENSE, PER_LAYER, EXPERTS = "gemma4_text", "gemma4_text-per-layer", "gemma4_text-experts"
 FULL = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0}
 SLIDING = {"rope_type": "default", "rope_theta": 10000.0}
 
@@ -34,7 +36,9 @@ def config_of(name, **changes):
 @pytest.mark.parametrize(
     ("name", "changes", "error", "message"),
     [
-        (DENSE, {"enable_moe_block": True}, UnsupportedError, "gemma4_text .* with experts are"),
+        (DENSE, {"enable_moe_block": True}, CheckpointError, "'num_experts' is None"),
+        (EXPERTS, {"top_k_experts": 7}, CheckpointError, "top_k_experts 7 .* num_experts 6"),
+        (EXPERTS, {"moe_intermediate_size": None}, CheckpointError, "'moe_intermediate_size'"),
         (DENSE, {"use_bidirectional_attention": "all"}, UnsupportedError, "bidirectional"),
         (DENSE, {"layer_types": ["full_attention"]}, CheckpointError, "names 1 layers"),
         (DENSE, {"layer_types": ["mamba"] * 3}, UnsupportedError, "'mamba'"),
@@ -193,6 +197,11 @@ def altered(tmp_path):
         (PER_LAYER, "model.layers.4.per_layer_input_gate.weight"),
         (PER_LAYER, "model.layers.4.per_layer_projection.weight"),
         (PER_LAYER, "model.layers.4.post_per_layer_input_norm.weight"),
+        (EXPERTS, "model.layers.0.router.scale"),
+        (EXPERTS, "model.layers.0.router.proj.weight"),
+        (EXPERTS, "model.layers.0.pre_feedforward_layernorm_2.weight"),
+        (EXPERTS, "model.layers.0.post_feedforward_layernorm_1.weight"),
+        (EXPERTS, "model.layers.0.post_feedforward_layernorm_2.weight"),
     ],
 )
 def test_missing_tensors_are_named(name, tensor, altered, tmp_path):
@@ -216,6 +225,39 @@ def test_tensors_without_a_place_are_refused(name, tensor, altered, tmp_path):
     folder = altered(name, lambda tensors: {**tensors, tensor: np.ones(64, np.float32)})
     with pytest.raises(CheckpointError, match=f"'{tensor}' has no place in the gemma4_text"):
         export(folder, tmp_path / "out", ExportOptions())
+
+
+FACTORS = "model.layers.0.router.per_expert_scale"
+
+
+@pytest.mark.parametrize(
+    ("factors", "message"),
+    [
+        (None, f"'{FACTORS}' are none; expected one for each"),
+        (np.ones(5, np.float32), rf"'{FACTORS}' are of shape \[5\]; expected"),
+        (np.array([1, 2, np.nan, 4, 5, 6], np.float32), f"'{FACTORS}' holds NaN or Inf"),
+    ],
+)
+def test_experts_without_their_factors_are_refused(factors, message, altered):
+    def change(tensors):
+        others = {name: value for name, value in tensors.items() if name != FACTORS}
+        return others if factors is None else {**others, FACTORS: factors}
+
+    folder = altered(EXPERTS, change)
+    with pytest.raises(CheckpointError, match=message):
+        open_checkpoint(str(folder))
+
+
+def test_factors_of_experts_are_in_their_down_projections():
+    with open_checkpoint(str(GOLDEN / EXPERTS)) as checkpoint:
+        stored = load_file(GOLDEN / EXPERTS / "model.safetensors")
+        factors = stored[FACTORS].astype(np.float32)
+        for kind, factor in (("down", factors[4]), ("gate", 1), ("up", 1)):
+            rows = checkpoint.read(f"model.layers.0.experts.4.{kind}_proj.weight")
+            joined = stored[f"model.layers.0.experts.{'down' if kind == 'down' else 'gate_up'}_proj"]
+            own = {"gate": joined[4][:48], "up": joined[4][48:], "down": joined[4]}[kind]
+            np.testing.assert_array_equal(rows, own.astype(np.float32) * factor)
+        assert FACTORS not in checkpoint.tensors()
 
 
 def test_keys_of_layers_that_share_them_may_be_there(altered, tmp_path):
@@ -253,7 +295,7 @@ def with_pictures(tensors):
 
 
 @pytest.mark.parametrize("model_type", ["gemma4", "gemma4_unified"])
-@pytest.mark.parametrize("name", [DENSE, PER_LAYER])
+@pytest.mark.parametrize("name", [DENSE, PER_LAYER, EXPERTS])
 def test_a_model_with_pictures_becomes_that_of_its_text(
     name, model_type, altered, exported, tmp_path
 ):
@@ -306,6 +348,16 @@ def test_tables_of_inputs_are_stored_as_the_embedding_is(embedding, exported, go
     needed = weight_bytes(golden(PER_LAYER).spec, result.recipe)
     size = (result.folder / "model.onnx.data").stat().st_size
     assert needed <= size <= needed + 64 * len(stored)
+
+
+@pytest.mark.parametrize("name", [DENSE, PER_LAYER, EXPERTS])
+@pytest.mark.parametrize("transforms", [(), ("awq",)])
+def test_weights_may_be_fitted_to_text(name, transforms, exported):
+    """What later layers read of earlier ones goes with the text through the layers."""
+    text = CalibrationOptions((Path(__file__),), windows=4, tokens=32, threads=1)
+    options = {"weights": "int4", "activations": "fp32", "calibration": text, "verify": True}
+    quality = exported(name, transforms=transforms, **options).manifest["quality"]
+    assert quality["max_error"] < 1e-4
 
 
 def test_manifests_state_no_size_in_which_layers_differ(exported):

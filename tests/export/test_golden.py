@@ -21,6 +21,7 @@ FAMILIES = [
     "gemma3_text",
     "gemma4_text",
     "gemma4_text-per-layer",
+    "gemma4_text-experts",
     "lfm2",
 ]
 NAMES = [

@@ -215,19 +215,6 @@ def turned_values(bundle):
     attention.input[2] = attention.input[1]
 
 
-def value_norm(bundle):
-    """A norm on the values' heads, as on queries of qwen3 and on those of gemma4_text."""
-    reshape = bundle.node("layers.0/self_attn/v_proj/Reshape")
-    weight = "value norm"
-    bundle.model.graph.initializer.append(helper.make_tensor(weight, 1, [16], np.ones(16)))
-    norm = helper.make_node(
-        "RMSNormalization", [reshape.output[0], weight], ["normed"], "value_norm", axis=-1
-    )
-    place = next(i for i, node in enumerate(bundle.model.graph.node) if node == reshape)
-    bundle.model.graph.node.insert(place + 1, norm)
-    bundle.node("layers.0/self_attn/v_proj/Transpose").input[0] = "normed"
-
-
 @pytest.mark.parametrize(
     ("source", "change"),
     [
@@ -251,12 +238,6 @@ def test_further_inputs_and_other_shapes_are_another_form(source, change, tmp_pa
     bundle = altered(tmp_path, source)
     change(bundle)
     assert not is_lowered(bundle.save())
-
-
-def test_values_may_have_a_norm(tmp_path):
-    bundle = altered(tmp_path)
-    value_norm(bundle)
-    assert is_lowered(bundle.save())
 
 
 @pytest.mark.parametrize("shape", [(0, 0, 4, 8), (0, 0, 1, 32), (0, 0, 4, 16)])

@@ -35,6 +35,7 @@ class Golden:
         norm_offset: what the model adds to the weights of norms.
         model: prefix of the model's class where it is another than that of the configuration.
         reply: tokens that the model goes on with, each the most likely one.
+        stacked: experts are stored as transformers has them, all of a layer in one tensor.
     """
 
     family: str
@@ -44,6 +45,7 @@ class Golden:
     norm_offset: float = 0.0
     model: str | None = None
     reply: int = 0
+    stacked: bool = False
 
     @property
     def class_name(self) -> str:
@@ -209,6 +211,23 @@ GOLDEN: dict[str, Golden] = {
         },
         reply=64,
         model="Gemma4",
+    ),
+    # The kind of 26B A4B: experts beside a dense network.
+    "gemma4_text-experts": Golden(
+        "Gemma4Text",
+        {
+            **_GEMMA_4,
+            "tie_word_embeddings": False,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+        reply=64,
+        model="Gemma4",
+        stacked=True,
     ),
     "lfm2": Golden(
         "Lfm2",

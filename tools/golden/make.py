@@ -131,7 +131,7 @@ def randomise(model: torch.nn.Module, norm_offset: float) -> None:
     """Fills parameters so that attention is peaked and logits differ; rounds them to bfloat16."""
     for name, parameter in model.named_parameters():
         values = torch.randn(parameter.shape)
-        if name.endswith("norm.weight"):
+        if name.endswith(("norm.weight", "router.scale", "per_expert_scale")):
             values = 1 - norm_offset + 0.2 * values
         elif parameter.dim() == 2:
             values = values * (0.4 if "embed" in name else 1.5 * parameter.shape[1] ** -0.5)
@@ -152,7 +152,8 @@ def store(model: Any, golden: Golden) -> dict[str, torch.Tensor]:
         state.pop("lm_head.weight")
     if golden.quantization:
         state = ternarise(model, state, BitNetQuantConfig(**golden.quantization))
-    state = {name: value for each in state.items() for name, value in single_experts(*each)}
+    if not golden.stacked:
+        state = {name: value for each in state.items() for name, value in single_experts(*each)}
     return {k: v if v.dtype == torch.uint8 else v.bfloat16() for k, v in state.items()}
 
 

@@ -8,6 +8,7 @@ import onnx
 from onnx import helper
 
 from edgerun_export.architectures import DecoderSpec
+from edgerun_export.architectures.decoder.layer import Dense
 from edgerun_export.graph.attention import ATTENTION
 from edgerun_export.graph.blocks import gated, quantised_activations
 from edgerun_export.graph.experts import ExpertsBuilder, Projections
@@ -79,7 +80,7 @@ class _DecoderBuilder:
         attended = mix(self._optional_norm(hidden, module, spec.input_norm), layer)
         attended = self._optional_norm(attended, module, spec.attention_out_norm)
         hidden = add("Add", [hidden, attended], f"{at}/attention_residual")
-        fed = self._feed_forward(self._optional_norm(hidden, module, spec.feed_forward_norm), layer)
+        fed = self._feed_forward(hidden, layer)
         fed = self._optional_norm(fed, module, spec.feed_forward_out_norm)
         hidden = add("Add", [hidden, fed], f"{at}/mlp_residual")
         if spec.per_layer is not None:
@@ -123,16 +124,25 @@ class _DecoderBuilder:
         mixed = self._conv.mix(layer, *values)
         return self._linear.projection(self._activations(mixed, f"{at}/output"), module, output)
 
-    def _feed_forward(self, hidden: str, layer: int) -> str:
+    def _feed_forward(self, residual: str, layer: int) -> str:
+        module, part = f"model.layers.{layer}", self._spec.layers[layer].feed_forward
+        hidden = self._optional_norm(residual, module, self._spec.feed_forward_norm)
         networks, router = self._spec.feed_forward(layer), self._spec.router(layer)
-        if router is None:
-            return self._network(hidden, layer, node_path(f"model.layers.{layer}.mlp"), networks[0])
-        fed = self._experts.add(hidden, layer, router, networks)
-        part = self._spec.shared_expert(layer)
-        if part is None:
+        at = node_path(f"{module}.mlp")
+        if router is None or isinstance(part, Dense):
+            return self._network(hidden, layer, at, networks[0])
+        own = routed = hidden
+        if part.beside is not None:
+            routed = self._optional_norm(residual, module, part.beside.router)
+            own = self._optional_norm(residual, module, part.beside.experts)
+        fed = self._experts.add(own, layer, router, networks, routed)
+        if part.shared is None:
             return fed
-        at = node_path(f"model.layers.{layer}.mlp")
-        return self._graph.node("Add", [fed, self._shared(hidden, layer)], f"{at}/shared_residual")
+        shared = self._shared(hidden, layer)
+        if part.beside is not None:
+            fed = self._optional_norm(fed, module, part.beside.experts_out)
+            shared = self._optional_norm(shared, module, part.beside.shared_out)
+        return self._graph.node("Add", [fed, shared], f"{at}/shared_residual")
 
     def _shared(self, hidden: str, layer: int) -> str:
         """Adds the expert that all tokens go through."""

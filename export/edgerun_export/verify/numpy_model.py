@@ -167,7 +167,7 @@ class Layer:
         residual = hidden[:, self._stream.residual]
         added_plainly = spec.router(self._layer) is None and spec.feed_forward_out_norm is None
         self._observer.residual(residual if added_plainly else None)
-        fed = self._feed_forward(self._norm(residual, spec.feed_forward_norm))
+        fed = self._feed_forward(residual)
         after[:, self._stream.residual] += self._norm(fed, spec.feed_forward_out_norm)
         return after if spec.per_layer else self._scaled(after)
 
@@ -271,20 +271,23 @@ class Layer:
         mixed = sum(seen[tap : tap + tokens] * taps[:, tap] for tap in range(conv.taps))
         return self._linear(self._rounded(out * mixed), projections["o_proj"])
 
-    def _feed_forward(self, hidden: F32) -> F32:
+    def _feed_forward(self, residual: F32) -> F32:
+        hidden = own = routed = self._norm(residual, self._spec.feed_forward_norm)
         networks, router = self._spec.feed_forward(self._layer), self._spec.router(self._layer)
         if router is None:
             return self._network(hidden, networks[0])
         part, out = self._spec.layers[self._layer].feed_forward, np.zeros_like(hidden)
         assert isinstance(part, Experts)
+        if part.beside is not None:
+            own, routed = (self._norm(residual, path) for path in part.beside.paths[1::-1])
         bias = None
         if part.selection_bias:
             bias = self._weights.vector(f"{self._prefix}.{part.selection_bias}")
-        routes = route(part, self._linear(hidden, router), bias)
+        routes = route(part, self._linear(routed, router), bias)
         for expert, projections in enumerate(networks):
             tokens = np.flatnonzero(routes[:, expert])
             if len(tokens):
-                results = self._network(hidden[tokens], projections)
+                results = self._network(own[tokens], projections)
                 out[tokens] += routes[tokens, expert, None] * results
         if self._spec.shared_expert(self._layer) is None:
             return out
@@ -292,6 +295,9 @@ class Layer:
         gate = self._spec.shared_gate(self._layer)
         if gate is not None:
             results = results / (1 + np.exp(-self._linear(hidden, gate)))
+        if part.beside is not None:
+            out = self._norm(out, part.beside.experts_out)
+            results = self._norm(results, part.beside.shared_out)
         return out + results
 
     def _network(self, hidden: F32, projections: dict[str, Projection]) -> F32:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(frozen=True, slots=True)
 class Projection:
@@ -23,6 +26,19 @@ class Projection:
     out_features: int
     in_features: int
     bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary position embedding (Su et al. 2021) in the half-split form.
+
+    Attributes:
+        inv_freq: float32 ``[head_dim / 2]``, radians a position; 0 for pairs that are not turned.
+        attention_factor: multiplies cosine and sine (1 except for yarn).
+    """
+
+    inv_freq: NDArray[np.float32]
+    attention_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +76,31 @@ class SharedExpert:
 
 
 @dataclass(frozen=True, slots=True)
+class NormsBeside:
+    """Norms of experts that read the residual stream by themselves (Gemma 4).
+
+    The network that all tokens go through reads it through the layer's norm; what it makes and
+    what the experts make is normalised apart and then added.
+
+    Attributes:
+        router: path of the norm that the router reads through.
+        experts: likewise of the experts.
+        experts_out: of what they make.
+        shared_out: of what the other network makes.
+    """
+
+    router: str = "mlp.router.norm"
+    experts: str = "pre_feedforward_layernorm_2"
+    experts_out: str = "post_feedforward_layernorm_2"
+    shared_out: str = "post_feedforward_layernorm_1"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.router, self.experts, self.experts_out, self.shared_out
+
+
+@dataclass(frozen=True, slots=True)
 class Experts:
     """Many gated networks, of which a router chooses a few for each token.
 
@@ -79,6 +120,7 @@ class Experts:
         router: what its router is called.
         biases: whether the router and all projections have a bias.
         shared: one more, that all tokens go through.
+        beside: norms of their own; ``None`` where experts and router read what it reads.
     """
 
     count: int
@@ -95,6 +137,7 @@ class Experts:
     router: str = "gate"
     biases: bool = False
     shared: SharedExpert | None = None
+    beside: NormsBeside | None = None
 
 
 FeedForward: TypeAlias = Dense | Experts

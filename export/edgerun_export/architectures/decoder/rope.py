@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures.decoder.fields import number, positive, section
-from edgerun_export.architectures.decoder.spec import Config, Rope
+from edgerun_export.architectures.decoder.layer import Rope
+from edgerun_export.architectures.decoder.spec import Config
 from edgerun_export.architectures.decoder.storage import HeadRows
 
 _F32 = np.float32

@@ -6,9 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from edgerun_export.architectures.decoder.layer import (
     Dense,
     Experts,
@@ -17,6 +14,7 @@ from edgerun_export.architectures.decoder.layer import (
     LayerSpec,
     PerLayerInputs,
     Projection,
+    Rope,
     SharedExpert,
 )
 from edgerun_export.architectures.decoder.storage import PLAIN, Storage
@@ -24,19 +22,6 @@ from edgerun_export.architectures.decoder.storage import PLAIN, Storage
 Config = Mapping[str, Any]
 TernaryOrigin = Literal["packed", "master"]
 HEAD_WEIGHT = "lm_head.weight"
-
-
-@dataclass(frozen=True, slots=True)
-class Rope:
-    """Rotary position embedding (Su et al. 2021) in the half-split form.
-
-    Attributes:
-        inv_freq: float32 ``[head_dim / 2]``, radians a position; 0 for pairs that are not turned.
-        attention_factor: multiplies cosine and sine (1 except for yarn).
-    """
-
-    inv_freq: NDArray[np.float32]
-    attention_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +274,10 @@ class DecoderSpec:
         """Whether a projection, ``model.layers.N.<path>``, is one of an expert, shared or not."""
         number, _, path = module.removeprefix("model.layers.").partition(".")
         layer = int(number)
-        mixer = {each.path for each in self.mixer(layer).values()}
-        return self.router(layer) is not None and path not in mixer
+        others = {each.path for each in self.mixer(layer).values()}
+        if self.per_layer is not None:
+            others |= self.per_layer.projections(self.hidden_size).keys()
+        return self.router(layer) is not None and path not in others
 
     def shared_expert(self, layer: int) -> SharedExpert | None:
         """The expert of a layer that all tokens go through; None without one."""
@@ -342,6 +329,9 @@ class DecoderSpec:
             self.feed_forward_out_norm: self.hidden_size,
             self.sub_norm(layer): self.layers[layer].feed_forward.width,
         }
+        part = self.layers[layer].feed_forward
+        if isinstance(part, Experts) and part.beside is not None:
+            widths |= dict.fromkeys(part.beside.paths, self.hidden_size)
         if self.per_layer is not None:
             widths[self.per_layer.out_norm] = self.hidden_size
         width = self.head_dim_of(layer)

@@ -15,6 +15,7 @@ from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.biases import declared_biases
 from edgerun_export.architectures.decoder.fields import (
     activation,
+    experts_chosen,
     flag,
     natural,
     number,
@@ -22,9 +23,18 @@ from edgerun_export.architectures.decoder.fields import (
     section,
     typed_windows,
 )
-from edgerun_export.architectures.decoder.layer import Dense, LayerSpec, PerLayerInputs
+from edgerun_export.architectures.decoder.layer import (
+    Dense,
+    Experts,
+    FeedForward,
+    LayerSpec,
+    NormsBeside,
+    PerLayerInputs,
+    Rope,
+    SharedExpert,
+)
 from edgerun_export.architectures.decoder.rope import rope_of_type
-from edgerun_export.architectures.decoder.spec import Config, DecoderSpec, Rope
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import Storage
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
@@ -113,11 +123,6 @@ def decoder(config: Config, usual: Defaults) -> DecoderSpec:
 
 def _check(config: Config, usual: Defaults) -> None:
     name = usual.architecture
-    if flag(config, "enable_moe_block"):
-        raise UnsupportedError(
-            f"{name} checkpoints with experts are not supported: a bundle has no form for experts "
-            "beside a dense network, with norms of their own, in one layer"
-        )
     if config.get("use_bidirectional_attention") == "all":
         raise UnsupportedError(f"{name} checkpoints with bidirectional attention are not supported")
 
@@ -141,7 +146,7 @@ def _layers(config: Config, spec: DecoderSpec, usual: Defaults) -> tuple[LayerSp
         head_dim, kv_heads = _sizes(config, layer, is_global=size is None, spec=spec)
         width = positive(config, "intermediate_size") * (2 if wide and source is not None else 1)
         part = LayerSpec(
-            Dense(width),
+            _feed_forward(config, width),
             window=size,
             rope=1 if size else 0,
             head_dim=head_dim,
@@ -154,6 +159,22 @@ def _layers(config: Config, spec: DecoderSpec, usual: Defaults) -> tuple[LayerSp
         if source is not None:
             _check_shared(layers, layer, source)
     return tuple(layers)
+
+
+def _feed_forward(config: Config, width: int) -> FeedForward:
+    """A network that all tokens go through, and beside it experts where the model has such."""
+    if not flag(config, "enable_moe_block"):
+        return Dense(width)
+    count, top_k = experts_chosen(config, "num_experts", "top_k_experts")
+    return Experts(
+        count=count,
+        top_k=top_k,
+        width=positive(config, "moe_intermediate_size"),
+        normalise=True,
+        router="router.proj",
+        shared=SharedExpert(width, module="mlp", gate=""),
+        beside=NormsBeside(),
+    )
 
 
 def _sources(config: Config, windows: Sequence[int | None]) -> list[int | None]:
@@ -262,13 +283,33 @@ def _storage(spec: DecoderSpec) -> Storage:
     if inputs is not None:  # their sum is divided by the root of 2
         factors[inputs.table] = (inputs.width / 2) ** 0.5
         factors[f"{inputs.norm}.weight"] = 0.5**0.5
+    names, factors_of_routers = _experts_stored(spec)
+    factors |= factors_of_routers
     unused = tuple(
         f"model.layers.{layer}.self_attn.{part}."
         for layer in range(spec.num_layers)
         if not spec.has_keys(layer)
         for part in _KEY_PARTS
     )
-    return Storage(factors=factors, unused=unused)
+    return Storage(names=names, factors=factors, unused=unused)
+
+
+def _experts_stored(spec: DecoderSpec) -> tuple[dict[str, str], dict[str, float]]:
+    """What experts and routers are stored as, and factors of the norms before routers.
+
+    A norm without a weight, a vector and the root of the hidden size make one norm.
+    """
+    names, factors = {}, {}
+    for layer, part in enumerate(spec.layers):
+        if not isinstance(part.feed_forward, Experts):
+            continue
+        module, router = f"model.layers.{layer}", NormsBeside().router
+        paths = [each.path for net in spec.feed_forward(layer) for each in net.values()]
+        for path in (*paths, "mlp.router.proj"):
+            names[f"{module}.{path}.weight"] = f"{module}.{path.removeprefix('mlp.')}.weight"
+        names[f"{module}.{router}.weight"] = f"{module}.router.scale"
+        factors[f"{module}.{router}.weight"] = float(spec.hidden_size) ** -0.5
+    return names, factors
 
 
 ARCHITECTURE = describe

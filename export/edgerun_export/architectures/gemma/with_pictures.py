@@ -39,7 +39,7 @@ def text_part(config: Config, usual: Defaults) -> DecoderSpec:
         )
     spec = decoder({"tie_word_embeddings": config.get("tie_word_embeddings"), **text}, usual)
     names = {
-        name: f"{_TEXT}{name.removeprefix('model.')}"
+        name: f"{_TEXT}{spec.storage.names.get(name, name).removeprefix('model.')}"
         for name in spec.tensors()
         if name.startswith("model.")
     }
