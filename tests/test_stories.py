@@ -14,14 +14,14 @@ STORIES = 12
 
 @pytest.fixture(scope="module")
 def bundles(shared_data, tmp_path_factory):
-    made = {}
+    folders = {}
 
     def bundle(weights):
-        if weights not in made:
-            made[weights] = tmp_path_factory.mktemp("stories") / weights
+        if weights not in folders:
+            folders[weights] = tmp_path_factory.mktemp("stories") / weights
             source = shared_data / "models" / "stories260K" / "stories260K.bin"
-            export(source, made[weights], ExportOptions(weights=weights, group_size=32))
-        return made[weights]
+            export(source, folders[weights], ExportOptions(weights=weights, group_size=32))
+        return folders[weights]
 
     return bundle
 
@@ -35,9 +35,9 @@ def test_greedy_text_is_the_golden_text(golden_file, backend, bundles, shared_da
     if generated[: len(prompt)] == prompt:
         generated = generated[len(prompt) :]
     with load(bundles("fp32"), backend=backend, threads=1, kv_cache="fp32") as llm:
-        found = llm.generate(prompt, temperature=0, max_tokens=len(generated), ignore_eos=True)
-        assert found.ids == generated
-        assert llm.tokenizer.decode([*prompt, *found.ids]).strip() == golden["text"].strip()
+        completion = llm.generate(prompt, temperature=0, max_tokens=len(generated), ignore_eos=True)
+        assert completion.ids == generated
+        assert llm.tokenizer.decode([*prompt, *completion.ids]).strip() == golden["text"].strip()
         assert len(golden["text"]) >= 464
 
 

@@ -189,8 +189,8 @@ def test_a_model_closed_under_running_threads_tells_them(llm: edgerun.LLM) -> No
                 return str(error)
             return streams[number].completion.finish_reason
 
-        found = set(in_threads(read, 5))
-    assert found <= {"closed", "this model is closed: load it again", "context"}
+        outcomes = set(in_threads(read, 5))
+    assert outcomes <= {"closed", "this model is closed: load it again", "context"}
 
 
 def check_requests_against_serial(
@@ -205,14 +205,14 @@ def check_requests_against_serial(
         for number in range(requests)
     ]
     serial = [llm.generate(text, **each).ids for text, each in zip(texts, options, strict=True)]
-    found: list[list[int]] = [[] for _ in texts]
+    replies: list[list[int]] = [[] for _ in texts]
 
     def ask(number: int) -> None:
         with llm.stream(texts[number], **options[number]) as stream:
             for _ in stream:
                 if not stays[number]:
                     break
-        found[number] = stream.completion.ids
+        replies[number] = stream.completion.ids
 
     async def ask_later(number: int) -> None:
         stream = llm.stream(texts[number], **options[number])
@@ -222,7 +222,7 @@ def check_requests_against_serial(
             reading.cancel()
         with suppress(asyncio.CancelledError):
             await reading
-        found[number] = stream.completion.ids
+        replies[number] = stream.completion.ids
 
     async def main(numbers: range) -> None:
         free = asyncio.Semaphore(tasks)
@@ -238,8 +238,8 @@ def check_requests_against_serial(
         asyncio.run(main(range(1, requests, 2)))
         list(asked)
     for number, expected in enumerate(serial):
-        whole = expected if stays[number] else expected[: len(found[number])]
-        assert found[number] == whole
+        whole = expected if stays[number] else expected[: len(replies[number])]
+        assert replies[number] == whole
     gc.collect()
     assert llm._engine.room().slots == llm.model.options.max_sessions
 
@@ -268,12 +268,12 @@ def test_a_coroutine_reads_piece_by_piece(llm: edgerun.LLM) -> None:
     async def main() -> Any:
         return await asyncio.gather(*map(answer, "abc"), *map(stream, "def"))
 
-    found = asyncio.run(main())
+    replies = asyncio.run(main())
     with llm.session() as chat:
-        for text, reply in zip("abc", found[:3], strict=True):
+        for text, reply in zip("abc", replies[:3], strict=True):
             chat.clear()
             assert reply.ids == chat.send(text, **options).result().ids
-    assert found[3:] == [llm.generate(text, **options).text for text in "def"]
+    assert replies[3:] == [llm.generate(text, **options).text for text in "def"]
 
 
 def test_a_task_that_is_cancelled_leaves_the_model_to_the_others(llm: edgerun.LLM) -> None:

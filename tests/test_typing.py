@@ -70,11 +70,11 @@ def test_examples_are_right_and_mistakes_are_found(
             sources[f"example_{page.stem.replace('-', '_')}_{number}"] = example
     assert "example_README_0" in sources
     cache = request.config.cache
-    kept = cache.mkdir("mypy") if cache else tmp_path / "cache"
-    errors = errors_of(sources, tmp_path, kept, repo_root)
+    cache_folder = cache.mkdir("mypy") if cache else tmp_path / "cache"
+    errors = errors_of(sources, tmp_path, cache_folder, repo_root)
     for number, (line, words) in enumerate(MISTAKES.items(), 1):
-        found = errors.get(("mistakes", number), "")
-        assert words in found if words else not found, f"{line}: {found or 'no error'}"
+        error = errors.get(("mistakes", number), "")
+        assert words in error if words else not error, f"{line}: {error or 'no error'}"
     assert not {place: text for place, text in errors.items() if place[0] != "mistakes"}
 
 

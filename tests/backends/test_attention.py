@@ -85,12 +85,12 @@ def run(spec, group, parts, *, threads=2, forked=0):
     backend = make_backend("cpu", given={"threads": threads})
     executable = backend.compile(graph, Shape.of(rows), CompileOptions(spec))
     try:
-        found = executable(batch, cache, values)["out"].copy()
+        computed = executable(batch, cache, values)["out"].copy()
     finally:
         executable.close()
         backend.close()
     inputs = [values[name] for name in "qkv"]
-    return found, OPS["attention"].evaluate(inputs, node.attrs, batch, cache)[0]
+    return computed, OPS["attention"].evaluate(inputs, node.attrs, batch, cache)[0]
 
 
 def run_alone(spec, group, parts):
@@ -112,8 +112,8 @@ def run_alone(spec, group, parts):
     return np.concatenate(rows)
 
 
-def assert_near(found, expected, bound):
-    error = np.abs(found - expected).max() / np.abs(expected).max()
+def assert_near(computed, expected, bound):
+    error = np.abs(computed - expected).max() / np.abs(expected).max()
     assert error <= bound, f"{error:.2e} of the largest value, allowed {bound:.0e}"
 
 
@@ -124,8 +124,8 @@ def assert_near(found, expected, bound):
 def test_decoding_equals_the_definition_at_every_length(dtype, group):
     spec = same_attention(1, 2, HEAD_DIM, dtype)
     for length in [1, 63, 64, 65, BLOCK_TOKENS, BLOCK_TOKENS + 1, 1000, 2500]:
-        found, expected = run(spec, group, [(length - 1, 1)])
-        assert_near(found, expected, BOUNDS[dtype])
+        computed, expected = run(spec, group, [(length - 1, 1)])
+        assert_near(computed, expected, BOUNDS[dtype])
 
 
 @pytest.mark.parametrize("dtype", list(BOUNDS))
@@ -133,17 +133,17 @@ def test_decoding_equals_the_definition_at_every_length(dtype, group):
 def test_prompts_drafts_and_single_tokens_mix(dtype, window):
     spec = same_attention(1, 2, HEAD_DIM, dtype, window)
     parts = [(999, 1), (64, 1), (1000, 4), (300, 10), (0, 9), (63, 1)]
-    found, expected = run(spec, 4, parts)
-    assert_near(found, expected, BOUNDS[dtype])
+    computed, expected = run(spec, 4, parts)
+    assert_near(computed, expected, BOUNDS[dtype])
 
 
 @pytest.mark.parametrize("dtype", list(BOUNDS))
 def test_threads_change_no_bit(dtype):
     spec = same_attention(1, 3, HEAD_DIM, dtype)
     parts = [(1800, 1), (1100, 3), (40, 12)]
-    one, two, three = (run(spec, 4, parts, threads=threads)[0] for threads in (1, 2, 3))
-    np.testing.assert_array_equal(one, two)
-    np.testing.assert_array_equal(one, three)
+    single, two, three = (run(spec, 4, parts, threads=threads)[0] for threads in (1, 2, 3))
+    np.testing.assert_array_equal(single, two)
+    np.testing.assert_array_equal(single, three)
 
 
 @pytest.mark.parametrize("window", [0, 600])
@@ -197,8 +197,8 @@ def test_rows_without_room_for_partial_results_have_the_same_bits(capacity, monk
 def test_a_shared_prefix_changes_nothing_beyond_the_bound(dtype, forked):
     spec = same_attention(1, 2, HEAD_DIM, dtype)
     parts = [(1200, 1), (1200, 1), (1500, 1), (1130, 4), (1300, 1)] * 2
-    found, expected = run(spec, 4, parts, forked=forked)
-    assert_near(found, expected, BOUNDS[dtype])
+    computed, expected = run(spec, 4, parts, forked=forked)
+    assert_near(computed, expected, BOUNDS[dtype])
 
 
 @pytest.mark.parametrize("forked", [0, 1030])

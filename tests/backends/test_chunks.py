@@ -48,14 +48,14 @@ def product(
     given = {"threads": 1, "pack": "trits" if trits else "two_bits"}
     backend = make_backend("cpu", given=given)
     program = backend.compile(graph, Shape.of(chunk), CompileOptions(SPEC))
-    cache, found = SequenceStore(SPEC, ROWS), []
+    cache, outputs = SequenceStore(SPEC, ROWS), []
     for start in range(0, ROWS, chunk):
         some = x[start : start + chunk]
         batch = Batch.of([0] * len(some), 0, 0, logits="none")
-        found.append(program(batch, cache, {"x": some})["y"].copy())
+        outputs.append(program(batch, cache, {"x": some})["y"].copy())
     program.close()
     backend.close()
-    return np.concatenate(found)
+    return np.concatenate(outputs)
 
 
 @pytest.mark.parametrize(("activations", "weights"), FAMILIES)
@@ -70,9 +70,9 @@ def test_rows_do_not_depend_on_their_chunk(activations: str, weights: str) -> No
 @pytest.fixture(scope="module")
 def backend() -> Iterator[Backend]:
     # How many kernels there are must not depend on what this machine was measured to be best at.
-    made = make_backend("cpu", given={"threads": 2, "row_paths": {}})
-    yield made
-    made.close()
+    cpu_backend = make_backend("cpu", given={"threads": 2, "row_paths": {}})
+    yield cpu_backend
+    cpu_backend.close()
 
 
 def gate_graph(form: tuple[str, str], outputs: list[str], biases: bool = False) -> Graph:
@@ -98,10 +98,10 @@ def gated(backend: Backend, whole: Graph, x: F32) -> tuple[F32, int]:
     """The gate's output, and how many instructions the program has."""
     program = backend.compile(whole, Shape.of(len(x)), CompileOptions(SPEC))
     batch = Batch.of([0] * len(x), 0, 0, logits="none")
-    found = program(batch, SequenceStore(SPEC, len(x)), {"x": x})["y"].copy()
+    output = program(batch, SequenceStore(SPEC, len(x)), {"x": x})["y"].copy()
     instructions = program.launches.instructions
     program.close()
-    return found, instructions
+    return output, instructions
 
 
 @pytest.mark.parametrize("biases", [False, True])
@@ -132,6 +132,6 @@ def test_projections_of_different_rows_stay_apart(backend: Backend) -> None:
     program = backend.compile(apart, Shape.of(1), CompileOptions(SPEC))
     x = np.random.default_rng(2).standard_normal((1, K)).astype(np.float32)
     batch = Batch.of([0], 0, 0, logits="none")
-    found = program(batch, SequenceStore(SPEC, 1), {"x": x, "z": x})["y"].copy()
+    output = program(batch, SequenceStore(SPEC, 1), {"x": x, "z": x})["y"].copy()
     program.close()
-    np.testing.assert_array_equal(found, gated(backend, whole, x)[0])
+    np.testing.assert_array_equal(output, gated(backend, whole, x)[0])

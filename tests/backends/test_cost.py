@@ -81,8 +81,8 @@ def test_the_bytes_are_those_that_will_be_read(
 ) -> None:
     graph = linear(random_weight(weights, (K, N), 0), activations)
     expected = K * N * bits / 8 + 4 * scales
-    found = cost(monkeypatch, MEMORY, graph, 1, trits=trits)
-    assert found * 1e9 == pytest.approx(expected, abs=1)
+    seconds = cost(monkeypatch, MEMORY, graph, 1, trits=trits)
+    assert seconds * 1e9 == pytest.approx(expected, abs=1)
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,11 @@ def test_the_speed_is_that_of_the_packing_and_the_rows(
 ) -> None:
     graph = linear(random_weight("ternary", (K, N), 0), "int8_row")
     rate = RATES["int8_row/trits" if trits else "int8_row/ternary"][rows]
-    found = cost(monkeypatch, CORES, graph, rows, trits=trits)
-    assert found == pytest.approx(K * N * rows / rate)
-    assert cost(monkeypatch, CORES, graph, rows, trits=trits, threads=2) == pytest.approx(found / 2)
+    seconds = cost(monkeypatch, CORES, graph, rows, trits=trits)
+    assert seconds == pytest.approx(K * N * rows / rate)
+    assert cost(monkeypatch, CORES, graph, rows, trits=trits, threads=2) == pytest.approx(
+        seconds / 2
+    )
 
 
 def test_the_head_of_a_prompt_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,5 +340,5 @@ def test_rows_that_are_rounded_whole_have_sums_by_block_where_scales_are_blocks(
     machine = MachineProfile(
         bandwidth={1: 1e30}, rates=rates, fork_join_s={1: 1e-30}, other_rates=rounding
     )
-    found = cost(monkeypatch, machine, linear(weight, "int8_row"), 8)
-    assert found == pytest.approx(8 * K / rate / READERS)
+    seconds = cost(monkeypatch, machine, linear(weight, "int8_row"), 8)
+    assert seconds == pytest.approx(8 * K / rate / READERS)

@@ -45,9 +45,9 @@ F32 = NDArray[np.float32]
 
 @pytest.fixture(scope="module", params=[1, 2])
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    made = make_backend("cpu", given={"threads": request.param})
-    yield made
-    made.close()
+    cpu_backend = make_backend("cpu", given={"threads": request.param})
+    yield cpu_backend
+    cpu_backend.close()
 
 
 @pytest.mark.parametrize("form", ["int8_block", "float"])
@@ -96,14 +96,14 @@ def random_matrix(weights: str, size: tuple[int, int], seed: int) -> Matrix:
 def run(backend: Backend, graph: Graph, chunk: int, **values: F32) -> F32:
     """The output of all rows, ``chunk`` of them at a time."""
     program = backend.compile(graph, Shape.of(chunk), CompileOptions(SPEC))
-    height, found = len(next(iter(values.values()))), []
+    height, outputs = len(next(iter(values.values()))), []
     cache = SequenceStore(SPEC, height)
     for start in range(0, height, chunk):
         some = {name: value[start : start + chunk] for name, value in values.items()}
         batch = Batch.of([0] * len(next(iter(some.values()))), 0, 0, logits="none")
-        found.append(program(batch, cache, some)[graph.outputs[0]].copy())
+        outputs.append(program(batch, cache, some)[graph.outputs[0]].copy())
     program.close()
-    return np.concatenate(found)
+    return np.concatenate(outputs)
 
 
 def one_by_one(backend: Backend, graph: Graph, x: F32, routes: F32) -> F32:
@@ -125,9 +125,9 @@ def one_by_one(backend: Backend, graph: Graph, x: F32, routes: F32) -> F32:
             Node("gate", "m", ("a", "b"), ("c",), activation),
             Node("linear", "d", ("c", "down", *down), ("y",), rounding),
         ]
-        made = run(backend, Graph(nodes, ["x"], ["y"], {**constants}), len(x), x=x)
+        output = run(backend, Graph(nodes, ["x"], ["y"], {**constants}), len(x), x=x)
         rows = np.flatnonzero(routes[:, expert])
-        out[rows] += routes[rows, expert, None] * made[rows]
+        out[rows] += routes[rows, expert, None] * output[rows]
     return out
 
 
@@ -154,8 +154,8 @@ def test_every_expert_is_computed_once_a_row_with_its_own_weight(
     for _ in range(4):
         x = rng.standard_normal((height, K)).astype(np.float32)
         routes = random_routes(rng, height, 6, 3)
-        found = run(backend, graph, height, x=x, routes=routes)
-        np.testing.assert_array_equal(found, one_by_one(backend, graph, x, routes))
+        output = run(backend, graph, height, x=x, routes=routes)
+        np.testing.assert_array_equal(output, one_by_one(backend, graph, x, routes))
 
 
 @pytest.mark.parametrize(("form", "weights"), FORMS)
@@ -183,13 +183,13 @@ def test_what_a_row_cannot_do_to_others(backend: Backend) -> None:
     expected = run(backend, graph, 20, x=x, routes=routes)
     wrong = routes.copy()
     wrong[3], wrong[7], wrong[11, 4] = 1, np.nan, np.inf
-    found = run(backend, graph, 20, x=x, routes=wrong)
+    output = run(backend, graph, 20, x=x, routes=wrong)
     others = [row for row in range(20) if row not in (3, 7, 11)]
-    np.testing.assert_array_equal(found[others], expected[others])
+    np.testing.assert_array_equal(output[others], expected[others])
     first = np.where(np.arange(6) < 2, 1, 0).astype(np.float32)
-    np.testing.assert_array_equal(found[3:4], run(backend, graph, 1, x=x[3:4], routes=first[None]))
-    assert np.isnan(found[7]).all()
-    assert not np.isfinite(found[11]).any()
+    np.testing.assert_array_equal(output[3:4], run(backend, graph, 1, x=x[3:4], routes=first[None]))
+    assert np.isnan(output[7]).all()
+    assert not np.isfinite(output[11]).any()
 
 
 def test_stacks_of_unlike_scales_are_read_alike(backend: Backend) -> None:
@@ -222,8 +222,8 @@ def test_experts_that_come_and_go_compute_the_same_bits(form: str, weights: str)
         some = make_backend("cpu", given=given)
         for chunk in (1, 7, 20):
             expected = run(whole, graph, chunk, x=x, routes=routes)
-            found = run(some, graph, chunk, x=x, routes=routes)
-            np.testing.assert_array_equal(found, expected)
+            output = run(some, graph, chunk, x=x, routes=routes)
+            np.testing.assert_array_equal(output, expected)
         assert len(some._shared.experts.stream.slots) == slots  # type: ignore[attr-defined]
         some.close()
     whole.close()
@@ -244,8 +244,8 @@ def test_long_prompts_go_through_one_slot(form: str, weights: str) -> None:
     given = {"threads": 2, "experts": ExpertMemory(nbytes, LeastRecentlyUsed)}
     single = make_backend("cpu", given=given)
     for _ in range(2):
-        found = run(single, graph, rows, x=x, routes=routes)
-        np.testing.assert_array_equal(found, expected)
+        output = run(single, graph, rows, x=x, routes=routes)
+        np.testing.assert_array_equal(output, expected)
     whole.close()
     single.close()
 
@@ -348,14 +348,14 @@ def test_calls_have_no_more_rows_than_there_is_memory_for_their_places() -> None
 @pytest.mark.parametrize("weights", ["fp32", "int8", "int4", "ternary"])
 @pytest.mark.parametrize("name", ["mixtral", "olmoe", "qwen3_moe"])
 def test_back_ends_choose_the_same_64_tokens(name: str, weights: str) -> None:
-    made = {}
+    tokens = {}
     for backend in ("cpu", "reference", "onnxruntime"):
         folder = bundle_of(name, weights=weights, activations="fp32")
         with runner(folder, backend, context=128) as model:
             ids = [256, *range(20)]
             logits = model.run(ids)[-1:]
-            made[backend] = []
+            tokens[backend] = []
             for _ in range(64):
-                made[backend].append(int(logits[0].argmax()))
-                logits = model.run(made[backend][-1:])
-    assert made["cpu"] == made["reference"] == made["onnxruntime"]
+                tokens[backend].append(int(logits[0].argmax()))
+                logits = model.run(tokens[backend][-1:])
+    assert tokens["cpu"] == tokens["reference"] == tokens["onnxruntime"]

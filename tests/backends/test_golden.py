@@ -30,10 +30,10 @@ def test_fp32_logits_equal_transformers(name, backend):
 @pytest.mark.parametrize(("name", "backend"), PAIRS)
 def test_chunks_and_single_tokens_equal_one_prefill(name, backend):
     ids, logits = golden(name)
-    pieces = [ids[:5], ids[5:6], ids[6:17], *([one] for one in ids[17:])]
+    pieces = [ids[:5], ids[5:6], ids[6:17], *([token] for token in ids[17:])]
     with runner(bundle_of(name, weights="fp32"), backend) as model:
-        found = np.concatenate([model.run(piece) for piece in pieces])
-    assert error_of(found, logits) <= 1e-4
+        computed = np.concatenate([model.run(piece) for piece in pieces])
+    assert error_of(computed, logits) <= 1e-4
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_chunks_and_single_tokens_equal_one_prefill(name, backend):
 def test_the_genai_profile_computes_the_same(name):
     ids, _ = golden(name)
     portable, genai = (bundle_of(name, profile=profile) for profile in ("portable", "genai"))
-    with runner(portable, "cpu") as expected, runner(genai, "cpu") as found:
+    with runner(portable, "cpu") as expected, runner(genai, "cpu") as model:
         # To the last bit: frequencies are found in tables of cosines and sines.
-        np.testing.assert_array_equal(found.run(ids), expected.run(ids))
+        np.testing.assert_array_equal(model.run(ids), expected.run(ids))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -104,9 +104,9 @@ def reply_of(name, backend, prompt, length):
 def test_quantised_logits_equal_the_dequantised_reference(name, weights):
     ids, _ = golden(name)
     folder = bundle_of(name, weights=weights, activations="fp32")
-    with runner(folder, "reference") as expected, runner(folder, "cpu") as found:
-        assert error_of(found.run(ids), expected.run(ids)) <= 1e-4
-        assert error_of(found.run([7]), expected.run([7])) <= 1e-4
+    with runner(folder, "reference") as expected, runner(folder, "cpu") as cpu:
+        assert error_of(cpu.run(ids), expected.run(ids)) <= 1e-4
+        assert error_of(cpu.run([7]), expected.run([7])) <= 1e-4
 
 
 @pytest.mark.parametrize("name", ["bitnet-master", "bitnet-offline", "bitnet-packed"])
@@ -114,8 +114,8 @@ def test_natively_ternary_logits_equal_transformers(name):
     """The int8 head and embedding are the only difference that a ternary export makes."""
     ids, logits = golden(name)
     folder = bundle_of(name, weights="ternary", head_weights="fp32")
-    with runner(folder, "cpu") as found, runner(folder, "reference") as reference:
-        assert error_of(found.run(ids), logits) <= 1e-4
+    with runner(folder, "cpu") as cpu, runner(folder, "reference") as reference:
+        assert error_of(cpu.run(ids), logits) <= 1e-4
         assert error_of(reference.run(ids), logits) <= 1e-4
 
 
@@ -123,8 +123,8 @@ def test_natively_ternary_logits_equal_transformers(name):
 def test_small_caches_change_little(kv_cache):
     ids, logits = golden("llama")
     folder = bundle_of("llama", weights="fp32")
-    with runner(folder, "cpu", kv_cache=kv_cache) as found:
-        logits_cpu = found.run(ids)
+    with runner(folder, "cpu", kv_cache=kv_cache) as cpu:
+        logits_cpu = cpu.run(ids)
     with runner(folder, "reference", kv_cache=kv_cache) as reference:
         # Over int8, attention rounds queries and weights to 16 bits.
         bound = {"fp16": 1e-4, "int8": 1e-3}[kv_cache]

@@ -75,7 +75,7 @@ def test_an_endless_loop_ends_with_ctrl_c() -> None:
     feed = {"flag": np.array(True), "start": np.array(1, np.float32)}
     with pytest.raises(KeyboardInterrupt), ctrl_c_after(0.5):
         onnxruntime._run_session(session, ["logits"], feed)
-    assert not [one for one in threading.enumerate() if one.name == "edgerun-limited"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "edgerun-limited"]
 
 
 def test_what_onnxruntime_says_of_a_failed_run_is_a_back_end_error() -> None:

@@ -127,9 +127,9 @@ def arguments(**changes):
 
 def test_memory_becomes_addresses():
     given = arguments()
-    fields, kept = checked("add", given, {"rows": 4, "lanes": 8})
+    fields, arrays = checked("add", given, {"rows": 4, "lanes": 8})
     assert fields["left"] == given["left"].ctypes.data and fields["width"] == 32
-    assert {id(array) for array in kept} == {id(given["rows"]), id(given["left"])}
+    assert {id(array) for array in arrays} == {id(given["rows"]), id(given["left"])}
 
 
 @pytest.mark.parametrize(

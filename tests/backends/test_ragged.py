@@ -27,10 +27,10 @@ def test_a_joined_batch_equals_separate_ones(backend, threads):
         for sequence, prompt in zip(sequences, PROMPTS, strict=True):
             model.cache.reserve(sequence, len(prompt) + 1)
         pairs = list(zip(PROMPTS, sequences, strict=True))
-        first = Batch.join([Batch.of(ids, 0, one, logits="all") for ids, one in pairs])
+        first = Batch.join([Batch.of(ids, 0, slot, logits="all") for ids, slot in pairs])
         prefill = model.programs.run(first, model.cache)["logits"].copy()
         steps = zip(NEXT, pairs, strict=True)
-        second = Batch.join([Batch.of([token], len(ids), one) for token, (ids, one) in steps])
+        second = Batch.join([Batch.of([token], len(ids), slot) for token, (ids, slot) in steps])
         decode = model.programs.run(second, model.cache)["logits"].copy()
     start = 0
     for index, (prompt, token) in enumerate(zip(PROMPTS, NEXT, strict=True)):

@@ -38,9 +38,9 @@ def test_tables_follow_the_last_position_of_a_batch() -> None:
     assert address == tables.address("inv_freq", FREQUENCIES, 1.0, 3 * PIECE)
     assert address != tables.address("inv_freq", FREQUENCIES, 2.0, 3 * PIECE)
     (values, _) = (table.values for table in tables._tables.values())
-    for positions, known in (([], 0), ([0], PIECE), ([PIECE, 7], 2 * PIECE), ([5], 2 * PIECE)):
+    for positions, rows in (([], 0), ([0], PIECE), ([PIECE, 7], 2 * PIECE), ([5], 2 * PIECE)):
         tables.reach(np.array(positions, np.int32))
-        expected = reference(known, 1.0) if known else np.zeros((0, 16), np.float32)
-        if known:
-            assert values[:known].tobytes() == expected.tobytes()
-        assert not values[max(known, PIECE) :].any()
+        expected = reference(rows, 1.0) if rows else np.zeros((0, 16), np.float32)
+        if rows:
+            assert values[:rows].tobytes() == expected.tobytes()
+        assert not values[max(rows, PIECE) :].any()

@@ -50,13 +50,13 @@ def test_logits_do_not_depend_on_staging(
     stored: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = bundle_of("llama", **stored)
-    found = []
+    logits = []
     for large in (staged.LARGE_BYTES, 1):
         monkeypatch.setattr(staged, "LARGE_BYTES", large)
         with runner(folder, "cpu") as model:
-            found += [model.run(IDS), model.run(IDS[:1])]
-    np.testing.assert_array_equal(found[0], found[2])
-    np.testing.assert_array_equal(found[1], found[3])
+            logits += [model.run(IDS), model.run(IDS[:1])]
+    np.testing.assert_array_equal(logits[0], logits[2])
+    np.testing.assert_array_equal(logits[1], logits[3])
 
 
 @pytest.mark.usefixtures("every_table_is_large")

@@ -48,5 +48,5 @@ def test_rows_that_do_not_lie_in_order_are_moved_too():
     store.reserve(slot, 5)
     rows = np.random.default_rng(0).standard_normal((2, 5, 16))  # by head, and float64
     store.write_block("a", slot, 0, (rows.transpose(1, 0, 2), rows.transpose(1, 0, 2)))
-    for found in store.read_block("a", slot, 0, 5):
-        np.testing.assert_array_equal(found, rows.transpose(1, 0, 2).astype(np.float32))
+    for block in store.read_block("a", slot, 0, 5):
+        np.testing.assert_array_equal(block, rows.transpose(1, 0, 2).astype(np.float32))

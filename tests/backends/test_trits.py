@@ -53,10 +53,10 @@ def test_logits_are_those_of_two_bits(name, by, repacked, monkeypatch):
         monkeypatch.setattr(isa, "selected_isa", lambda: chosen)
     codes = logits_of(name, trits=False)
     assert not repacked
-    found = logits_of(name, trits=True, threads=2)
+    trits = logits_of(name, trits=True, threads=2)
     assert len(repacked) == 2 * 7  # layers and their projections
-    for one, other in zip(codes, found, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for expected, computed in zip(codes, trits, strict=True):
+        np.testing.assert_array_equal(expected, computed)
 
 
 def test_weights_that_are_not_ternary_stay_as_they_are(repacked):

@@ -29,10 +29,10 @@ EXACT = {"activations": "fp32"}  # or back-ends round rows of another last bit t
 @pytest.mark.parametrize("weights", ["fp32", "int4"])
 def test_unlike_layers_compute_what_the_definitions_and_onnxruntime_do(weights: str) -> None:
     folder = unlike_of("llama", weights=weights, **EXACT)
-    expected, found = logits(folder, "reference", 60), logits(folder, "cpu", 60)
-    assert error_of(found, expected) < 1e-5
-    np.testing.assert_array_equal(found.argmax(axis=-1), expected.argmax(axis=-1))
-    np.testing.assert_array_equal(logits(folder, "cpu", 7), found)
+    expected, computed = logits(folder, "reference", 60), logits(folder, "cpu", 60)
+    assert error_of(computed, expected) < 1e-5
+    np.testing.assert_array_equal(computed.argmax(axis=-1), expected.argmax(axis=-1))
+    np.testing.assert_array_equal(logits(folder, "cpu", 7), computed)
     if weights == "fp32":
         assert error_of(logits(folder, "onnxruntime", 60), expected) < 1e-5
         plain = logits(bundle_of("llama", weights="fp32", **EXACT), "cpu", 60)

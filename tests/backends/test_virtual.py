@@ -41,10 +41,10 @@ def plan(laptop: str, graph: Graph) -> Plan:
     return plan_for(graph, candidates, Budget(), weighs_all=True)
 
 
-def where(found: Plan) -> tuple[set[str], set[str]]:
+def where(placement: Plan) -> tuple[set[str], set[str]]:
     """The back-ends of long prompts and of replies."""
-    replies = next(reversed(found.segments.values()))
-    prompts = found.prompts.segments if found.prompts else replies
+    replies = next(reversed(placement.segments.values()))
+    prompts = placement.prompts.segments if placement.prompts else replies
     names = [{part.backend.partition(":")[0] for part in parts} for parts in (prompts, replies)]
     return names[0], names[1]
 
@@ -74,10 +74,10 @@ def test_there_are_four_laptops_and_each_figure_has_a_source() -> None:
 def test_a_large_model_is_split(
     laptop: str, places: tuple[set[str], set[str]], one_b: Graph
 ) -> None:
-    found = plan(laptop, one_b)
-    assert where(found) == places
-    assert found.prompts and found.verdict().startswith("simulated: ")
-    split = found.splits[0]
+    placement = plan(laptop, one_b)
+    assert where(placement) == places
+    assert placement.prompts and placement.verdict().startswith("simulated: ")
+    split = placement.splits[0]
     tokens = split.from_tokens()
     assert tokens
     for count in range(tokens, 257):
@@ -103,9 +103,9 @@ def test_terms_are_those_of_the_file(one_b: Graph) -> None:
     device = Laptop.read(FOLDER / "npu-48-tops.json").device
     layers, _, _, heads, kv_heads = ONE_B
     dim = ONE_B[1] // heads
-    kept = 4 * 2 * layers * kv_heads * dim
+    cached_bytes = 4 * 2 * layers * kv_heads * dim
     assert device.store_bytes_s
-    assert split.handover_s == pytest.approx(kept / device.store_bytes_s)
+    assert split.handover_s == pytest.approx(cached_bytes / device.store_bytes_s)
     assert split.launch_s == device.launch_s
     assert list(split.there.calls) == [64, 256]  # calls of 1 and 16 rows are for replies
     assert split.here.seconds(256) > split.here.seconds(1) > 0
@@ -160,10 +160,10 @@ def test_plans_recover_within_twenty_requests_from_a_wrong_profile(
 
 @pytest.mark.parametrize("laptop", ["npu-11-tops", "npu-48-tops", "igpu-copies"])
 def test_a_small_model_stays_on_the_processor(laptop: str) -> None:
-    found = plan(laptop, llama_graph(*SMALL))
-    assert where(found) == ({"cpu"}, {"cpu"})
-    assert found.prompts is None
-    assert found.verdict().startswith("simulated: cpu alone: a prompt of 256 tokens takes ")
+    placement = plan(laptop, llama_graph(*SMALL))
+    assert where(placement) == ({"cpu"}, {"cpu"})
+    assert placement.prompts is None
+    assert placement.verdict().startswith("simulated: cpu alone: a prompt of 256 tokens takes ")
 
 
 @pytest.mark.parametrize("laptop", LAPTOPS)
@@ -187,9 +187,9 @@ def test_brute_force_finds_nothing_cheaper(laptop: str, sizes: Any) -> None:
     choices = list(itertools.product(backends, repeat=len(graph.nodes)))
     prompts = {choice: prompts_s(choice) for choice in choices}
     replies = {choice: 128 * path_seconds(tasks.replies, placed(choice)) for choice in choices}
-    kept = 512 * kept_bytes(graph.nodes[-1])
+    cached_bytes = 512 * kept_bytes(graph.nodes[-1])
     best = min(
-        prompts[there] + replies[here] + handover_seconds(kept, there[-1], here[-1])
+        prompts[there] + replies[here] + handover_seconds(cached_bytes, there[-1], here[-1])
         for there in choices
         for here in choices
     )

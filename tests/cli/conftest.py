@@ -116,9 +116,9 @@ class Shell:
         self._patch.setattr("sys.stdin", Input(io.BytesIO(stdin or b""), "utf-8"))
         before = self._files()
         self._capture.readouterr()
-        found = main([str(argument) for argument in arguments])
+        exit_code = main([str(argument) for argument in arguments])
         out, err = self._capture.readouterr()
-        check_refusal(found, out, err, code)
+        check_refusal(exit_code, out, err, code)
         assert self._files() == before
         return str(err)
 
@@ -126,9 +126,9 @@ class Shell:
         return set(self.folder.rglob("*"))
 
 
-def check_refusal(found: int, out: str, err: str, code: int) -> None:
+def check_refusal(exit_code: int, out: str, err: str, code: int) -> None:
     """One line on stderr, nothing on stdout, the right exit code."""
-    assert (found, out) == (code, ""), err
+    assert (exit_code, out) == (code, ""), err
     assert err.startswith("edgerun: ")
     assert err.endswith("\n")
     assert err.count("\n") == 1

@@ -161,7 +161,7 @@ def test_a_prompt_longer_than_the_context(shell: Shell, bundle: Path) -> None:
 def test_a_prompt_around_the_end_of_the_context(
     shell: Shell, bundle: Path, capsys: pytest.CaptureFixture[str], context: int, fits: bool
 ) -> None:
-    command = [str(one) for one in ask(bundle, "-p", "x" * 8, "--context", context)]
+    command = [str(argument) for argument in ask(bundle, "-p", "x" * 8, "--context", context)]
     if fits:
         assert cli.main(command) == 0
         assert "the reply ends here because the context is full" in capsys.readouterr().err
@@ -287,14 +287,14 @@ def test_the_settings_of_other_commands(shell: Shell, bundle: Path, tmp_path: Pa
 EVERY_COMMAND = """
 import contextlib, io, json, sys
 from edgerun.cli.main import main
-found = []
+results = []
 for command in json.loads(sys.argv[1]):
     sys.stdin = io.TextIOWrapper(io.BytesIO(b"hi"))
     with contextlib.redirect_stdout(io.StringIO()) as out:
         with contextlib.redirect_stderr(io.StringIO()) as err:
             code = main(command)
-    found.append([code, out.getvalue(), err.getvalue()])
-print(json.dumps(found))
+    results.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(results))
 """
 
 

@@ -57,8 +57,8 @@ def test_a_backslash_goes_on_in_the_next_line() -> None:
 
 def test_three_quotes_surround_a_block() -> None:
     lines = io.StringIO('"""one\n\ntwo\\\n"""\n"""three""" four\nfive\n"""open')
-    found = [reader.read_message(lines) for _ in range(4)]
-    assert [reader.unquoted(text) for text in found] == [
+    messages = [reader.read_message(lines) for _ in range(4)]
+    assert [reader.unquoted(text) for text in messages] == [
         "one\n\ntwo\\",
         "three four",
         "five",
@@ -233,9 +233,9 @@ def test_continue_goes_on_with_the_last_chat(run: Run, state: Path) -> None:
     (chat,) = state.glob("*.chat")
     assert chat.stat().st_mode & 0o777 == 0o600
     assert state.stat().st_mode & 0o777 == 0o700
-    kept = chat.read_bytes()
+    saved = chat.read_bytes()
     talk(["other"], run)  # from a pipe, without --continue
-    assert chat.read_bytes() == kept
+    assert chat.read_bytes() == saved
 
 
 def test_history_off_keeps_nothing_more(run: Run, state: Path) -> None:
@@ -282,7 +282,7 @@ def test_commands_settings_and_files_are_completed(tmp_path: Path) -> None:
     completer = reader._completer()
 
     def completed(text: str) -> list[str]:
-        return [found.text for found in completer.get_completions(Document(text), CompleteEvent())]
+        return [each.text for each in completer.get_completions(Document(text), CompleteEvent())]
 
     assert completed("/un") == ["undo"]
     assert set(completed("/")) == {*COMMANDS, *ALIASES}
@@ -394,5 +394,5 @@ def test_ctrl_c_stops_the_reply_and_keeps_the_chat(tmp_path: Path) -> None:
     assert '+"""three\n+four"""\n' in history.read_text()
     assert history.stat().st_mode & 0o777 == 0o600
     assert "\x1b[0;1m" in terminal.seen  # what is typed is bold
-    (kept,) = tmp_path.glob("last-*.chat")
-    assert b"three\\nfour" in kept.read_bytes()
+    (chat,) = tmp_path.glob("last-*.chat")
+    assert b"three\\nfour" in chat.read_bytes()

@@ -37,8 +37,8 @@ def folder() -> str:
 
 def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     assert main(["plan", *arguments, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return report
 
 
 def test_json_has_all_terms_of_the_break_even(
@@ -46,10 +46,10 @@ def test_json_has_all_terms_of_the_break_even(
 ) -> None:
     laptop = json.loads(Path(FAST.removeprefix("virtual:")).read_text())
     device = laptop["device"]
-    found = planned(capsys, folder, "--device", FAST)
-    assert {row["phase"] for row in found["placements"]} >= {"prefill", "few", "decode"}
-    assert all(row["chosen"] for row in found["placements"])
-    (split,) = found["splits"]
+    report = planned(capsys, folder, "--device", FAST)
+    assert {row["phase"] for row in report["placements"]} >= {"prefill", "few", "decode"}
+    assert all(row["chosen"] for row in report["placements"])
+    (split,) = report["splits"]
     assert (split["there"], split["here"]) == (["virtual:npu-48-tops"], ["cpu"])
     assert (split["launch_s"], split["C"]) == (device["launch_s"], [64, 256])
     assert laptop["date"] in split["basis"]
@@ -58,8 +58,8 @@ def test_json_has_all_terms_of_the_break_even(
     there = split["launch_s"] + split["t_C_s"][size] + (n - 1) * split["h_s"] + split["t_decode_s"]
     assert split["seconds_there"] == pytest.approx(there)
     assert split["seconds_here"] == pytest.approx(n / split["r_tokens_per_s"])
-    assert found["from_tokens"] == split["from_tokens"]
-    assert found["verdict"].startswith("simulated: cpu alone")  # of a model as small as this
+    assert report["from_tokens"] == split["from_tokens"]
+    assert report["verdict"].startswith("simulated: cpu alone")  # of a model as small as this
 
 
 def test_json_says_from_which_length_on_prompts_go_elsewhere(
@@ -70,16 +70,16 @@ def test_json_says_from_which_length_on_prompts_go_elsewhere(
     text["host"]["rates"] = {"float/float32": {"1": 1e6}}
     path = tmp_path / "fast.json"
     path.write_text(json.dumps(text))
-    found = planned(capsys, folder, "--device", f"virtual:{path}")
-    assert found["from_tokens"] == 18
-    assert f"from {found['from_tokens']} prompt tokens on" in found["verdict"]
+    report = planned(capsys, folder, "--device", f"virtual:{path}")
+    assert report["from_tokens"] == 18
+    assert f"from {report['from_tokens']} prompt tokens on" in report["verdict"]
 
 
 def test_without_devices_there_are_no_terms(
     folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = planned(capsys, folder, "--backend", "cpu")
-    assert (found["splits"], found["from_tokens"], found["verdict"]) == ([], None, "")
+    report = planned(capsys, folder, "--backend", "cpu")
+    assert (report["splits"], report["from_tokens"], report["verdict"]) == ([], None, "")
 
 
 def test_a_plot_has_a_line_for_each_placement(

@@ -27,19 +27,19 @@ from tests.support import fakes
 
 def test_bench_prints_one_object(run: Run) -> None:
     result = run("bench", "-p", "20", "-n", "5", "--repeat", "2", "--json")
-    found = json.loads(result.out)
-    assert (found["prompt_tokens"], found["new_tokens"], found["runs"]) == (20, 5, 2)
+    report = json.loads(result.out)
+    assert (report["prompt_tokens"], report["new_tokens"], report["runs"]) == (20, 5, 2)
     for name in ("prefill_tokens_per_s", "decode_tokens_per_s", "resident_bytes", "load_s"):
-        assert found[name] > 0
+        assert report[name] > 0
     shown = run("bench", "-p", "2", "-n", "2", "--repeat", "1").out
     assert "decode" in shown
-    assert found["memory_now_gb_per_s"] == 4.0
+    assert report["memory_now_gb_per_s"] == 4.0
     assert " GB/s, 4.0 right after the runs; int8 products made at" in shown
 
 
 def test_bench_holds_each_phase_against_the_limits(run: Run) -> None:
-    found = json.loads(run("bench", "-p", "20", "-n", "5", "--repeat", "1", "--json").out)
-    phases = found["phases"]
+    report = json.loads(run("bench", "-p", "20", "-n", "5", "--repeat", "1", "--json").out)
+    phases = report["phases"]
     assert {name: part["tokens"] for name, part in phases.items()} == {"prefill": 20, "decode": 4}
     assert {name: part["calls"] for name, part in phases.items()} == {"prefill": 2, "decode": 4}
     for part in phases.values():
@@ -47,19 +47,19 @@ def test_bench_holds_each_phase_against_the_limits(run: Run) -> None:
         assert part["share_of_memory_limit"] >= 0
         assert part["share_of_int8_peak"] >= 0
         assert part["launch"] is None  # the fake model does not count
-        assert (part["paths"], part["int8_peak_tops"]) == ([], found["int8_peak_tops"])
-    used = found["memory"]
+        assert (part["paths"], part["int8_peak_tops"]) == ([], report["int8_peak_tops"])
+    used = report["memory"]
     assert used["peak_bytes"] >= used["kv_bytes"] > 0
-    assert found["int8_peak_tops"] > 0
+    assert report["int8_peak_tops"] > 0
 
 
 def test_bench_says_what_more_rows_cost(run: Run) -> None:
     arguments = ["-p", "5", "-n", "2", "--repeat", "1", "--rows", "4,2,16"]
-    found = json.loads(run("bench", *arguments, "--json").out)["rows"]
-    assert [each["rows"] for each in found] == [1, 2, 4, 16]  # one, to compare with, in any case
-    assert found[0]["ratio"] == 1
-    for each in found:
-        assert each["ratio"] == pytest.approx(each["ms"] / found[0]["ms"], rel=0.05)
+    rows = json.loads(run("bench", *arguments, "--json").out)["rows"]
+    assert [each["rows"] for each in rows] == [1, 2, 4, 16]  # one, to compare with, in any case
+    assert rows[0]["ratio"] == 1
+    for each in rows:
+        assert each["ratio"] == pytest.approx(each["ms"] / rows[0]["ms"], rel=0.05)
         assert each["median_ms"] >= each["ms"] > 0
     table = run("bench", *arguments).out.splitlines()
     assert [line.split()[0] for line in table[-4:]] == ["1", "2", "4", "16"]
@@ -118,16 +118,16 @@ def test_stats_name_back_ends_that_are_unusual(
 @pytest.mark.parametrize("context", [6, 100, 512])
 def test_bench_decodes_up_to_the_end_of_a_context(run: Run, context: int) -> None:
     arguments = ["-p", "2", "-n", "5", "--repeat", "2", "--context", str(context), "--json"]
-    found = json.loads(run("bench", *arguments, model=fakes.fake_model(context=context)).out)
-    assert (found["prompt_tokens"], found["new_tokens"]) == (2, 5)
-    assert found["context_tokens"] == context - 1  # the last token is not fed back
-    assert found["decode_tokens_per_s"] > 0
+    report = json.loads(run("bench", *arguments, model=fakes.fake_model(context=context)).out)
+    assert (report["prompt_tokens"], report["new_tokens"]) == (2, 5)
+    assert report["context_tokens"] == context - 1  # the last token is not fed back
+    assert report["decode_tokens_per_s"] > 0
 
 
 def test_bench_takes_a_prompt_that_fits_when_none_is_named(run: Run) -> None:
     model = fakes.fake_model(context=40)
-    found = json.loads(run("bench", "-n", "10", "--repeat", "1", "--json", model=model).out)
-    assert found["prompt_tokens"] == 30
+    report = json.loads(run("bench", "-n", "10", "--repeat", "1", "--json", model=model).out)
+    assert report["prompt_tokens"] == 30
 
 
 def test_launches_are_what_is_left_of_a_call() -> None:
@@ -136,8 +136,8 @@ def test_launches_are_what_is_left_of_a_call() -> None:
 
     work = Work(tokens=10, calls=10, seconds=1.0, native_s=0.9, read_bytes=0, macs=0)
     llm = SimpleNamespace(model=SimpleNamespace(workload=Workload(layers=5)))
-    found = launch(llm, Launches(instructions=20, waits=10, runs=10), work, 1e-3)
-    assert found == {
+    costs = launch(llm, Launches(instructions=20, waits=10, runs=10), work, 1e-3)
+    assert costs == {
         "instructions": 20,
         "waits": 10,
         "python_us": 10_000,
@@ -160,10 +160,10 @@ def test_perplexity_prints_one_object(run: Run, tmp_path: Path) -> None:
     limited = json.loads(run(*arguments, "--separator", "<|end|>", "--limit", "1").out)
     assert (whole["documents"], parts["documents"], limited["documents"]) == (1, 3, 1)
     assert (whole["bytes"], parts["bytes"], limited["bytes"]) == (30, 11, 3)
-    for found in (whole, parts, limited):
-        per_token = math.log2(found["perplexity"])
-        assert found["bits_per_byte"] * found["bytes"] == pytest.approx(
-            per_token * found["tokens"], rel=1e-4
+    for report in (whole, parts, limited):
+        per_token = math.log2(report["perplexity"])
+        assert report["bits_per_byte"] * report["bytes"] == pytest.approx(
+            per_token * report["tokens"], rel=1e-4
         )
 
 
@@ -177,18 +177,18 @@ def test_unusable_files_are_a_mistake(run: Run, tmp_path: Path, content: bytes |
 
 
 def test_doctor_prints_one_object(run: Run) -> None:
-    found = json.loads(run("doctor", "--json").out)
-    assert found["edgerun"]["version"]
-    assert found["back-ends"]["reference"] == "ready"
-    assert set(found["folders"]) == {"cache", "state", "default_model"}
-    assert found["machine"]["isa"] in found["machine"]["isas"]
-    assert ("amx" in found["machine"]["isas"]) == (found["machine"]["amx"] == "permitted")
+    report = json.loads(run("doctor", "--json").out)
+    assert report["edgerun"]["version"]
+    assert report["back-ends"]["reference"] == "ready"
+    assert set(report["folders"]) == {"cache", "state", "default_model"}
+    assert report["machine"]["isa"] in report["machine"]["isas"]
+    assert ("amx" in report["machine"]["isas"]) == (report["machine"]["amx"] == "permitted")
     units = {"amx": "amx"}
-    if "avx512bf16" in found["machine"]["features"]:
+    if "avx512bf16" in report["machine"]["features"]:
         units["avx512vnni"] = "avx512bf16"
-    assert found["machine"]["bfloat16"] == units.get(found["machine"]["isa"], "none")
-    assert found["memory"]["total_bytes"] > 0
-    cores = found["machine"]
+    assert report["machine"]["bfloat16"] == units.get(report["machine"]["isa"], "none")
+    assert report["memory"]["total_bytes"] > 0
+    cores = report["machine"]
     assert 1 <= cores["performance_cores"] <= cores["physical_cores"] <= cores["logical_cores"]
     assert run("doctor", "--all").out.startswith("edgerun\n  version")
 
@@ -203,13 +203,13 @@ def test_doctor_answers_in_five_lines(run: Run) -> None:
 def test_doctor_names_what_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from edgerun.cli import doctor
 
-    found = json.loads(run("doctor", "--json").out)
-    found["packages"]["tokenizers"] = "missing"
-    found["back-ends"]["cpu"] = "broken: OSError: gone"
-    assert doctor.brief(found)[-1].startswith(
+    report = json.loads(run("doctor", "--json").out)
+    report["packages"]["tokenizers"] = "missing"
+    report["back-ends"]["cpu"] = "broken: OSError: gone"
+    assert doctor.brief(report)[-1].startswith(
         "verdict    tokenizers is missing, which `pip install tokenizers` mends; cpu is broken"
     )
-    assert "not ready: cpu" in doctor.brief(found)[-2]
+    assert "not ready: cpu" in doctor.brief(report)[-2]
 
 
 def test_bench_is_one_table(run: Run) -> None:
@@ -229,9 +229,9 @@ def test_what_a_call_costs_is_at_most_the_call(native_s: float, wait_s: float) -
 
     work = Work(tokens=9, calls=9, seconds=1.0, native_s=native_s, read_bytes=0, macs=0)
     llm: Any = SimpleNamespace(model=SimpleNamespace(workload=Workload(layers=5)))
-    found = launch(llm, Launches(instructions=900, waits=100, runs=9), work, wait_s)
-    assert found is not None
-    assert 0 <= found["share"] <= 1
+    costs = launch(llm, Launches(instructions=900, waits=100, runs=9), work, wait_s)
+    assert costs is not None
+    assert 0 <= costs["share"] <= 1
 
 
 def test_inspect_states_licence_and_source_of_the_model_that_comes_along(run: Run) -> None:
@@ -304,21 +304,21 @@ def test_doctor_shows_a_calibrated_machine(
     result = run("doctor", "--calibrate", "some/model", "--json")
     assert "measuring this and that" in result.err
     assert len(calls) == 1
-    found = json.loads(result.out)["profile"]
-    assert found["read_gb_per_s"] == {"1": 10.0, "2": 20.0}
-    assert found["kernel_tops"] == {"int8_row/ternary": {"1": 0.1, "128": 0.2}}
-    assert found["kernel_paths"] == {"int8_row/ternary": {"1": "multiply", "128": "lookup"}}
-    assert found["int8_peak_tops"] == {"multiply": {"2": 0.3}}
-    assert list(found["row_paths"]) == ["avx512vnni", "avxvnni", "avx2", "portable"]
-    assert set(found["row_paths"]["avx2"]) == {"int8_row/int4", "int8_row/int8"}
+    profile = json.loads(result.out)["profile"]
+    assert profile["read_gb_per_s"] == {"1": 10.0, "2": 20.0}
+    assert profile["kernel_tops"] == {"int8_row/ternary": {"1": 0.1, "128": 0.2}}
+    assert profile["kernel_paths"] == {"int8_row/ternary": {"1": "multiply", "128": "lookup"}}
+    assert profile["int8_peak_tops"] == {"multiply": {"2": 0.3}}
+    assert list(profile["row_paths"]) == ["avx512vnni", "avxvnni", "avx2", "portable"]
+    assert set(profile["row_paths"]["avx2"]) == {"int8_row/int4", "int8_row/int8"}
     in_turns = {"1": 0.25, "4": 1.0, "16": 4.0}
-    assert found["row_paths"]["avx2"]["int8_row/int8"] == {
+    assert profile["row_paths"]["avx2"]["int8_row/int8"] == {
         "threads": 1,
         "blocks_by": None,
         "from_rows": None,
         "us_by_rows": [{"in turns": in_turns, "gemm": {"16": 5.0, "128": 40.0}}],
     }
-    assert (found["complete"], found["contended"]) == (True, 0.61)
+    assert (profile["complete"], profile["contended"]) == (True, 0.61)
     assert json.loads(result.out)["disks"]["ext4 on /dev/a, at /"] == {
         "measured": "2026-01-02",
         "direct_gb_per_s": {"1": 0.4, "4": 0.8},

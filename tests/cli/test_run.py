@@ -46,12 +46,12 @@ def test_a_text_may_be_what_no_file_can_be_called(run: Run, text: str) -> None:
 
 def test_json_is_one_object_with_the_agreed_names(run: Run) -> None:
     result = run("run", "m", "-p", "hi", "-n", "3", "--json", model=saying("hello"))
-    found = json.loads(result.out)
-    assert found["text"] == "hel"
-    assert found["ids"] == list(b"hel")
-    assert (found["completion_tokens"], found["finish_reason"]) == (3, "length")
-    assert found["prompt_tokens"] == len(fakes.byte_tokenizer().encode_template(chat_prompt("hi")))
-    assert set(found["timings"]) == {
+    report = json.loads(result.out)
+    assert report["text"] == "hel"
+    assert report["ids"] == list(b"hel")
+    assert (report["completion_tokens"], report["finish_reason"]) == (3, "length")
+    assert report["prompt_tokens"] == len(fakes.byte_tokenizer().encode_template(chat_prompt("hi")))
+    assert set(report["timings"]) == {
         "first_token_s",
         "prefill_s",
         "decode_s",
@@ -169,8 +169,8 @@ def test_everything_that_chooses_is_an_option(run: Run) -> None:
         reply = run(*arguments, *dry, breakers, model=saying("lll")).out
         assert (reply == "lll\n") == text
     for more, count in (([], 1), (["--ignore-eos"], 3)):
-        found = json.loads(run(*arguments, "--json", *more, model=saying("h")).out)
-        assert len(found["ids"]) == count
+        report = json.loads(run(*arguments, "--json", *more, model=saying("h")).out)
+        assert len(report["ids"]) == count
 
 
 def test_stats_go_to_stderr(run: Run) -> None:

@@ -58,11 +58,11 @@ def test_a_back_end_computes_what_the_definition_says(
     batch = case.batch(cache)
     executable = backends[name].compile(graph, shape, CompileOptions(spec))
     outputs = executable(batch, cache, case.values())
-    for output, wanted in expected.items():
-        assert outputs[output].shape == wanted.shape
-        assert outputs[output].dtype == wanted.dtype
-        error = np.abs(outputs[output].astype(np.float64) - wanted).max(initial=0)
-        assert error <= OPS[case.op].tolerance * max(float(np.abs(wanted).max(initial=0)), 1e-30)
+    for output, reference in expected.items():
+        assert outputs[output].shape == reference.shape
+        assert outputs[output].dtype == reference.dtype
+        error = np.abs(outputs[output].astype(np.float64) - reference).max(initial=0)
+        assert error <= OPS[case.op].tolerance * max(float(np.abs(reference).max(initial=0)), 1e-30)
     executable.close()
 
 

@@ -66,8 +66,8 @@ def best(x: Any) -> tuple[Any, Any]:
 @pytest.fixture
 def two_outputs(monkeypatch: pytest.MonkeyPatch) -> Graph:
     """A graph with an op that makes a number and its place, and one that reads places."""
-    made = (rows("value", "1"), rows("place", "1", dtype="int32"))
-    find = Op((rows("x", "width"),), made, best, lambda: [Example({})])
+    outputs = (rows("value", "1"), rows("place", "1", dtype="int32"))
+    find = Op((rows("x", "width"),), outputs, best, lambda: [Example({})])
     pick = Op(
         (rows("place", "one", dtype="int32"), Operand("weight", Kind.VECTOR, ("n",))),
         (rows("out", "one"),),

@@ -201,14 +201,14 @@ class Patient(compiled.Source):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("is_kept", [False, True])
 def test_nothing_is_compiled_for_a_few_tokens(
-    monkeypatch: pytest.MonkeyPatch, kept: bool, fails: bool
+    monkeypatch: pytest.MonkeyPatch, is_kept: bool, fails: bool
 ) -> None:
     """What is on disk is taken at once; and who fails is asked no more than twice."""
     source = Patient(fails=fails)
     monkeypatch.setattr(chain, "SOURCE", source)
-    monkeypatch.setattr(compiled, "is_kept", lambda name: kept)
+    monkeypatch.setattr(compiled, "is_kept", lambda name: is_kept)
     monkeypatch.setattr(
         compiled.threading, "Thread", lambda target, daemon: type("", (), {"start": target})
     )
@@ -216,7 +216,7 @@ def test_nothing_is_compiled_for_a_few_tokens(
     plain = pair(SamplingParams(seed=3), [1], 30)[1]
     for count in range(compiled.PATIENCE + 10):
         assert chooser.draw(logits) == plain.draw(logits)
-        early = [1] if kept else []
-        late = [compiled.PATIENCE] if fails or not kept else []
+        early = [1] if is_kept else []
+        late = [compiled.PATIENCE] if fails or not is_kept else []
         assert source.compiled == (early if count + 1 < compiled.PATIENCE else early + late)
     assert (source.kernels is None) == fails

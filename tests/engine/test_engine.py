@@ -46,15 +46,15 @@ def ids_of(tokens: Any) -> list[int]:
 
 def together(run: Engine, sequences: list[Sequence]) -> list[list[int]]:
     """The ids of several sequences that run at a time."""
-    found: list[list[int]] = [[] for _ in sequences]
+    replies: list[list[int]] = [[] for _ in sequences]
     for sequence in sequences:
         run.add(sequence)
     while not all(sequence.is_ended for sequence in sequences):
         run.wait([each for each in sequences if not each.is_ended])
-        for ids, sequence in zip(found, sequences, strict=True):
+        for ids, sequence in zip(replies, sequences, strict=True):
             while token := sequence.take():
                 ids.append(token.id)
-    return found
+    return replies
 
 
 def expected(prompt: list[int], count: int) -> list[int]:
@@ -296,8 +296,8 @@ def test_preemption_gives_the_same_ids(pages: int) -> None:
     params = SamplingParams(temperature=0, max_tokens=9)
     run, programs = plain(pages=pages)
     prompts = [[n, 3, n] for n in range(4)]
-    found = together(run, [run.sequence(prompt, params) for prompt in prompts])
-    assert found == [ids_of(generate(plain()[0], prompt, params)) for prompt in prompts]
+    replies = together(run, [run.sequence(prompt, params) for prompt in prompts])
+    assert replies == [ids_of(generate(plain()[0], prompt, params)) for prompt in prompts]
     assert run.room() == Room(4, pages, plain_store.PAGE_TOKENS)
 
 
@@ -347,8 +347,8 @@ def test_pages_that_are_gone_all_the_same_are_taken_from_the_youngest(
     prompts = [[n, 3, n] for n in range(3)]
     params = SamplingParams(temperature=0, max_tokens=9)
     sequences = [run.sequence(prompt, params) for prompt in prompts]
-    found = together(run, sequences)
-    assert found == [ids_of(generate(plain()[0], prompt, params)) for prompt in prompts]
+    replies = together(run, sequences)
+    assert replies == [ids_of(generate(plain()[0], prompt, params)) for prompt in prompts]
     assert sequences[0].stats.decode_steps == 8  # it was never computed again
 
 

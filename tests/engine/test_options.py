@@ -119,7 +119,7 @@ def test_two_processors_of_one_place_or_name_are_refused(
         kind = type("Twin", (Another,), {"order": value})
     else:
         monkeypatch.setattr(Another, "options", Temperature.options)
-    found = {"temperature": Temperature, "another": kind}
-    monkeypatch.setattr(processor, "entries", lambda room, attribute: found)
+    entries = {"temperature": Temperature, "another": kind}
+    monkeypatch.setattr(processor, "entries", lambda room, attribute: entries)
     with pytest.raises(ValueError, match=f"two sampling processors have the .* {value}"):
         processor_types.__wrapped__()

@@ -34,7 +34,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return weights / weights.sum()
 
 
-def kept(logits: np.ndarray, **params: Any) -> set[int]:
+def remaining_ids(logits: np.ndarray, **params: Any) -> set[int]:
     """Ids that the filters leave."""
     candidates = filtered(logits, [], [], **params)
     return set(range(len(logits))) if candidates.ids is None else set(map(int, candidates.ids))
@@ -59,11 +59,11 @@ def choose(logits: np.ndarray, prompt: Sequence[int] = (), **params: Any) -> int
 def draws(logits: np.ndarray, count: int = 300, **params: Any) -> list[int]:
     """Tokens drawn one after the other."""
     chooser = Chooser(SamplingParams(**{"seed": 0, **params}), (), len(logits))
-    found = []
+    tokens = []
     for _ in range(count):
-        found.append(chooser.draw(logits))
-        chooser.accept(found[-1])
-    return found
+        tokens.append(chooser.draw(logits))
+        chooser.accept(tokens[-1])
+    return tokens
 
 
 @given(LOGITS)
@@ -74,12 +74,14 @@ def test_greedy_takes_the_first_of_the_highest(logits: np.ndarray) -> None:
 @given(LOGITS, st.integers(1, 70))
 def test_top_k_keeps_what_is_at_least_as_likely_as_the_kth(logits: np.ndarray, k: int) -> None:
     threshold = sorted(logits, reverse=True)[min(k, len(logits)) - 1]
-    assert kept(logits, top_k=k) == {i for i, value in enumerate(logits) if value >= threshold}
+    assert remaining_ids(logits, top_k=k) == {
+        i for i, value in enumerate(logits) if value >= threshold
+    }
 
 
 @given(LOGITS, st.floats(0.01, 0.99))
 def test_top_p_keeps_a_nucleus_that_cannot_be_smaller(logits: np.ndarray, p: float) -> None:
-    chosen = kept(logits, top_p=p)
+    chosen = remaining_ids(logits, top_p=p)
     weights = softmax(logits)
     mass = sum(weights[i] for i in chosen)
     least = min(weights[i] for i in chosen)
@@ -94,7 +96,7 @@ def test_min_p_keeps_what_is_likely_compared_with_the_likeliest(
     logits: np.ndarray, p: float
 ) -> None:
     weights = softmax(logits)
-    chosen = kept(logits, min_p=p)
+    chosen = remaining_ids(logits, min_p=p)
     for index, weight in enumerate(weights):
         ratio = weight / weights.max()
         if not math.isclose(ratio, p, rel_tol=1e-4):
@@ -109,7 +111,7 @@ def test_min_p_keeps_a_token_that_is_exactly_as_likely_as_the_least(distance: fl
     boundary = np.float32(3 - distance)
     below = np.nextafter(boundary, np.float32(-9))
     logits = np.array([below, 3, boundary, boundary, below], np.float32)
-    assert kept(logits, min_p=p) == {1, 2, 3}
+    assert remaining_ids(logits, min_p=p) == {1, 2, 3}
 
 
 @given(LOGITS, st.floats(0.05, 0.95))
@@ -118,7 +120,7 @@ def test_typical_p_keeps_the_tokens_nearest_to_the_entropy(logits: np.ndarray, p
     surprise = -np.log(weights)
     entropy = float((weights * surprise).sum())
     distance = np.abs(surprise - entropy)
-    chosen = kept(logits, typical_p=p)
+    chosen = remaining_ids(logits, typical_p=p)
     farthest = max(distance[i] for i in chosen)
     assert sum(weights[i] for i in chosen) >= p - 1e-4
     assert all(distance[i] >= farthest - 1e-3 for i in set(range(len(logits))) - chosen)
@@ -156,7 +158,7 @@ def test_greedy_choice_is_the_likeliest_of_what_the_filters_leave(
 ) -> None:
     """Typical-p chooses among what top-k left, so greedy choice must not leave top-k out."""
     for params in ({"top_k": k}, {"top_k": k, "typical_p": p}, {"top_p": p, "typical_p": p}):
-        remaining = sorted(kept(logits, **params))
+        remaining = sorted(remaining_ids(logits, **params))
         likeliest = remaining[int(np.argmax(logits[remaining]))]
         assert choose(logits, temperature=0, **params) == likeliest
 
@@ -170,8 +172,8 @@ def test_tiny_repetition_penalties_repeat_without_overflow() -> None:
 def test_filters_apply_one_after_the_other() -> None:
     logits = np.log(np.array([0.4, 0.3, 0.2, 0.1], np.float32))
     # Of the two that top-k leaves, renormalised to 4/7 and 3/7, half the mass needs only one.
-    assert kept(logits, top_k=2, top_p=0.5) == {0}
-    assert kept(logits, top_p=0.5) == {0, 1}
+    assert remaining_ids(logits, top_k=2, top_p=0.5) == {0}
+    assert remaining_ids(logits, top_p=0.5) == {0, 1}
 
 
 def test_a_seed_repeats_the_choice_and_none_varies_it() -> None:
@@ -254,8 +256,8 @@ def test_large_vocabularies_give_the_nucleus_of_a_full_sort(spread: float, mass:
     weights = Candidates(logits).weights()
     ordered = np.sort(logits)[::-1]
     sums = np.cumsum(np.sort(weights)[::-1], dtype=np.float64)
-    wanted = ordered[np.searchsorted(sums, mass * sums[-1])]
-    assert last_of_fewest(logits, weights, mass * sums[-1]) == pytest.approx(wanted, rel=1e-5)
+    expected = ordered[np.searchsorted(sums, mass * sums[-1])]
+    assert last_of_fewest(logits, weights, mass * sums[-1]) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("spread", SPREADS)
@@ -266,9 +268,9 @@ def test_large_vocabularies_give_the_typical_set_of_a_full_sort(spread: float) -
     distance = np.abs(surprise - (weights * surprise).sum())
     order = np.argsort(distance)
     chosen = order[: np.searchsorted(np.cumsum(weights[order]), 0.6) + 1]
-    found = kept(logits, typical_p=0.6)
+    remaining = remaining_ids(logits, typical_p=0.6)
     # Single tokens may differ by rounding where distances are nearly equal.
-    assert len(found.symmetric_difference(map(int, chosen))) <= 1e-3 * len(found) + 1
+    assert len(remaining.symmetric_difference(map(int, chosen))) <= 1e-3 * len(remaining) + 1
 
 
 def test_equal_and_impossible_keys_are_counted_in_full() -> None:
@@ -346,4 +348,6 @@ def test_filters_keep_what_transformers_keeps(
     for seed in range(20):
         logits = np.random.default_rng(seed).standard_normal(500).astype(np.float32) * 2
         scores = warper(torch.zeros((1, 1), dtype=torch.long), torch.tensor(logits)[None])[0]
-        assert kept(logits, **ours) == set(np.flatnonzero(np.isfinite(scores.numpy())).tolist())
+        assert remaining_ids(logits, **ours) == set(
+            np.flatnonzero(np.isfinite(scores.numpy())).tolist()
+        )

@@ -18,13 +18,13 @@ PAGE = 4
 
 def sequence(prompt: int, said: int = 0, cached: int | None = None, *, first: int = 0) -> Sequence:
     """A sequence that runs if ``cached`` is given; distinct ``first`` ids share nothing."""
-    made = Sequence([first, *range(1, prompt)], Ending(1000), None)
-    made.ids += range(said)
+    seq = Sequence([first, *range(1, prompt)], Ending(1000), None)
+    seq.ids += range(said)
     if cached is not None:
-        made.lease, made.cached = Lease(), cached
-    while said > 0 and made.take():
+        seq.lease, seq.cached = Lease(), cached
+    while said > 0 and seq.take():
         pass
-    return made
+    return seq
 
 
 def replying(prompt: int, said: int) -> Sequence:
@@ -70,8 +70,8 @@ def situations(draw: st.DrawFn) -> Situation:
         prompt, said = draw(lengths), draw(st.integers(0, 5))
         whole = prompt + said
         cached = whole - 1 if said else draw(st.integers(0, whole - 1))
-        made = sequence(prompt, said, cached, first=draw(st.integers(0, 3)))
-        (paused if said and draw(st.booleans()) else running).append(made)
+        seq = sequence(prompt, said, cached, first=draw(st.integers(0, 3)))
+        (paused if said and draw(st.booleans()) else running).append(seq)
     store = Store(draw(st.integers(0, 3)), draw(st.integers(0, 12)), [*running, *paused])
     return waiting, running, paused, store
 

@@ -211,8 +211,8 @@ def test_half_turned_heads_are_written_as_whole_ones():
     expected = np.concatenate([1.25 * turn(heads[..., :12], small.inv_freq), heads[..., 12:]], -1)
     whole, rows = partial(small, 16)
     assert whole.attention_factor == 1 and sorted(rows.order) == list(range(16))
-    found = turn((heads[..., rows.order] * rows.factors), whole.inv_freq)
-    scores = [values[0] @ values[1].T for values in (expected, found)]
+    rotated = turn((heads[..., rows.order] * rows.factors), whole.inv_freq)
+    scores = [values[0] @ values[1].T for values in (expected, rotated)]
     np.testing.assert_allclose(scores[1], scores[0], atol=1e-6)
     assert partial(Rope(np.ones(8, np.float32)), 16)[1] is None
 

@@ -75,6 +75,6 @@ def test_odd_widths_give_the_logits_of_the_reference(
         expected = np.concatenate([reference.run(ids), reference.run([7])])
     for trits in packings:
         with runner(tmp_path / "bundle", "cpu", trits=trits) as model:
-            found = np.concatenate([model.run(ids), model.run([7])])
-        assert found.shape == (38, VOCAB)
-        assert error_of(found, expected) <= 1e-4
+            logits = np.concatenate([model.run(ids), model.run([7])])
+        assert logits.shape == (38, VOCAB)
+        assert error_of(logits, expected) <= 1e-4

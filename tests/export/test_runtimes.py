@@ -124,9 +124,9 @@ def nothing_cached(bundle: Path) -> dict[str, NDArray[Any]]:
 
 def greedy(run: Callable[[Feeds], dict[str, NDArray[Any]]], bundle: Path, ids: list[int]):
     cache = nothing_cached(bundle)
-    made: list[int] = []
+    tokens: list[int] = []
     fed, total = list(ids), 0
-    while len(made) < TOKENS:
+    while len(tokens) < TOKENS:
         start, total = total, total + len(fed)
         feeds = {
             "input_ids": np.array([fed], np.int64),
@@ -135,9 +135,9 @@ def greedy(run: Callable[[Feeds], dict[str, NDArray[Any]]], bundle: Path, ids: l
         }
         values = run(feeds | cache)
         fed = [int(values.pop("logits")[0, -1].argmax())]
-        made += fed
+        tokens += fed
         cache = {k.replace("present", "past_key_values"): v for k, v in values.items()}
-    return made
+    return tokens
 
 
 def onnxruntime_tokens(bundle: Path, ids: list[int]) -> list[int]:
@@ -213,10 +213,10 @@ def check(runtime: str, bundle: Path, ids: list[int]) -> None:
         pytest.skip(f"{runtime} is not installed")
     with unchanged(bundle):
         expected = onnxruntime_tokens(bundle, ids)
-        found = RUNTIMES[runtime](bundle, ids)
-    assert found == expected[: len(found)]
+        tokens = RUNTIMES[runtime](bundle, ids)
+    assert tokens == expected[: len(tokens)]
     # onnxruntime-genai cannot be told to go on where the model ends its text.
-    assert len(found) == TOKENS or found[-1] in facts(bundle)["eos_token_ids"]
+    assert len(tokens) == TOKENS or tokens[-1] in facts(bundle)["eos_token_ids"]
 
 
 def naming(value: Any) -> str:

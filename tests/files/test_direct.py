@@ -30,16 +30,16 @@ MODES = ("direct", "buffered", "refused at opening", "refused at reading", "with
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("direct") / "weights"
-    made.write_bytes(CONTENT)
-    return made
+    weights = tmp_path_factory.mktemp("direct") / "weights"
+    weights.write_bytes(CONTENT)
+    return weights
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    made = tmp_path / "weights"
-    made.write_bytes(CONTENT)
-    return made
+    weights = tmp_path / "weights"
+    weights.write_bytes(CONTENT)
+    return weights
 
 
 @pytest.fixture(params=MODES)

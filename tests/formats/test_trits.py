@@ -35,9 +35,9 @@ def test_digits_come_back_and_padding_is_zero(lanes: int, rows: int, k: int, see
     digits = np.random.default_rng(seed).integers(0, 3, (rows, k), np.uint8)
     packed = pack_trits(digits, lanes)
     assert packed.shape == (rows, -(-k // (DIGITS * lanes)), lanes)
-    found = unpack_trits(packed)
-    assert (found[:, :k] == digits).all()
-    assert not found[:, k:].any()
+    unpacked = unpack_trits(packed)
+    assert (unpacked[:, :k] == digits).all()
+    assert not unpacked[:, k:].any()
 
 
 @pytest.mark.parametrize("lanes", [2, 16])

@@ -33,10 +33,16 @@ def main(arguments: Sequence[str]) -> int:
             summary = servers.run(kind, range(given.first, given.first + count))
             seconds = time.perf_counter() - start
             sys.stdout.write(f"{kind}: {summary}, {seconds:.1f} s\n")
-            for detail, times in Counter(one.detail[:90] for one in summary.failures).most_common():
-                example = next(one for one in summary.failures if one.detail[:90] == detail)
+            for detail, times in Counter(
+                outcome.detail[:90] for outcome in summary.failures
+            ).most_common():
+                example = next(
+                    outcome for outcome in summary.failures if outcome.detail[:90] == detail
+                )
                 sys.stdout.write(f"  {times} x {example}\n")
-            for kernel, times in Counter(one.detail for one in summary.uncompiled).most_common(5):
+            for kernel, times in Counter(
+                outcome.detail for outcome in summary.uncompiled
+            ).most_common(5):
                 sys.stdout.write(f"  {times} x without {kernel}\n")
             sys.stdout.flush()
             failures += len(summary.failures)

@@ -46,5 +46,5 @@ def test_hostile_files_are_used_or_refused(servers: Servers, kind: str) -> None:
 @pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_hostile_files_are_used_or_refused(servers: Servers, kind: str) -> None:
-    share = sum(one.share for one in KINDS.values())
+    share = sum(each.share for each in KINDS.values())
     check(servers, kind, 1_000_000, -(-SLOW_CASES * KINDS[kind].share // share))

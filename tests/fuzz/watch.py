@@ -78,9 +78,9 @@ class Watch:
         if not self._on:
             return
         self._on = False
-        found = _in_use()
+        in_use = _in_use()
         self._on = True
-        for path in sorted(found - self._before):
+        for path in sorted(in_use - self._before):
             if not self._may_touch(path):
                 self.violations.append(f"has {path} open")
 

@@ -288,7 +288,7 @@ def test_attributes_of_another_type_are_refused(node, attributes, message, tmp_p
 def test_attributes_that_must_be_there_are_named(name, tmp_path):
     bundle = altered(tmp_path)
     node = bundle.node("q_proj/MatMulNBits")
-    node.attribute.remove(next(one for one in node.attribute if one.name == name))
+    node.attribute.remove(next(attribute for attribute in node.attribute if attribute.name == name))
     with pytest.raises(BundleError, match=rf"q_proj/MatMulNBits' .* has no {name}"):
         open_bundle(bundle.save())
 

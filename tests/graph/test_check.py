@@ -357,7 +357,7 @@ def test_dense_weights_are_looked_at_while_they_are_prepared(name, tmp_path):
     """A file may hold gigabytes of them: nothing is read for the check alone."""
     bundle = AlteredBundle(bundle_of("llama", weights="fp32"), tmp_path / "bundle")
     names = [tensor.name for tensor in bundle.model.graph.initializer]
-    poke(next(found for found in names if found.startswith(name)), NAN)(bundle)
+    poke(next(full_name for full_name in names if full_name.startswith(name)), NAN)(bundle)
     with pytest.raises(BundleError, match=r"float32 \d+ x 64' has elements that are infinite"):
         prepare(bundle.save(), LoadOptions(backend="cpu", threads=1))
 

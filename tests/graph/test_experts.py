@@ -218,13 +218,13 @@ def test_offsets_of_an_only_expert_are_not_left_out(tmp_path: Path) -> None:
     bundle.model.graph.initializer.extend(
         numpy_helper.from_array(array, name) for name, array in constants.items()
     )
-    made, product.output[0] = product.output[0], "product"
+    output, product.output[0] = product.output[0], "product"
     nodes = [
         helper.make_node("Reshape", [product.input[0], "blocks"], ["cut"], "cut"),
         helper.make_node("ReduceSum", ["cut", "last"], ["sums"], "sums", keepdims=0),
         helper.make_node("Cast", ["offsets"], ["floats"], "floats", to=1),
         helper.make_node("MatMul", ["sums", "floats"], ["offset"], "offset"),
-        helper.make_node("Add", ["product", "offset"], [made], "added"),
+        helper.make_node("Add", ["product", "offset"], [output], "added"),
     ]
     place = list(bundle.model.graph.node).index(product) + 1
     for node in nodes[::-1]:

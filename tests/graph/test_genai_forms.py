@@ -53,10 +53,10 @@ def tables(angles: np.ndarray, rows: int, factor: float = 1.0) -> tuple[np.ndarr
 )
 def test_tables_tell_their_frequencies(angles: list[float], rows: int, factor: float) -> None:
     expected = np.array(angles, np.float32)
-    found = frequencies(*tables(expected, rows, factor))
-    assert found is not None
-    assert found[1] == np.float32(factor)
-    np.testing.assert_allclose(found[0], expected, rtol=3e-7)
+    recovered = frequencies(*tables(expected, rows, factor))
+    assert recovered is not None
+    assert recovered[1] == np.float32(factor)
+    np.testing.assert_allclose(recovered[0], expected, rtol=3e-7)
 
 
 def one_sine(bundle: AlteredBundle) -> None:

@@ -26,10 +26,10 @@ def mapped(tmp_path: Path) -> MappedFile:
 
 def test_a_view_knows_its_place_in_the_file(mapped: MappedFile) -> None:
     whole = np.frombuffer(mapped, np.uint8)
-    found = find_file(whole[1000:][24:].reshape(-1, 4))
-    assert found is not None
-    assert found[0] is mapped
-    assert found[1] == 1024
+    location = find_file(whole[1000:][24:].reshape(-1, 4))
+    assert location is not None
+    assert location[0] is mapped
+    assert location[1] == 1024
 
 
 def test_other_memory_is_no_mapped_file() -> None:

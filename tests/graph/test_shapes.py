@@ -33,8 +33,8 @@ def test_every_value_of_the_default_model_has_its_shape():
 def test_unknown_ops_and_inputs_are_left_out():
     nodes = [Node("step", "a", ("x",), ("y",)), Node("add", "b", ("y", "y"), ("z",))]
     assert value_shapes(Graph(nodes, ["x"], ["z"], {})) == {}
-    known = Graph(nodes, ["x"], ["z"], {}, shapes={"y": ValueShape(3)})
-    assert value_shapes(known)["z"] == ValueShape(3)
+    graph = Graph(nodes, ["x"], ["z"], {}, shapes={"y": ValueShape(3)})
+    assert value_shapes(graph)["z"] == ValueShape(3)
 
 
 class Only(Backend):
@@ -76,8 +76,8 @@ def test_segments_cut_anywhere_compute_what_the_whole_does(first):
         for (ids, _), sequence in zip(batches, opened, strict=True):
             cache.reserve(sequence, len(ids))
         parts = [
-            Batch.of(ids, 0, sequence, logits=wanted)
-            for (ids, wanted), sequence in zip(batches, opened, strict=True)
+            Batch.of(ids, 0, sequence, logits=selection)
+            for (ids, selection), sequence in zip(batches, opened, strict=True)
         ]
         logits = programs.run(Batch.join(parts), cache)["logits"].copy()
         programs.close()

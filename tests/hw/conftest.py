@@ -22,14 +22,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def overlay() -> Iterator[Make]:
     """Makes simulators and sees in the end that none of them broke a rule of AXI."""
-    made: list[Simulator] = []
+    simulators: list[Simulator] = []
 
     def make(**options: object) -> Simulator:
-        made.append(Simulator(GEOMETRY, **{"memory": None, **options}))  # type: ignore[arg-type]
-        return made[-1]
+        simulators.append(Simulator(GEOMETRY, **{"memory": None, **options}))  # type: ignore[arg-type]
+        return simulators[-1]
 
     yield make
-    for simulator in made:
+    for simulator in simulators:
         assert simulator.violations() == []
         simulator.close()
 

@@ -206,10 +206,10 @@ def test_a_forked_process_compiles_what_its_parents_helpers_had() -> None:
 def test_a_helper_process_makes_the_same_code() -> None:
     helper = Helper()
     try:
-        known = helper.signatures()
-        assert known is not None
-        assert known["gate"] == kernels()["gate"].arguments
-        assert known["runner-master"] == ""
+        signatures = helper.signatures()
+        assert signatures is not None
+        assert signatures["gate"] == kernels()["gate"].arguments
+        assert signatures["runner-master"] == ""
         job = Job("gate", {"activation": "relu2", "lanes": 8})
         code = helper.compile(job)
         assert code == compile_named("gate", job.params)

@@ -149,10 +149,10 @@ def test_what_is_no_list_of_cpus_is_empty(text: str) -> None:
     assert parse_cpu_list(text) == set()
 
 
-def with_threads(monkeypatch: pytest.MonkeyPatch, found: Cores, variable: str = "") -> None:
+def with_threads(monkeypatch: pytest.MonkeyPatch, detected: Cores, variable: str = "") -> None:
     settings: Settings = read_settings({"EDGERUN_THREADS": variable})
     monkeypatch.setattr(cores_module, "settings", lambda: settings)
-    monkeypatch.setattr(cores_module, "cores", lambda: found)
+    monkeypatch.setattr(cores_module, "cores", lambda: detected)
 
 
 def test_siblings_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

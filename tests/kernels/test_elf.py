@@ -41,8 +41,8 @@ def run_gate(address: int) -> Any:
     gate, up, out = data[:1], data[1:], np.zeros((1, 256), np.float32)
     values = {"rows": rows, "gate": gate, "up": up, "out": out}
     numbers = {"gate_stride": 256, "up_stride": 256, "out_stride": 256, "width": 256, "pieces": 1}
-    known = {name: array.ctypes.data for name, array in values.items()} | numbers
-    block = np.array([known[name] for name in kernels()["gate"].signature.names], np.int64)
+    arguments = {name: array.ctypes.data for name, array in values.items()} | numbers
+    block = np.array([arguments[name] for name in kernels()["gate"].signature.names], np.int64)
     ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(address)(block.ctypes.data, 0)
     return out
 
@@ -193,26 +193,26 @@ def addresses_in(code: bytes, start: int) -> tuple[list[tuple[int, int]], list[i
     Read from the instructions as the Arm Architecture Reference Manual has them: adrp, add and
     ldr of two, movz and movk of four, bl and blr.
     """
-    loads, calls, known = [], [], {}
+    loads, calls, registers = [], [], {}
     for offset in range(0, len(code), 4):
         word, pc = int.from_bytes(code[offset : offset + 4], "little"), start + offset
         target, source = word & 31, word >> 5 & 31
         if word & 0x9F000000 == 0x90000000:  # adrp
             pages = signed((word >> 5 & 0x7FFFF) << 2 | word >> 29 & 3, 21)
-            known[target] = (pc & ~4095) + (pages << 12)
+            registers[target] = (pc & ~4095) + (pages << 12)
         elif word & 0xFF800000 in (0xD2800000, 0xF2800000):  # movz, movk
             shift = 16 * (word >> 21 & 3)
-            before = known.get(target, 0) if word & 0x20000000 else 0
-            known[target] = before & ~(0xFFFF << shift) | (word >> 5 & 0xFFFF) << shift
-        elif word & 0xFFC00000 == 0x91000000 and source in known:  # add
-            known[target] = known[source] + (word >> 10 & 4095)
-        elif word & 0x3B400000 == 0x39400000 and source in known:  # ldr and its kin
+            before = registers.get(target, 0) if word & 0x20000000 else 0
+            registers[target] = before & ~(0xFFFF << shift) | (word >> 5 & 0xFFFF) << shift
+        elif word & 0xFFC00000 == 0x91000000 and source in registers:  # add
+            registers[target] = registers[source] + (word >> 10 & 4095)
+        elif word & 0x3B400000 == 0x39400000 and source in registers:  # ldr and its kin
             scale = 4 if word & 0x04800000 == 0x04800000 else word >> 30
-            loads.append((known[source] + ((word >> 10 & 4095) << scale), 1 << scale))
+            loads.append((registers[source] + ((word >> 10 & 4095) << scale), 1 << scale))
         elif word & 0xFC000000 == 0x94000000:  # bl
             calls.append(pc + (signed(word & 0x3FFFFFF, 26) << 2))
         elif word & 0xFFFFFC1F == 0xD63F0000:  # blr
-            calls.append(known[source])
+            calls.append(registers[source])
     return loads, calls
 
 
@@ -230,9 +230,9 @@ def test_arm_code_finds_its_constants_and_functions(code_model: str) -> None:
     image = read_image(arm_object(code_model), ENTRY, "aarch64")
     moved = image.at(BASE, {"outside": OUTSIDE}.__getitem__)
     loads, calls = addresses_in(moved, BASE)
-    found = {size: moved[at - BASE : at - BASE + size] for at, size in loads}
+    constants = {size: moved[at - BASE : at - BASE + size] for at, size in loads}
     assert [landing(moved, BASE, call) for call in calls] == [OUTSIDE] * 2
-    assert found == {
+    assert constants == {
         size: bytes([0xC0 + index]) * size for index, size in enumerate(CONSTANTS.values())
     }
 

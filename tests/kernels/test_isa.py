@@ -133,8 +133,8 @@ def test_arm_multiplies_bytes_by_the_instructions_of_the_set(
     isa: str, features: str, used: tuple[str, ...], unused: tuple[str, ...]
 ) -> None:
     text = assembly("aarch64-unknown-linux-gnu", "generic", isa, 16, features)
-    assert all(text.count(f"\t{one}") > 20 for one in used)
-    assert not any(one in text for one in unused)
+    assert all(text.count(f"\t{mnemonic}") > 20 for mnemonic in used)
+    assert not any(mnemonic in text for mnemonic in unused)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -181,7 +181,7 @@ def amx_machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Stands for a processor with AMX under a system that answers as told."""
 
     def machine(refusal: str, forced: str | None = None) -> None:
-        everything = frozenset(one for isa in ISAS.values() for one in isa.features)
+        everything = frozenset(feature for isa in ISAS.values() for feature in isa.features)
         monkeypatch.setattr(isa_module, "host_features", lambda: everything)
         monkeypatch.setattr(isa_module, "PERMISSIONS", {"amx-tile": lambda: refusal})
         chosen = dataclasses.replace(settings(), isa=forced)

@@ -44,7 +44,7 @@ def test_a_model_says_the_same_without_what_only_linux_has() -> None:
         )
         for arguments in ([], ["forced"])
     ]
-    assert [one.returncode for one in done] == [0, 0], done[1].stderr
+    assert [process.returncode for process in done] == [0, 0], done[1].stderr
     assert done[0].stdout == done[1].stdout != ""
 
 

@@ -81,21 +81,21 @@ def test_every_chunk_runs_once_whatever_the_rows(threads: int) -> None:
     team = ThreadTeam(threads)
     rng = np.random.default_rng(threads)
     programs = [chain(40), chain(7)]
-    expected = [[np.zeros_like(one) for one in arrays] for _, arrays in programs]
+    expected = [[np.zeros_like(array) for array in arrays] for _, arrays in programs]
     for turn in range(4000):
         which = 0 if turn % 16 else 1
         program, arrays = programs[which]
         rows = int(rng.integers(0, len(arrays[0]) + 1))
         program.frame[ROWS] = rows
         team.run(program)
-        x, y, z, w = (one[:rows] for one in expected[which])
+        x, y, z, w = (array[:rows] for array in expected[which])
         x += 1
         w += 1
         y[:] = x + x
         z[:] = y + x
     team.close()
-    for (_, arrays), wanted in zip(programs, expected, strict=True):
-        for actual, right in zip(arrays, wanted, strict=True):
+    for (_, arrays), expected_arrays in zip(programs, expected, strict=True):
+        for actual, right in zip(arrays, expected_arrays, strict=True):
             np.testing.assert_array_equal(actual, right)
 
 

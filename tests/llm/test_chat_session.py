@@ -170,7 +170,7 @@ def test_threads_that_share_a_session_leave_a_whole_conversation() -> None:
 
     with ThreadPoolExecutor(6) as pool:
         sent = [pool.submit(send, number) for number in range(18)]
-        replies = [one.result() for one in sent]
+        replies = [future.result() for future in sent]
     assert {reply.finish_reason for reply in replies} <= {"length", "cancelled"}
     roles = [message["role"] for message in chat.messages]
     assert roles == ["user", "assistant"] * (len(roles) // 2)

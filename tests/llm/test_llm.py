@@ -208,7 +208,7 @@ def test_a_model_leaves_no_thread(how: str) -> None:
     llm = edgerun.load(threads=2)
     llm.generate("Once", max_tokens=2)
     started = set(threading.enumerate()) - before
-    workers = [one for one in started if one.name.startswith("edgerun-")]
+    workers = [thread for thread in started if thread.name.startswith("edgerun-")]
     assert len(workers) == 1
     if how == "closed":
         llm.close()
@@ -355,13 +355,13 @@ def test_a_stream_may_be_closed_by_the_reader_itself_in_the_middle_of_a_piece(
 def test_a_stream_is_read_once_by_all_its_readers() -> None:
     llm = model(context=1024)
     expected = list(llm.stream("hello", max_tokens=200, ignore_eos=True))
-    stream, found = llm.stream("hello", max_tokens=200, ignore_eos=True), []
-    readers = [threading.Thread(target=lambda: found.extend(stream)) for _ in range(4)]
+    stream, pieces = llm.stream("hello", max_tokens=200, ignore_eos=True), []
+    readers = [threading.Thread(target=lambda: pieces.extend(stream)) for _ in range(4)]
     for reader in readers:
         reader.start()
     for reader in readers:
         reader.join()
-    assert sorted(found) == sorted(expected)
+    assert sorted(pieces) == sorted(expected)
     assert stream.completion.text == "".join(expected)
 
 
@@ -384,7 +384,7 @@ def test_a_result_that_is_interrupted_gives_its_sequence_back(
         return read(self)
 
     monkeypatch.setattr(TextStream, "_next", interrupted)
-    with pytest.raises(KeyboardInterrupt) as kept:  # as a notebook keeps the last traceback
+    with pytest.raises(KeyboardInterrupt) as excinfo:  # as a notebook keeps the last traceback
         llm.generate("hello")
-    assert kept.tb is not None
+    assert excinfo.tb is not None
     assert llm._engine.room().slots == 4

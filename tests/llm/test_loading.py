@@ -32,12 +32,12 @@ def load(folder: Path, **options: Any) -> Any:
 def test_greedy_text_equals_that_of_whole_forward_passes() -> None:
     with load(bundle_of("llama"), kv_cache="fp32", chunk_rows=3) as llm:
         prompt = [1, 5, 9, 2, 7]
-        found = llm.generate(prompt, max_tokens=6, temperature=0, ignore_eos=True).ids
+        tokens = llm.generate(prompt, max_tokens=6, temperature=0, ignore_eos=True).ids
         ids = list(prompt)
         for _ in range(6):
             blocks = [block.copy() for block in llm.logits(ids)]
             ids.append(int(np.argmax(np.concatenate(blocks)[-1])))
-    assert found == ids[len(prompt) :]
+    assert tokens == ids[len(prompt) :]
 
 
 def test_a_loaded_model_knows_its_bundle() -> None:
@@ -63,9 +63,9 @@ def test_edgeruns_own_tokenizer_alone_runs_in_this_process(tmp_path: Path) -> No
 def test_trits_are_counted_as_what_they_take() -> None:
     graph = open_bundle(bundle_of("bitnet-master")).graph
     ternary = sum(
-        one.codes.nbytes
-        for one in graph.constants.values()
-        if isinstance(one, PackedWeight) and one.format == "ternary"
+        weight.codes.nbytes
+        for weight in graph.constants.values()
+        if isinstance(weight, PackedWeight) and weight.format == "ternary"
     )
 
     def streamed(pack: str) -> int:
@@ -156,13 +156,13 @@ def test_reports_describe_a_bundle(command: list[str], capsys: pytest.CaptureFix
     folder = str(bundle_of("llama"))
     backend = ["--backend", "reference"] if command[0] == "plan" else []
     assert main([command[0], folder, *command[1:], *backend, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     if command[0] == "plan":
-        assert {row["phase"] for row in found["placements"]} == {"prefill", "few", "decode"}
+        assert {row["phase"] for row in report["placements"]} == {"prefill", "few", "decode"}
     else:
-        assert found["model"]["architecture"] == "llama"
-        assert sum(entry["tensors"] for entry in found["formats"].values()) > 0
-        assert ("tensors" in found) == ("--tensors" in command)
+        assert report["model"]["architecture"] == "llama"
+        assert sum(entry["tensors"] for entry in report["formats"].values()) > 0
+        assert ("tensors" in report) == ("--tensors" in command)
     assert main([command[0], folder, *command[1:], *backend]) == 0
     assert capsys.readouterr().out
 

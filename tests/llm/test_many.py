@@ -24,10 +24,10 @@ def test_many_prompts_are_continued_as_if_alone(max_sessions: int) -> None:
             llm.generate_many(prompts, **options)
         del prompts[3]
         completions = llm.generate_many(prompts, **options)
-        assert [one.prompt_tokens for one in completions] == [5, 4, 10, 2]
-        for prompt, one in zip(prompts, completions, strict=True):
+        assert [completion.prompt_tokens for completion in completions] == [5, 4, 10, 2]
+        for prompt, completion in zip(prompts, completions, strict=True):
             expected = llm.generate(prompt, **options)
-            assert (one.text, one.ids, one.finish_reason) == (
+            assert (completion.text, completion.ids, completion.finish_reason) == (
                 expected.text,
                 expected.ids,
                 expected.finish_reason,
@@ -54,9 +54,9 @@ def test_many_prompts_that_are_interrupted_give_their_sequences_back(
 
     llm = model(max_sessions=3)
     monkeypatch.setattr("edgerun.llm.llm.Writer.push", interrupted)
-    with pytest.raises(KeyboardInterrupt) as kept:  # as a notebook keeps the last traceback
+    with pytest.raises(KeyboardInterrupt) as excinfo:  # as a notebook keeps the last traceback
         llm.generate_many(["a", "b"])
-    assert kept.tb is not None
+    assert excinfo.tb is not None
     assert llm._engine.room().slots == 3
 
 
@@ -145,10 +145,10 @@ def test_streams_of_all_kinds_run_together_and_share_calls() -> None:
         llm.stream_chat(asked, max_tokens=6),
         chat.send("hi", max_tokens=6),
     ]
-    found = ["", "", ""]
+    replies = ["", "", ""]
     for index, piece in llm.together(streams):
-        found[index] += piece
-    assert found == [*texts, texts[1]]
+        replies[index] += piece
+    assert replies == [*texts, texts[1]]
     assert executable.rows.count(3) >= 3
     assert [message["role"] for message in chat.messages] == ["user", "assistant"]
 

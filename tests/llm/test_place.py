@@ -115,10 +115,10 @@ def test_a_device_that_does_not_run_the_model_changes_nothing(
 
 def test_other_threads_go_on_meanwhile(folder, expected: list[int]) -> None:  # type: ignore[no-untyped-def]
     with edgerun.load(folder, threads=1) as llm:
-        found: list[list[int]] = []
+        replies: list[list[int]] = []
 
         def read() -> None:
-            found.append(llm.generate(PROMPT, **LIMITS).ids)
+            replies.append(llm.generate(PROMPT, **LIMITS).ids)
 
         readers = [threading.Thread(target=read) for _ in range(3)]
         for reader in readers:
@@ -127,7 +127,7 @@ def test_other_threads_go_on_meanwhile(folder, expected: list[int]) -> None:  # 
             llm.place(place)
         for reader in readers:
             reader.join()
-    assert found == [expected] * 3
+    assert replies == [expected] * 3
 
 
 def test_a_closed_model_has_no_place(folder) -> None:  # type: ignore[no-untyped-def]

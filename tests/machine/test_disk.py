@@ -82,11 +82,11 @@ def test_a_disk_is_known_by_its_file_system(
 def test_what_is_known_of_disks_and_machines_lies_side_by_side(folder: Path) -> None:
     assert read_disk(folder) is None
     profile.write_profile(MachineProfile(bandwidth={1: 7.0}))
-    kept = write_disk(folder, MEASURED)
-    assert kept.measured
-    assert read_disk(folder / "deeper") == kept
+    written = write_disk(folder, MEASURED)
+    assert written.measured
+    assert read_disk(folder / "deeper") == written
     profile.write_profile(MachineProfile(bandwidth={1: 8.0}))
-    assert read_disk(folder) == kept
+    assert read_disk(folder) == written
     assert profile.read_profile().bandwidth == {1: 8.0}
 
 

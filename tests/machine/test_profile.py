@@ -132,8 +132,8 @@ def test_times_of_rows_that_nothing_is_known_of_stay_and_spoil_nothing_else(
 ) -> None:
     names = ("a/b", "c/d")
     row_times = {"avx2": stored(dict.fromkeys(names, (ROW_TIMES,)))}
-    known = profile.write_profile(replace(FULL, row_times=row_times))
-    assert profile.read_profile() == known
+    written = profile.write_profile(replace(FULL, row_times=row_times))
+    assert profile.read_profile() == written
     path = folder / profile.FILE
     content = json.loads(path.read_text())
     (own,) = content["profiles"].values()
@@ -141,7 +141,7 @@ def test_times_of_rows_that_nothing_is_known_of_stay_and_spoil_nothing_else(
     path.write_text(json.dumps(content))
     changed = profile.read_profile()
     assert not profile.absence()
-    assert replace(changed, row_times=row_times) == known
+    assert replace(changed, row_times=row_times) == written
     by_family = changed.row_times["avx2"]
     assert [read_layers(by_family[name]) for name in names] == [(), (ROW_TIMES,)]
     profile.write_profile(changed)
@@ -149,13 +149,13 @@ def test_times_of_rows_that_nothing_is_known_of_stay_and_spoil_nothing_else(
 
 
 def test_a_file_from_before_rows_were_timed_goes_on_being_read(folder: Path) -> None:
-    known = profile.write_profile(FULL)
+    written = profile.write_profile(FULL)
     path = folder / profile.FILE
     content = json.loads(path.read_text())
     for figures in content["profiles"].values():
         assert figures.pop("row_times") == {}
     path.write_text(json.dumps(content))
-    assert profile.read_profile() == known
+    assert profile.read_profile() == written
     assert not profile.absence()
 
 

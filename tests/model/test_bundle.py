@@ -150,7 +150,7 @@ def set_range(folder, key, change):
     model = onnx.load(folder / "model.onnx", load_external_data=False)
 
     def entry(tensor, key):
-        return next(one for one in tensor.external_data if one.key == key)
+        return next(pair for pair in tensor.external_data if pair.key == key)
 
     external = [tensor for tensor in model.graph.initializer if tensor.external_data]
     last = max(external, key=lambda tensor: int(entry(tensor, "offset").value))

@@ -310,9 +310,9 @@ def test_data_exchanged_between_check_and_use_is_not_used(
 
     expected = open_bundle(bundle).graph.constants
     monkeypatch.setattr(bundle_files.BundleFiles, "check", exchange)
-    found = open_bundle(bundle).graph.constants
+    constants = open_bundle(bundle).graph.constants
     name = next(name for name in expected if name.endswith("/weight"))
-    assert found[name].codes.tobytes() == expected[name].codes.tobytes()  # type: ignore[union-attr]
+    assert constants[name].codes.tobytes() == expected[name].codes.tobytes()  # type: ignore[union-attr]
 
 
 def exchanges(bundle: Path) -> Iterator[None]:
@@ -356,10 +356,10 @@ def test_data_that_is_exchanged_all_the_time(bundle: Path, opens: int) -> None:
     try:
         for _ in range(opens):
             try:
-                found = open_bundle(bundle).graph.constants[name]
+                weight = open_bundle(bundle).graph.constants[name]
             except BundleError:
                 continue
-            assert found.codes.tobytes() == codes  # type: ignore[union-attr]
+            assert weight.codes.tobytes() == codes  # type: ignore[union-attr]
             opened += 1
     finally:
         stop.set()

@@ -99,7 +99,7 @@ def most_hits(capacity: int, steps: tuple[Step, ...]) -> int:
         others = sorted(resident - needed)
         room = min(len(others), capacity - len(needed))
         return len(resident & needed) + max(
-            best(place + 1, needed | frozenset(kept)) for kept in combinations(others, room)
+            best(place + 1, needed | frozenset(retained)) for retained in combinations(others, room)
         )
 
     return best(0, frozenset())

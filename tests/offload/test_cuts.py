@@ -120,8 +120,8 @@ def test_an_expert_that_is_cut_by_columns_has_the_same_bits(
             tallies.extend(backend._tallies)
             assert not session.failure and session.resets == 0
 
-    found = logits_of(*form, standin("memory=8M,link=4G"), look, tokens=TOKENS)
-    np.testing.assert_array_equal(found, logits_of(*form, None, tokens=TOKENS))
+    logits = logits_of(*form, standin("memory=8M,link=4G"), look, tokens=TOKENS)
+    np.testing.assert_array_equal(logits, logits_of(*form, None, tokens=TOKENS))
     first = sum(len(program._cuts) for program in programs)
     assert 0 < first < sum(tally.cut for tally in tallies) == sum(learned) + first
 

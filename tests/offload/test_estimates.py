@@ -50,7 +50,7 @@ def test_a_profile_wrong_by_three_recovers_in_fifty_tokens(wrong: tuple[float, .
     true = np.array([1e-3, 2e-4, 2.5e-3])
     estimates = Estimates(*(Estimate(float(each)) for each in true * wrong))
     scheduler, rng = Scheduler(8), np.random.default_rng(7)
-    one, ratios = np.ones(1, np.int64), []
+    single_row, ratios = np.ones(1, np.int64), []
     for _token in range(70):
         for _ in range(LAYERS):
             is_cached = rng.random(8) < 0.6
@@ -66,6 +66,6 @@ def test_a_profile_wrong_by_three_recovers_in_fifty_tokens(wrong: tuple[float, .
             estimates.cpu.observe(rows[here], noise[0] * true[0] * here.sum())
             estimates.device.observe(rows[there], noise[1] * true[1] * there.sum())
             for _ in range(np.count_nonzero(there & ~is_cached)):
-                estimates.upload.observe(one, noise[2] * true[2])
-        estimates.upload.observe(one, true[2])
+                estimates.upload.observe(single_row, noise[2] * true[2])
+        estimates.upload.observe(single_row, true[2])
     assert np.mean(ratios[-20 * LAYERS :]) <= 1.03

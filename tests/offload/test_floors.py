@@ -14,16 +14,16 @@ TRUE = np.array([[1e-3, 2e-4], [2e-4, 1e-5], [2.5e-3, 0.0]])  # of an expert, an
 
 
 def test_the_least_counts_and_nothing_is_claimed_of_what_was_never_seen() -> None:
-    floor, one = Floor(1e-3, 1e-4), np.array([1])
-    assert floor.seconds(one) == [0.0]
-    assert floor.observe(one, np.ones(1), 5e-3)
-    assert not floor.observe(one, np.ones(1), 6e-3)
-    assert floor.seconds(one) == pytest.approx([5e-3])
-    assert not floor.observe(one, np.array([0.5]), 2.5e-3 * 1.0001)
-    assert floor.observe(one, np.array([0.5]), 1e-3)
-    assert floor.seconds(one) == pytest.approx([2e-3])
+    floor, single_row = Floor(1e-3, 1e-4), np.array([1])
+    assert floor.seconds(single_row) == [0.0]
+    assert floor.observe(single_row, np.ones(1), 5e-3)
+    assert not floor.observe(single_row, np.ones(1), 6e-3)
+    assert floor.seconds(single_row) == pytest.approx([5e-3])
+    assert not floor.observe(single_row, np.array([0.5]), 2.5e-3 * 1.0001)
+    assert floor.observe(single_row, np.array([0.5]), 1e-3)
+    assert floor.seconds(single_row) == pytest.approx([2e-3])
     assert floor.seconds(np.array([16])) == [0.0]
-    assert not floor.observe(one, np.zeros(1), 1e-9)
+    assert not floor.observe(single_row, np.zeros(1), 1e-9)
 
 
 def test_rows_of_several_kinds_together_never_come_to_more_than_was_seen() -> None:

@@ -152,21 +152,21 @@ def test_a_child_that_is_forked_in_an_upload_has_a_stand_in_of_its_own(gate: Gat
 def test_a_layer_may_have_one_expert_or_need_all(experts: int, top_k: int) -> None:
     """Of a width that blocks do not divide; one row goes nowhere."""
     graph, states = layer("int8_block", "int4", experts, top_k), same_attention(1, 1, 16, "fp32")
-    rng, made = np.random.default_rng(2), []
+    rng, outputs = np.random.default_rng(2), []
     x = rng.standard_normal((7, K)).astype(np.float32)
     routes = random_routes(rng, 7, experts, top_k)
     routes[0], routes[1] = 0, 0.25
     for backend in (standin("memory=1M"), make_backend("cpu", given={"threads": 1})):
         program = backend.compile(graph, Shape.of(7), CompileOptions(states))
         batch = Batch.of([0] * 7, 0, 0, logits="none")
-        made += [
+        outputs += [
             program(batch, SequenceStore(states, 1), {"x": x, "routes": routes})["out"].copy()
             for _ in range(3)
         ]
         program.close()
         backend.close()
-    for each in made[1:]:
-        np.testing.assert_array_equal(each, made[0])
+    for each in outputs[1:]:
+        np.testing.assert_array_equal(each, outputs[0])
 
 
 def test_weights_that_are_no_numbers_score_nothing_and_infinite_ones_the_most(

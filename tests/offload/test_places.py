@@ -28,15 +28,15 @@ def test_every_expert_is_computed_once_for_every_row_that_goes_to_it() -> None:
     for turn in range(CASES):
         routes, top_k = random_routes(rng)
         places = sorters[routes.shape[1], top_k](routes)
-        kept = routes * (np.cumsum(routes != 0, axis=1) <= top_k)
+        top_routes = routes * (np.cumsum(routes != 0, axis=1) <= top_k)
         assert sorted(zip(places.rows, places.experts, strict=True)) == sorted(
-            map(tuple, np.argwhere(kept))
+            map(tuple, np.argwhere(top_routes))
         )
         assert (np.bincount(places.experts, minlength=16)[places.active] == places.counts).all()
         if not len(places.active):
             assert not places.sum(np.zeros((0, 3), np.float32)).any()
             continue
-        largest = np.where(kept != 0, kept, -1).max(axis=0)[places.active]
+        largest = np.where(top_routes != 0, top_routes, -1).max(axis=0)[places.active]
         assert places.scores() == tuple(largest.tolist())
         chosen = places.active[turn % 3 :: 3]
         assert (places.select(chosen) == np.flatnonzero(np.isin(places.experts, chosen))).all()
@@ -46,11 +46,11 @@ def test_every_expert_is_computed_once_for_every_row_that_goes_to_it() -> None:
         schedule = schedulers[1 + 3 * (turn % 2)](*costs, int(rng.integers(0, 17)))
         shares = schedule.shares / (1 + 3 * (turn % 2))
         device = shares[np.searchsorted(places.active, places.experts)]
-        made = np.zeros((len(places.rows), 1), np.float32)
+        outputs = np.zeros((len(places.rows), 1), np.float32)
         for computed in (device, 1 - device):  # each side what is its own
-            made[:, 0] += computed * (places.experts + 1)
-        expected = (kept * (np.arange(routes.shape[1]) + 1)).sum(axis=1)
-        np.testing.assert_allclose(places.sum(made)[:, 0], expected, rtol=1e-5)
+            outputs[:, 0] += computed * (places.experts + 1)
+        expected = (top_routes * (np.arange(routes.shape[1]) + 1)).sum(axis=1)
+        np.testing.assert_allclose(places.sum(outputs)[:, 0], expected, rtol=1e-5)
 
 
 def test_the_sum_is_that_of_the_op() -> None:
@@ -62,11 +62,11 @@ def test_the_sum_is_that_of_the_op() -> None:
         x = np.asarray(inputs["x"])[places.rows]
         stacks = {name: given for name, given in inputs.items() if name not in ("x", "routes")}
         alone = {**attributes, "top_k": 1}
-        made = np.zeros_like(x)
+        outputs = np.zeros_like(x)
         for half in (places.experts % 2 == 0, places.experts % 2 == 1):
             hot = one_hot(places.experts[half], routes.shape[1])
-            made[half] = OP.define(x=x[half], routes=hot, **stacks, **alone)
-        np.testing.assert_array_equal(places.sum(made), OP.define(**inputs, **attributes))
+            outputs[half] = OP.define(x=x[half], routes=hot, **stacks, **alone)
+        np.testing.assert_array_equal(places.sum(outputs), OP.define(**inputs, **attributes))
 
 
 def test_routes_may_lie_in_wider_rows_or_far_apart() -> None:

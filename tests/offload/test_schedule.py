@@ -142,10 +142,10 @@ def test_the_bound_is_the_largest_of_its_kind(make: object) -> None:
     for _ in range(60):
         costs = make(rng, rng.integers(1, 13))
         schedule = scheduled(costs)
-        found, best = bound(costs, schedule.weights) / WEIGHT_SUM, largest_bound(costs)
+        lower_bound, best = bound(costs, schedule.weights) / WEIGHT_SUM, largest_bound(costs)
         slack = costs.sum() / WEIGHT_SUM  # weights are rounded
-        assert best * (1 - 1e-9) - slack <= found <= best * (1 + 1e-9)
-        assert schedule.bound_s == pytest.approx(found / NANOSECONDS)
+        assert best * (1 - 1e-9) - slack <= lower_bound <= best * (1 + 1e-9)
+        assert schedule.bound_s == pytest.approx(lower_bound / NANOSECONDS)
 
 
 def test_parts_come_closer_to_the_bound() -> None:

@@ -101,8 +101,8 @@ def test_tokens_are_those_of_the_processor_bit_for_bit(
                 assert tally.certified_s <= tally.seconds
                 assert tally.certified_s > 0 or tally.phase is not Phase.DECODE
 
-    found = tokens(*form, device, look)
-    np.testing.assert_array_equal(found, expected[form])
+    logits = tokens(*form, device, look)
+    np.testing.assert_array_equal(logits, expected[form])
     (report,) = seen
     assert report is not None and "stand-in for a GPU" in report.title
     assert {row["phase"] for row in report.rows} == {"prefill", "decode"}
@@ -292,7 +292,7 @@ def test_a_call_that_is_cut_off_leaves_nothing_behind(monkeypatch: pytest.Monkey
             raise KeyboardInterrupt
         return answer(session, expected_s)
 
-    found = []
+    logits = []
     for device in (None, "memory=8M"):
         with model("olmoe", "int4", device) as (backend, programs, store, _):
             sequence = store.open()
@@ -304,11 +304,11 @@ def test_a_call_that_is_cut_off_leaves_nothing_behind(monkeypatch: pytest.Monkey
                     monkeypatch.setattr(Session, "answer", interrupted)
                     with pytest.raises(KeyboardInterrupt):
                         programs.run(batch, store)
-                found.append(programs.run(batch, store)["logits"].copy())
+                logits.append(programs.run(batch, store)["logits"].copy())
                 store.commit(sequence, start + 20)
             if device:
                 assert session_of(backend).resets == 0 and next(calls) > 1
-    np.testing.assert_array_equal(found[2:], found[:2])
+    np.testing.assert_array_equal(logits[2:], logits[:2])
 
 
 def test_a_forked_child_has_a_stand_in_of_its_own(
@@ -321,9 +321,9 @@ def test_a_forked_child_has_a_stand_in_of_its_own(
             sequence = store.open()
             store.reserve(sequence, len(PROMPT))
             batch = Batch.of(np.asarray(PROMPT, np.int32), 0, sequence, logits="last")
-            found = programs.run(batch, store)["logits"].copy()
+            values = programs.run(batch, store)["logits"].copy()
             store.close(sequence)
-            return found
+            return values
 
         first, process = logits(), session_of(backend).device._process
         read, write = os.pipe()

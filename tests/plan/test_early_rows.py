@@ -27,20 +27,20 @@ def batches(store: SequenceStore) -> Iterator[Batch]:
     slots = [store.open() for _ in range(2)]
     for slot in slots:
         store.reserve(slot, 6 * 20)
-    for step, wanted in enumerate(("last", "none", "all", "some", "last", "every third")):
+    for step, selection in enumerate(("last", "none", "all", "some", "last", "every third")):
         parts = [
             Batch.of(
                 [(7 * index + 31 * step + slot) % 90 for index in range(count)],
                 step * count,
                 slot,
-                logits=wanted if wanted in ("last", "none", "all") else "all",
+                logits=selection if selection in ("last", "none", "all") else "all",
             )
             for slot, count in zip(slots, (20, 3), strict=True)
         ]
         batch = Batch.join(parts)
-        kept = {"some": [1, 2, 19, 21], "every third": [*range(0, 23, 3)]}.get(wanted)
-        if kept is not None:
-            batch = Batch(batch.ids, batch.positions, batch.sequences, np.int32(kept))
+        rows = {"some": [1, 2, 19, 21], "every third": [*range(0, 23, 3)]}.get(selection)
+        if rows is not None:
+            batch = Batch(batch.ids, batch.positions, batch.sequences, np.int32(rows))
         yield batch
 
 
@@ -51,10 +51,10 @@ def logits_of(graph: Graph, folder: Path, backend: str) -> list[np.ndarray]:
     store = SequenceStore(states, 256, 2)
     runs = make_backend(backend, given={"threads": 2})
     executable = runs.compile(graph, Shape(Phase.PREFILL, ROWS), CompileOptions(states))
-    found = [executable(batch, store)["logits"].copy() for batch in batches(store)]
+    logits = [executable(batch, store)["logits"].copy() for batch in batches(store)]
     executable.close()
     runs.close()
-    return found
+    return logits
 
 
 # What NumPy multiplies depends on the number of rows in the last bits.

@@ -162,8 +162,8 @@ def test_the_line_says_what_it_assumes_until_it_was_measured() -> None:
     reads = ExpertReads(1, 1, 1, 0.0, **guesses)
     full = replace(HALF, nbytes=24 * 900_000)
     lines = [
-        forecast(budget, DECODE, PROMPT, reads=known).line()
-        for budget, known in ((HALF, None), (HALF, reads), (full, None))
+        forecast(budget, DECODE, PROMPT, reads=measured).line()
+        for budget, measured in ((HALF, None), (HALF, reads), (full, None))
     ]
     assert lines[0].endswith(f" (if {FORESEEN:.0%} of the experts are foreseen)")
     assert not any("foreseen" in line for line in lines[1:])

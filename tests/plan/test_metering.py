@@ -84,8 +84,8 @@ def test_nothing_is_predicted_where_nothing_was_measured(monkeypatch: pytest.Mon
 
 
 def figures(measured_ms: float, predicted_ms: float | None) -> dict[str, Any]:
-    kept = {"segment": 1, "part": "decode", "backend": "cpu", "ops": 9, "calls": 2, "rows": 2}
-    return {**kept, "predicted_ms": predicted_ms, "measured_ms": measured_ms}
+    common = {"segment": 1, "part": "decode", "backend": "cpu", "ops": 9, "calls": 2, "rows": 2}
+    return {**common, "predicted_ms": predicted_ms, "measured_ms": measured_ms}
 
 
 def test_the_median_run_counts_and_there_is_no_figure_where_none_was_predicted() -> None:

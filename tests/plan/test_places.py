@@ -152,8 +152,8 @@ def split(parts: list[tuple[int, int, str]], from_rows: int = 4) -> tuple[Any, A
     prompts, rest = Noting(), Noting()
     nothing = {LOGITS: np.zeros((0, 1), np.float32)}
     programs = Programs({Shape(Phase.PREFILL, 64): rest}, PromptRows(prompts, from_rows, nothing))
-    found = programs.run(Batch.join(batches), SequenceStore(SPEC, 64, 4))[LOGITS]
-    return prompts.calls, rest.calls, found[:, 0].tolist()
+    output = programs.run(Batch.join(batches), SequenceStore(SPEC, 64, 4))[LOGITS]
+    return prompts.calls, rest.calls, output[:, 0].tolist()
 
 
 def test_rows_without_logits_go_elsewhere() -> None:

@@ -86,8 +86,8 @@ def test_the_plan_costs_what_the_best_of_all_assignments_costs(seed):
     backends = {name: Fake(name, rng.uniform(0, 2e-4, length)) for name in ("a", "b", "c")}
     plan = make_plan(chain_graph(length), list(backends.values()))
     segments = plan.segments[Phase.DECODE]
-    found = sum(one.seconds for one in segments) + SWITCH_SECONDS * (len(segments) - 1)
-    assert found == pytest.approx(cheapest_by_force(length, backends))
+    seconds = sum(segment.seconds for segment in segments) + SWITCH_SECONDS * (len(segments) - 1)
+    assert seconds == pytest.approx(cheapest_by_force(length, backends))
 
 
 def test_a_small_gain_is_not_worth_a_change():
@@ -172,13 +172,13 @@ def test_a_preferred_back_end_takes_what_it_supports_whatever_it_costs():
     backends = [Accelerating([9.0] * 5), Fake("b", [0.0] * 5)]
     plan = make_plan(chain_graph(5), backends, "a")
     assert placement(plan) == ["b", "a", "b", "a", "b"]
-    assert [one.reason for one in plan.refusals[Phase.DECODE]] == ["a cannot (3 nodes)"]
+    assert [refusal.reason for refusal in plan.refusals[Phase.DECODE]] == ["a cannot (3 nodes)"]
     assert placement(make_plan(chain_graph(5), backends)) == ["b"] * 5
 
 
 def test_an_accelerator_left_out_is_compared_where_it_could_run():
     plan = make_plan(chain_graph(4), [Accelerating([1e-3] * 4), Fake("b", [1e-4] * 4)])
-    reasons = [one.reason for one in plan.refusals[Phase.DECODE]]
+    reasons = [refusal.reason for refusal in plan.refusals[Phase.DECODE]]
     assert reasons[0] == "a cannot (2 nodes)"
     assert "slower by estimate: 2.00 ms / 1 rows for 2 nodes that take 0.20 ms" in reasons[1]
 

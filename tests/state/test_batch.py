@@ -29,9 +29,9 @@ def test_only_batches_that_all_ask_for_the_largest_logit_do_so_together():
 
 def test_adjustments_stay_with_their_rows():
     ones = np.ones(1, np.float32)
-    one, other = (partial(Adjustment, np.array([id_]), ones, ones) for id_ in (3, 4))
+    first, second = (partial(Adjustment, np.array([id_]), ones, ones) for id_ in (3, 4))
     plain = Batch.of([1, 2, 3], 0, 0, logits="all")
-    batch = replace(plain, adjustments=(one, None, other))
-    assert batch.part(1, 3).adjustments == (None, other)
-    assert Batch.join([plain, batch.part(0, 2)]).adjustments == (None, None, None, one, None)
+    batch = replace(plain, adjustments=(first, None, second))
+    assert batch.part(1, 3).adjustments == (None, second)
+    assert Batch.join([plain, batch.part(0, 2)]).adjustments == (None, None, None, first, None)
     assert Batch.join([plain, plain]).adjustments == plain.part(0, 2).adjustments == ()

@@ -27,8 +27,8 @@ def model(request):
 @pytest.fixture
 def check_same(request, model):
     backend = request.node.callspec.params["model"]
-    return lambda found, expected: np.testing.assert_array_less(
-        error_of(found, expected), ALLOWED[backend] + np.finfo(float).tiny
+    return lambda computed, expected: np.testing.assert_array_less(
+        error_of(computed, expected), ALLOWED[backend] + np.finfo(float).tiny
     )
 
 
@@ -64,8 +64,8 @@ def test_what_was_taken_back_is_forgotten(model, check_same, length):
     # One page more than is seen stays: a draft can be taken back without computing much again.
     assert reached == length or length < 128
     text = np.concatenate([IDS[:length], OTHERS[:9]])
-    found = run(model, first, reached, text[reached:])
-    check_same(found, run(model, second, 0, text))
+    computed = run(model, first, reached, text[reached:])
+    check_same(computed, run(model, second, 0, text))
 
 
 @pytest.mark.parametrize("length", [170, 140, 128, 70, 5])
@@ -76,8 +76,8 @@ def test_a_fork_goes_on_from_where_it_begins(model, check_same, length):
     cache_ids[second] = IDS[:reached].tolist()
     assert reached <= length
     text = np.concatenate([IDS[:length], OTHERS[:3]])
-    found = run(model, second, reached, text[reached:])
-    check_same(found, run(model, third, 0, text))
+    computed = run(model, second, reached, text[reached:])
+    check_same(computed, run(model, third, 0, text))
     # And the other one, which shares pages with it, is as it was.
     expected = run(model, first, len(IDS), OTHERS[:2])
     model.cache.rewind(third, 0)
@@ -91,9 +91,9 @@ def test_a_prefix_that_is_found_again_is_the_same(model, check_same):
     second, reached = model.cache.match(text.tolist())
     assert 128 <= reached <= 140
     cache_ids[second] = text[:reached].tolist()
-    found = run(model, second, reached, text[reached:])
+    computed = run(model, second, reached, text[reached:])
     third = model.cache.open()
-    check_same(found, run(model, third, 0, text))
+    check_same(computed, run(model, third, 0, text))
 
 
 def test_sequences_of_a_batch_know_nothing_of_each_other(model, check_same):

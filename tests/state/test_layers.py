@@ -38,8 +38,8 @@ def test_layers_of_equal_geometry_share_a_pool_and_others_do_not():
         store.write_block(name, slot, 0, block)
     store.commit(slot, 80)
     for name, block in blocks.items():
-        for found, expected in zip(store.read_block(name, slot, 0, 80), block, strict=True):
-            np.testing.assert_array_equal(found, expected)
+        for array, expected in zip(store.read_block(name, slot, 0, 80), block, strict=True):
+            np.testing.assert_array_equal(array, expected)
 
 
 def test_values_that_are_keys_take_no_memory():
@@ -61,8 +61,8 @@ def test_values_that_are_keys_take_no_memory():
         store.write_block("a", slot, 0, (rows, rows))
         store.commit(slot, 100)
     expected = stores[1].read_block("a", 0, 10, 90)
-    for found, wanted in zip(stores[0].read_block("a", 0, 10, 90), expected, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for tied_array, apart_array in zip(stores[0].read_block("a", 0, 10, 90), expected, strict=True):
+        np.testing.assert_array_equal(tied_array, apart_array)
 
 
 def test_windowed_layers_leave_pages_that_no_row_sees_any_more():
@@ -102,10 +102,10 @@ def test_a_window_is_gone_back_to_while_its_pages_can_be_found():
 def test_a_fork_of_windowed_layers_begins_where_both_can():
     store = SequenceStore(mixed(window=64), 1000, 3)
     slot = filled_mixed(store, 640)
-    fork, kept = store.fork(slot, 300)
-    assert kept == 0
-    _, kept = store.fork(slot, 630)
-    assert kept == 630
+    fork, shared_tokens = store.fork(slot, 300)
+    assert shared_tokens == 0
+    _, shared_tokens = store.fork(slot, 630)
+    assert shared_tokens == 630
 
 
 def filled_mixed(store, length):

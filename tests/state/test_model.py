@@ -130,28 +130,28 @@ class StoreMachine(RuleBasedStateMachine):
         slot = self.some(which)
         sequence = self.open[slot]
         asked = min(length, len(sequence.rows))
-        kept = self.store.rewind(slot, asked)
-        assert kept == asked if not self.windowed() else kept <= asked
-        del sequence.rows[kept:]
+        remaining_tokens = self.store.rewind(slot, asked)
+        assert remaining_tokens == asked if not self.windowed() else remaining_tokens <= asked
+        del sequence.rows[remaining_tokens:]
 
     @precondition(lambda self: 0 < len(self.open) < self.slots)
     @rule(which=st.integers(0, 9), length=st.integers(0, CONTEXT))
     def fork(self, which: int, length: int) -> None:
         source = self.open[self.some(which)]
         asked = min(length, len(source.rows))
-        slot, kept = self.store.fork(self.some(which), asked)
-        assert kept == asked if not self.windowed() else kept <= asked
-        self.took(slot, Sequence(source.rows[:kept]))
+        slot, shared_tokens = self.store.fork(self.some(which), asked)
+        assert shared_tokens == asked if not self.windowed() else shared_tokens <= asked
+        self.took(slot, Sequence(source.rows[:shared_tokens]))
 
     @precondition(lambda self: len(self.open) < self.slots)
     @rule(length=st.integers(0, CONTEXT), other=st.integers(0, CONTEXT))
     def match(self, length: int, other: int) -> None:
         """What is found was written for these ids, by whichever sequence."""
         ids = [*range(min(length, other)), *([7] * max(0, other - length))]
-        slot, found = self.store.match(ids)
-        assert found <= len(ids)
+        slot, matched_tokens = self.store.match(ids)
+        assert matched_tokens <= len(ids)
         sequence = Sequence()
-        for id_ in ids[:found]:
+        for id_ in ids[:matched_tokens]:
             sequence.append(id_)
         self.took(slot, sequence)
 

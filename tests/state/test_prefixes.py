@@ -56,12 +56,12 @@ def test_pages_that_are_written_over_are_not_found_any_more():
     append(store, slot, 200, seed=9, ids=others)
     new = contents(store, slot)
     store.close(slot)
-    found, length = store.match(ids)
+    matched, length = store.match(ids)
     assert length == 100
-    store.close(found)
-    found, length = store.match(others)
+    store.close(matched)
+    matched, length = store.match(others)
     assert length == 200
-    np.testing.assert_array_equal(contents(store, found), new)
+    np.testing.assert_array_equal(contents(store, matched), new)
 
 
 def test_stored_prefixes_make_room_when_pages_are_needed():
@@ -70,10 +70,10 @@ def test_stored_prefixes_make_room_when_pages_are_needed():
     store.close(filled(store, 256, ids=range(1000, 1256)))
     pages = store.room().pages
     assert pages == 8
-    one, two = filled(store, 256, seed=3), filled(store, 256, seed=4)
+    first, second = filled(store, 256, seed=3), filled(store, 256, seed=4)
     assert store.room().pages == 0
-    assert contents(store, one).any()
-    store.close(one), store.close(two)
+    assert contents(store, first).any()
+    store.close(first), store.close(second)
     assert store.match(range(256))[1] == 0
 
 

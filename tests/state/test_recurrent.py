@@ -62,8 +62,8 @@ def test_a_hybrid_model_goes_back_to_where_all_layers_can():
         count(store, slot, [1] * 10)
         if stop == 20:
             store.checkpoint(slot)
-    fork, kept = store.fork(slot, 25)
-    assert kept == 20
+    fork, shared_tokens = store.fork(slot, 25)
+    assert shared_tokens == 20
     assert store.read_block("counter", fork, 20, 20)[0][0] == 20
     assert store.rewind(slot, 29) == 20
     assert store.read_block(name, slot, 0, 20)[0][:, 0, 0].tolist() == [10] * 10 + [20] * 10

@@ -30,12 +30,12 @@ def test_what_is_written_is_read_back(codec):
             written[state.name, slot] = keys, values
     for (name, slot), block in written.items():
         for start, stop in ((0, 150), (63, 65), (10, 10)):
-            found = store.read_block(name, slot, start, stop)
-            for one, expected in zip(found, block, strict=True):
+            arrays = store.read_block(name, slot, start, stop)
+            for array, expected in zip(arrays, block, strict=True):
                 part = expected[start:stop]
                 limit = ERRORS[codec] * np.abs(part).max(axis=-1, keepdims=True, initial=0)
-                assert one.shape == part.shape
-                assert (np.abs(one - part) <= limit).all()
+                assert array.shape == part.shape
+                assert (np.abs(array - part) <= limit).all()
 
 
 @pytest.mark.parametrize("codec", list(ERRORS))
@@ -45,20 +45,22 @@ def test_a_fork_shares_pages_until_one_of_the_two_writes(codec, writer, length):
     store = store_of(codec)
     source = filled(store, 130)
     before = contents(store, source)
-    fork, kept = store.fork(source, length)
-    assert kept == (130 if length is None else length)
-    table, pages = pool_of(store).page_table, -(-kept // PAGE_TOKENS)
+    fork, shared_tokens = store.fork(source, length)
+    assert shared_tokens == (130 if length is None else length)
+    table, pages = pool_of(store).page_table, -(-shared_tokens // PAGE_TOKENS)
     assert (table[fork, :pages] == table[source, :pages]).all()
     assert (table[fork, pages:] == -1).all()
-    np.testing.assert_array_equal(contents(store, fork), before[:, :, :kept])
+    np.testing.assert_array_equal(contents(store, fork), before[:, :, :shared_tokens])
     if writer == "fork":
-        append(store, fork, kept + 70, seed=1)
+        append(store, fork, shared_tokens + 70, seed=1)
         np.testing.assert_array_equal(contents(store, source), before)
-        np.testing.assert_array_equal(contents(store, fork)[:, :, :kept], before[:, :, :kept])
+        np.testing.assert_array_equal(
+            contents(store, fork)[:, :, :shared_tokens], before[:, :, :shared_tokens]
+        )
     else:
         store.rewind(source, 10)
         append(store, source, 140, seed=1)
-        np.testing.assert_array_equal(contents(store, fork), before[:, :, :kept])
+        np.testing.assert_array_equal(contents(store, fork), before[:, :, :shared_tokens])
 
 
 def test_a_fork_outlives_its_source():

@@ -48,7 +48,7 @@ class AlteredBundle:
 
     def initializer(self, name: str) -> onnx.TensorProto:
         """An initializer."""
-        return next(one for one in self.model.graph.initializer if one.name == name)
+        return next(tensor for tensor in self.model.graph.initializer if tensor.name == name)
 
     def array(self, name: str) -> NDArray[Any]:
         """The values of an initializer."""
@@ -61,7 +61,7 @@ class AlteredBundle:
     def resize(self, projection: str, n: int | None = None, k: int | None = None) -> None:
         """Gives a quantised projection another N or K; the node itself stays consistent."""
         node = self.node(f"/{projection}/MatMulNBits")
-        sizes = {one.name: one.i for one in node.attribute}
+        sizes = {attribute.name: attribute.i for attribute in node.attribute}
         n, k = n or sizes["N"], k or sizes["K"]
         for name in node.input[1:3]:
             values = self.array(name)

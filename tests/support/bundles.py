@@ -103,14 +103,14 @@ def runner(
         yield Runner(bundle, programs, cache, cache.open())
     finally:
         programs.close()
-        for one in backends:
-            one.close()
+        for each in backends:
+            each.close()
 
 
-def error_of(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+def error_of(computed: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
     """Largest difference relative to the range of the expected values."""
     spread = float(expected.max() - expected.min())
-    return float(np.abs(found - expected).max()) / spread
+    return float(np.abs(computed - expected).max()) / spread
 
 
 def tiny_experts(folder: Path, weights: str, **sizes: int) -> Path:

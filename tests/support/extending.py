@@ -111,15 +111,15 @@ def transform(checkpoint: Path, folder: Path) -> dict[str, Any]:
 
 def backend(folder: Path) -> dict[str, Any]:
     """Runs the toy's back-end together with the CPU's."""
-    found: dict[str, Any] = {"names": backend_names()}
+    report: dict[str, Any] = {"names": backend_names()}
     values = {}
     for name in ("normer", "reference"):
         with edgerun.load(folder / "packed", backend=name, kv_cache="fp32") as llm:
             values[name] = logits(llm, PROMPT)
-            found[name] = [each.name for each in llm.model.backends]
-            found[f"{name} ids"] = llm.generate(PROMPT, temperature=0, max_tokens=8).ids
+            report[name] = [each.name for each in llm.model.backends]
+            report[f"{name} ids"] = llm.generate(PROMPT, temperature=0, max_tokens=8).ids
     error = np.abs(values["normer"] - values["reference"]).max() / np.ptp(values["reference"])
-    return {**found, "error": float(error)}
+    return {**report, "error": float(error)}
 
 
 def sampler(folder: Path) -> dict[str, Any]:
@@ -150,10 +150,10 @@ def conformance(op: str) -> list[str]:
         graph, spec = case.graph(), case.spec()
         executable = backend.compile(graph, Shape.of(case.rows), CompileOptions(spec))
         cache = case.cache(spec)
-        found = executable(case.batch(cache), cache, case.values())
+        outputs = executable(case.batch(cache), cache, case.values())
         for name, expected in case.expected().items():
             bound = OPS[op].tolerance * float(np.abs(expected).max())
-            wrong += [f"{case}"] * (not np.abs(found[name] - expected).max() <= bound)
+            wrong += [f"{case}"] * (not np.abs(outputs[name] - expected).max() <= bound)
     backend.close()
     return wrong
 
@@ -200,16 +200,16 @@ def recurrent(folder: Path) -> dict[str, Any]:
     sum_ = helper.make_tensor_value_info(inputs[1], TensorProto.FLOAT, ["batch", WIDTH])
     bundle.model.graph.input.append(sum_)
     path = bundle.save()
-    found = {"formula": formula(), **generated(path, folder / "float")}
+    report = {"formula": formula(), **generated(path, folder / "float")}
     sum_.name = "past_decay.9.sum"
     bundle.model.graph.input.append(sum_)
-    found["unread"] = refusal(lambda: open_bundle(bundle.save()))
+    report["unread"] = refusal(lambda: open_bundle(bundle.save()))
     bundle.model.graph.input.pop()
     again = helper.make_node("Decay", ["decayed", inputs[1]], ["again"], width=WIDTH, rate=0.5)
     again.domain, again.name = "toys", "again"
     nodes.insert(place + 1, again)
     nodes[place + 2].input[0] = "again"
-    return found | {"twice": refusal(lambda: open_bundle(bundle.save()))}
+    return report | {"twice": refusal(lambda: open_bundle(bundle.save()))}
 
 
 def formula() -> float:
@@ -319,15 +319,15 @@ def activation(checkpoint: Path, folder: Path) -> dict[str, Any]:
 
 def codec(folder: Path) -> dict[str, Any]:
     """Keeps keys and values with the toy's codec; the CPU has no kernels for it and says so."""
-    found: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     values = {}
     for name in ("fp32", "bf16"):
         with edgerun.load(folder / "float", backend="reference", kv_cache=name) as llm:
             values[name] = logits(llm, PROMPT)
-            found[name] = llm.generate(PROMPT, temperature=0, max_tokens=8).ids
+            report[name] = llm.generate(PROMPT, temperature=0, max_tokens=8).ids
     error = np.abs(values["bf16"] - values["fp32"]).max() / np.ptp(values["fp32"])
     return {
-        **found,
+        **report,
         "error": float(error),
         "refusal": refusal(
             lambda: edgerun.load(folder / "float", backend="cpu", kv_cache="bf16").generate(PROMPT)

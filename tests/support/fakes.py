@@ -37,9 +37,9 @@ CHATML = """\
 
 def byte_spelling() -> dict[str, int]:
     """GPT-2's 256 byte characters, in the order of bytes."""
-    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     moved = iter(range(256, 512))
-    return {chr(byte if byte in kept else next(moved)): byte for byte in range(256)}
+    return {chr(byte if byte in printable else next(moved)): byte for byte in range(256)}
 
 
 def byte_tokenizer_json() -> str:

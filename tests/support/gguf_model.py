@@ -111,8 +111,8 @@ def write_gguf(
         bare = next((BARE[name] for name in BARE if key.endswith(name)), None)
         stem, suffix = (key, bare) if bare else key.rsplit(".", 1)
         stem = stem.replace("e_score_correction_bias", "e_score_correction")
-        found = next(name for names in maps if (name := names.get_name(stem)))
-        name = f"{found}.{suffix}"
+        gguf_stem = next(name for names in maps if (name := names.get_name(stem)))
+        name = f"{gguf_stem}.{suffix}"
         kinds = {"_proj.weight": quantised} if isinstance(quantised, str) else quantised or {}
         chosen = [kind for part, kind in kinds.items() if part in key]
         if chosen:

@@ -43,8 +43,8 @@ def _make_socket(path: Path) -> None:
     here = os.open(".", os.O_RDONLY)
     try:  # a socket's path has at most 107 bytes
         os.chdir(path.parent)
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(path.name)
+        with socket.socket(socket.AF_UNIX) as endpoint:
+            endpoint.bind(path.name)
     finally:
         os.fchdir(here)
         os.close(here)

@@ -66,17 +66,17 @@ def logits_of(
 ) -> list[F32]:
     """The logits of a prompt and of some tokens after it; ``event`` sees the back-end each time."""
     with running(name, weights, backend) as (_, programs, store, _):
-        sequence, ids, length, found = store.open(), prompt, 0, []
+        sequence, ids, length, logits = store.open(), prompt, 0, []
         for token in range(tokens):
             if backend is not None:
                 event(backend, token)
             store.reserve(sequence, length + len(ids))
             batch = Batch.of(np.asarray(ids, np.int32), length, sequence, logits="last")
-            found.append(programs.run(batch, store)["logits"].copy())
+            logits.append(programs.run(batch, store)["logits"].copy())
             length += len(ids)
             store.commit(sequence, length)
-            ids = [int(found[-1][0].argmax())]
-        return found
+            ids = [int(logits[-1][0].argmax())]
+        return logits
 
 
 def standin(device: str) -> StandinBackend:

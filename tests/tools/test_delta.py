@@ -9,7 +9,7 @@ from edgerun_export.calibrate.text import CalibrationText, Sample
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.source.model import interpret
 from tools.delta.__main__ import Pair, rounded_base
-from tools.delta.forms import BLOCK, best_factor, dense, entropy, kept, pruned, two_bits
+from tools.delta.forms import BLOCK, best_factor, dense, entropy, keep_mask, pruned, two_bits
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_what_is_not_kept_is_the_base(problem, rule):
     for factor in ("dare", "best", "fitted"):
         added = pruned(0.1, rule, factor)(base)(target, hessian).values - base
         assert np.count_nonzero(added) == round(0.1 * base.size)
-        there = kept(target - base, hessian, 0.1, rule)
+        there = keep_mask(target - base, hessian, 0.1, rule)
         assert (added[~there] == 0).all()
 
 
@@ -70,7 +70,7 @@ def test_every_step_of_fitting_leaves_less(problem):
 def test_the_best_factor_is_the_best(problem):
     base, target, hessian = problem
     difference = target - base
-    some = np.where(kept(difference, hessian, 0.2, "random"), difference, 0)
+    some = np.where(keep_mask(difference, hessian, 0.2, "random"), difference, 0)
     factor = best_factor(some, difference, hessian)
     around = [error(factor * share * some, difference, hessian) for share in (0.9, 1.0, 1.1)]
     assert min(around) == around[1]

@@ -36,7 +36,7 @@ def best_factor(pruned: F64, difference: F64, hessian: F64) -> float:
     return float(np.einsum("nk,nk->", reach, difference)) / square if square > 0 else 0.0
 
 
-def kept(difference: F64, hessian: F64, share: float, rule: str) -> NDArray[np.bool_]:
+def keep_mask(difference: F64, hessian: F64, share: float, rule: str) -> NDArray[np.bool_]:
     """Which weights of a difference stay: any (``random``, DARE) or those that weigh ``most``."""
     count = max(1, round(share * difference.size))
     if rule == "random":
@@ -67,7 +67,7 @@ def pruned(share: float, rule: str, factor: str, bits: int = 2) -> Beside:
 
     Args:
         share: that is kept.
-        rule: which, see ``kept``.
+        rule: which, see ``keep_mask``.
         factor: ``dare`` for 1 / share, ``best`` for that of ``best_factor``, ``fitted`` for scales
             of all blocks fitted together.
         bits: 2, or 16 for values as they are.
@@ -76,7 +76,7 @@ def pruned(share: float, rule: str, factor: str, bits: int = 2) -> Beside:
     def beside(base: F64) -> Form:
         def store(target: F64, hessian: F64) -> Stored:
             difference = target - base
-            some = np.where(kept(difference, hessian, share, rule), difference, 0)
+            some = np.where(keep_mask(difference, hessian, share, rule), difference, 0)
             some = two_bits(some) if bits == 2 else some
             if factor == "fitted":
                 some = refitted(some, difference, hessian, BLOCK)

@@ -177,16 +177,16 @@ def test_the_measured_times_of_the_instruction_set_say_what_is_taken() -> None:
 
 
 def test_times_of_another_version_or_without_a_path_that_there_is_are_not_used() -> None:
-    (layer,) = known = times(1.0, gemm=3.0)
-    assert measured_paths(ISAS["avx2"], profile_of(avx2={"int8_row/int4": known}), 1)
-    later: list[dict[str, object]] = stored({"": known})[""]
+    (layer,) = timings = times(1.0, gemm=3.0)
+    assert measured_paths(ISAS["avx2"], profile_of(avx2={"int8_row/int4": timings}), 1)
+    later: list[dict[str, object]] = stored({"": timings})[""]
     later[0]["version"] = VERSION + 1
     for unusable in (later, stored({"": (layer, replace(layer, blocks={}))})[""]):
         profile = MachineProfile(row_times={"avx2": {"int8_row/int4": unusable}})
         assert measured_paths(ISAS["avx2"], profile, 1) == {}
-    ternary = profile_of(avx2={"int8_row/ternary": known})
+    ternary = profile_of(avx2={"int8_row/ternary": timings})
     assert measured_paths(ISAS["avx2"], ternary, 1) == {}  # how long looking up takes is not known
-    unknown = profile_of(avx2={"float/int4": known, "int8_row/int3": known})
+    unknown = profile_of(avx2={"float/int4": timings, "int8_row/int3": timings})
     assert "float/int4" not in measured_paths(ISAS["avx2"], unknown, 1)
 
 
@@ -232,8 +232,8 @@ def test_a_start_works_out_the_families_of_its_model_only(monkeypatch: pytest.Mo
 
 
 def test_few_rows_of_trits_are_not_expanded_for() -> None:
-    known = times(1.0, gemm=2.0, lookup=1.5)
-    profile = profile_of(avx2={"int8_row/ternary": known, "int8_row/trits": known})
+    timings = times(1.0, gemm=2.0, lookup=1.5)
+    profile = profile_of(avx2={"int8_row/ternary": timings, "int8_row/trits": timings})
     measured = measured_paths(ISAS["avx2"], profile, 1)
     assert measured["int8_row/ternary"].least < measured["int8_row/trits"].least == MANY_ROWS
     assert {path.name for path in measured.values()} == {LOOKUP}
@@ -287,8 +287,8 @@ def test_a_program_has_blocks_for_the_batches_it_is_made_for(
 def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[None]]:
     """Counts how often the machine's profile is asked for."""
     calls: list[None] = []
-    known = times(1.0, **dict.fromkeys(possible_paths(BEST, "int8_row/ternary"), 1.0))
-    profile = profile_of(**{BEST.name: {"int8_row/ternary": known}})
+    timings = times(1.0, **dict.fromkeys(possible_paths(BEST, "int8_row/ternary"), 1.0))
+    profile = profile_of(**{BEST.name: {"int8_row/ternary": timings}})
 
     def read() -> MachineProfile:
         calls.append(None)

@@ -52,7 +52,7 @@ def test_every_chunk_finds_in_a_stage_what_it_left_in_the_last() -> None:
     assert [chunk.rows(LOGIT_ROWS) for chunk in chunks] == [slice(0, 3), slice(3, 3), slice(3, 4)]
     taken, arrays = room_for(STAGES[0], batch, []), []
     for number, (stage, following) in enumerate(pairwise(STAGES)):
-        kept = room_for(following, batch, taken)
+        outputs = room_for(following, batch, taken)
         for chunk in chunks:
             give_back(stage, chunk, taken)
             for buffer, counted_by in stage.taken:
@@ -66,11 +66,11 @@ def test_every_chunk_finds_in_a_stage_what_it_left_in_the_last() -> None:
                 buffer.array[: rows.stop - rows.start, : buffer.width] = value(
                     number + 1, buffer.width
                 )[rows]
-            keep(following, chunk, kept, None)
+            keep(following, chunk, outputs, None)
             for buffer in (NARROW, WIDE, LOGITS):
                 buffer.array[:] = -1
-        arrays.append(kept)
-        taken = kept
+        arrays.append(outputs)
+        taken = outputs
     np.testing.assert_array_equal(taken[0], value(4, 5)[:4])
     assert arrays[0][0] is arrays[1][0], "one array goes from stage to stage"
 

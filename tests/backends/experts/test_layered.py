@@ -105,13 +105,13 @@ class Text:
         for start in range(0, batch.rows, most):
             part = batch.part(start, min(batch.rows, start + most))
             logits.append(self.llm.model.programs.run(part, self.store)["logits"].copy())
-        kept = [
+        cached = [
             array
             for state in self.llm.model.states
             for slot, prompt in zip(self.slots, self.prompts, strict=True)
             for array in self.store.read_block(state.name, slot, 0, len(prompt))
         ]
-        return [np.concatenate(logits), *kept]
+        return [np.concatenate(logits), *cached]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -149,8 +149,8 @@ def test_what_was_rounded_before_a_cut_is_kept_and_columns_are_made_anew(folder:
         take_rounded(binder, "x", form, ROWS)
         binder.columns["of some width"] = "x"
         binder.begin_stage()
-        kept = {buffer.key for buffer, _ in binder.stages.pop().taken}
-        assert binder.rounded["x", form].keys() <= kept
+        buffer_keys = {buffer.key for buffer, _ in binder.stages.pop().taken}
+        assert binder.rounded["x", form].keys() <= buffer_keys
         assert not binder.columns
 
 

@@ -49,9 +49,9 @@ def prompts() -> list[list[int]]:
 def stream_of(llm: LLM) -> ExpertStream:
     """What reads a model's experts."""
     (backend,) = llm.model.backends
-    found = backend._shared.experts.stream  # type: ignore[attr-defined]
-    assert isinstance(found, ExpertStream)
-    return found
+    expert_stream = backend._shared.experts.stream  # type: ignore[attr-defined]
+    assert isinstance(expert_stream, ExpertStream)
+    return expert_stream
 
 
 def smallest(folder: Path) -> int:
@@ -84,8 +84,8 @@ def test_every_budget_gives_the_same_tokens(name: str, options: dict[str, str]) 
             experts = stream_of(llm)
             assert experts.slots.nbytes <= budget
             assert len(experts._pool.resident) <= len(experts.slots)
-            for found, block in zip(llm.logits(prompts()[2]), logits, strict=True):
-                np.testing.assert_array_equal(found, block)
+            for computed, block in zip(llm.logits(prompts()[2]), logits, strict=True):
+                np.testing.assert_array_equal(computed, block)
 
 
 def test_memory_for_all_experts_is_as_good_as_no_limit() -> None:
@@ -301,18 +301,18 @@ def test_of_prompts_together_each_has_its_own_error(folder: Path, faults: type[F
 
 
 def test_two_models_have_pools_of_their_own(folder: Path, expected: list[int]) -> None:
-    with loaded(folder) as one, loaded(folder, 2) as other:
-        found: dict[int, list[int]] = {}
+    with loaded(folder) as first, loaded(folder, 2) as other:
+        replies: dict[int, list[int]] = {}
         threads = [
-            threading.Thread(target=lambda at=at, llm=llm: found.__setitem__(at, ids_of(llm)))  # type: ignore[misc]
-            for at, llm in enumerate((one, other))
+            threading.Thread(target=lambda at=at, llm=llm: replies.__setitem__(at, ids_of(llm)))  # type: ignore[misc]
+            for at, llm in enumerate((first, other))
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert found == {0: expected, 1: expected}
-        assert stream_of(one).slots.shape[0] * 2 == stream_of(other).slots.shape[0]
+        assert replies == {0: expected, 1: expected}
+        assert stream_of(first).slots.shape[0] * 2 == stream_of(other).slots.shape[0]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
@@ -335,8 +335,8 @@ def test_a_forked_child_reads_for_itself(
         child = os.fork()
         if not child:
             with contextlib.suppress(BaseException):
-                found = [ids_of(llm) for _ in range(2)]
-                os._exit(found != [expected] * 2)
+                replies = [ids_of(llm) for _ in range(2)]
+                os._exit(replies != [expected] * 2)
             os._exit(2)
         control[LOCK] = 0
         goes_on.set()

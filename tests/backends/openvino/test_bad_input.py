@@ -224,14 +224,14 @@ def test_what_another_driver_measured_counts_as_none_and_plans_say_so(
 ) -> None:
     rate = {1: 1e9, 128: 1e9}
     old = DeviceProfile({"float/int4": (Call(64, 10**9, 1e-6),)}, version="OpenVINO 2026.4.0")
-    known = MachineProfile(
+    profile = MachineProfile(
         bandwidth={1: 1e9},
         rates={"float/int4": rate},
         fork_join_s={1: 1e-7},
         devices={device_key("openvino:CPU", old.version): old},
     )
-    monkeypatch.setattr("edgerun.machine.profile.machine_profile", lambda: known)
-    monkeypatch.setattr("edgerun.backends.openvino.machine_profile", lambda: known)
+    monkeypatch.setattr("edgerun.machine.profile.machine_profile", lambda: profile)
+    monkeypatch.setattr("edgerun.backends.openvino.machine_profile", lambda: profile)
     code, out, _ = typed(capsys, "plan", "--explain")
     assert code == 0
     text = " ".join(out.split())
@@ -241,7 +241,7 @@ def test_what_another_driver_measured_counts_as_none_and_plans_say_so(
 
 def test_a_prompt_as_long_as_the_context(folder: Path) -> None:
     prompt = ids_of("llama", 130)
-    found = []
+    replies = []
     for place in ("prefill=cpu", f"{PLACE},decode=openvino:CPU"):
         with edgerun.load(folder, place=place, threads=1, context=128) as llm:
             for length in (128, 129):
@@ -250,21 +250,21 @@ def test_a_prompt_as_long_as_the_context(folder: Path) -> None:
                 ):
                     llm.generate(prompt[:length], max_tokens=1)
             longest = llm.generate(prompt[:127], temperature=0, max_tokens=8, ignore_eos=True)
-            found.append((longest.ids, longest.finish_reason))
-    assert found[0] == found[1]
+            replies.append((longest.ids, longest.finish_reason))
+    assert replies[0] == replies[1]
 
 
 @pytest.mark.parametrize("chunk_rows", [17, 50, 100])
 def test_calls_of_rows_that_no_network_has(chunk_rows: int, folder: Path) -> None:
     """Networks have 64, 256 or 1,024 rows, and what does not fill them is padded."""
     prompt = ids_of("llama", 110)
-    found = []
+    replies = []
     for place in ("prefill=cpu", PLACE):
         with edgerun.load(folder, place=place, threads=1, chunk_rows=chunk_rows) as llm:
             reply = llm.generate(prompt, temperature=0, max_tokens=16, ignore_eos=True)
-            found.append(reply.ids)
+            replies.append(reply.ids)
             calls = sum(row["calls"] for report in llm.reports() for row in report.rows)
-    assert found[0] == found[1]
+    assert replies[0] == replies[1]
     assert calls
 
 
@@ -278,12 +278,12 @@ def test_storage_of_keys_and_values_changes_between_runs(
         sessions.Session, "load", lambda *given: (loaded.append(1), load(*given))[1]
     )
     for kv_cache in ("fp16", "int8", "fp32"):
-        found = []
+        replies = []
         for place in ("prefill=cpu", PLACE):
             with edgerun.load(folder, place=place, threads=1, kv_cache=kv_cache) as llm:
                 reply = llm.generate(prompt, temperature=0, max_tokens=12, ignore_eos=True)
-                found.append(reply.ids)
-        assert found[0] == found[1], kv_cache
+                replies.append(reply.ids)
+        assert replies[0] == replies[1], kv_cache
     assert len(loaded) == 2
 
 

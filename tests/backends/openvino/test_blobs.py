@@ -125,7 +125,7 @@ def test_a_folder_that_cannot_be_used_costs_a_line(
 
 def test_one_at_a_time_makes_a_blob(tmp_path: Path) -> None:
     """Many wait for each other, each sees what was made, and no lock is left behind."""
-    made, inside = [], []
+    saved, inside = [], []
 
     def work() -> None:
         blobs = Blobs(tmp_path)
@@ -135,7 +135,7 @@ def test_one_at_a_time_makes_a_blob(tmp_path: Path) -> None:
             if blobs.load("name") is None:
                 time.sleep(0.05)
                 blobs.save("name", BLOB)
-                made.append(1)
+                saved.append(1)
             inside.pop()
 
     threads = [threading.Thread(target=work) for _ in range(8)]
@@ -143,7 +143,7 @@ def test_one_at_a_time_makes_a_blob(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (made, inside) == ([1], [])
+    assert (saved, inside) == ([1], [])
     assert [path.suffix for path in (tmp_path / "openvino").iterdir()] == [SUFFIX]
 
 
@@ -153,7 +153,7 @@ def test_names_tell_parts_apart() -> None:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What was compiled and loaded."""
     done: list[str] = []
     for name in ("compile", "load"):
@@ -177,18 +177,18 @@ def ids(name: str = "llama", device: str = "CPU", **options: str) -> list[int]:
 
 @pytest.mark.parametrize("device", ["CPU", "NPUW-CPU"])
 def test_a_second_start_loads_with_the_options_that_were_right(
-    made: list[str], device: str
+    calls: list[str], device: str
 ) -> None:
     first = ids("qwen3", device, weights="int4", activations="fp32")
-    assert set(made) == {"compile"}  # once for each of the options that were tried
-    made.clear()
+    assert set(calls) == {"compile"}  # once for each of the options that were tried
+    calls.clear()
     assert ids("qwen3", device, weights="int4", activations="fp32") == first
-    assert made == ["load"]
+    assert calls == ["load"]
 
 
 @pytest.mark.parametrize("device", ["CPU", "NPUW-CPU"])
 def test_what_was_loaded_computes_the_bits_that_what_was_compiled_does(
-    device: str, made: list[str]
+    device: str, calls: list[str]
 ) -> None:
     """An option that a blob does not keep would make a second start compute something else."""
     prompt, blocks = ids_of("llama", 64), []
@@ -201,38 +201,38 @@ def test_what_was_loaded_computes_the_bits_that_what_was_compiled_does(
             store.reserve(slot, 64)
             llm.model.programs.run(Batch.of(prompt, 0, slot, logits="none"), store)
             blocks.append([store.read_block(s.name, slot, 0, 64) for s in store.states])
-    assert made[-1] == "load"
+    assert calls[-1] == "load"
     assert all(np.array_equal(*pair) for pair in zip(*map(np.array, blocks), strict=True))
 
 
 def test_another_model_device_or_version_compiles(
-    made: list[str], monkeypatch: pytest.MonkeyPatch
+    calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids()
     ids(weights="int8", activations="fp32")  # the same shapes, other weights
-    assert made == ["compile"] * 2
+    assert calls == ["compile"] * 2
     ids(device="NPUW-CPU")
-    assert set(made) == {"compile"}
-    made.clear()
+    assert set(calls) == {"compile"}
+    calls.clear()
     monkeypatch.setattr(openvino, "__version__", "2026.5.0")
     ids()
-    assert made == ["compile"]
+    assert calls == ["compile"]
 
 
-def test_nothing_is_kept_of_weights_that_no_digest_covers(made: list[str], tmp_path: Path) -> None:
+def test_nothing_is_kept_of_weights_that_no_digest_covers(calls: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "foreign"
     shutil.copytree(bundle_of("llama", weights="fp32"), folder)
     (folder / "manifest.json").unlink()
     for _ in range(2):
         with edgerun.load(folder, place="prefill=openvino:CPU", threads=1):
             pass
-    assert made == ["compile"] * 2
+    assert calls == ["compile"] * 2
     assert not (tmp_path / "openvino").exists()
 
 
 @pytest.mark.parametrize("kind", ["flipped", "refused", "wrong"])
 def test_what_cannot_be_used_is_compiled_again(
-    kind: str, made: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kind: str, calls: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     expected = ids()
     path, load = file_of(tmp_path), Session.load
@@ -247,14 +247,14 @@ def test_what_cannot_be_used_is_compiled_again(
         double = lambda arrays, out: [2 * array for array in out]  # noqa: E731
         monkeypatch.setattr(Session, "load", lambda *given: Altered(load(*given), double))
     assert ids() == expected
-    assert made == ["compile", *(["load"] if kind != "flipped" else []), "compile"]
+    assert calls == ["compile", *(["load"] if kind != "flipped" else []), "compile"]
     monkeypatch.setattr(Session, "load", load)
     assert ids() == expected
-    assert made[-1] == "load"
+    assert calls[-1] == "load"
 
 
 def test_nothing_is_kept_of_weights_that_were_altered(
-    made: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    calls: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def altered() -> None:
         raise BundleError("model.onnx.data does not match the digest in the manifest")
@@ -314,7 +314,7 @@ def test_a_process_that_is_killed_leaves_nothing_half_written(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_whatever_became_of_a_blob_the_numbers_are_the_same_and_it_is_made_anew(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, made: list[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: list[str]
 ) -> None:
     """Flipped bits, cut off, longer, of other weights, of another version: 500 starts."""
     rng, ids = random.Random(2), ids_of("llama", 30)
@@ -349,7 +349,7 @@ def test_whatever_became_of_a_blob_the_numbers_are_the_same_and_it_is_made_anew(
             start(other)
         added = set(path.parent.iterdir()).difference(before)
         foreign.append(max((each.read_bytes() for each in added), key=len))
-    assert made.count("compile") == 3
+    assert calls.count("compile") == 3
     for trial in range(TRIALS):
         data = altered(whole, foreign[trial // 4 % 2], trial, rng)
         path.write_bytes(data)

@@ -26,14 +26,14 @@ def test_a_prompt_goes_where_it_is_sent(capsys: pytest.CaptureFixture[str]) -> N
     asked = ("run", "-p", PROMPT, "--raw", "--temperature", "0", "-n", "12", "--json")
     plain = json.loads(shown(capsys, *asked)[1])
     code, out, err = shown(capsys, *asked, "--place", f"prefill={DEVICE}", "--require", DEVICE)
-    found = json.loads(out)
-    assert (code, found["ids"]) == (0, plain["ids"])
+    reply = json.loads(out)
+    assert (code, reply["ids"]) == (0, plain["ids"])
     assert err == f"edgerun: compiling for {DEVICE}: 64 rows after up to 256 tokens\n"
-    (device,) = found["devices"]
+    (device,) = reply["devices"]
     assert device["title"].startswith(
         f"{DEVICE}, the NPU's partitioner with the processor in place"
     )
-    assert [row["tokens"] for row in device["rows"]] == [found["prompt_tokens"] - 1]
+    assert [row["tokens"] for row in device["rows"]] == [reply["prompt_tokens"] - 1]
 
 
 def test_a_plan_shows_places(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,9 +46,9 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> OpenvinoBackend:
         devices={device_key("openvino:CPU", "OpenVINO 2027.1.0"): MEASURED},
     )
     monkeypatch.setattr(openvino, "machine_profile", lambda: profile)
-    made = openvino.make()
-    made.use_device("CPU")
-    return made
+    openvino_backend = openvino.make()
+    openvino_backend.use_device("CPU")
+    return openvino_backend
 
 
 @pytest.fixture(scope="module")

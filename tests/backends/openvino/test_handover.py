@@ -189,8 +189,8 @@ def test_a_mirror_changes_no_bit(codec: str, room: int) -> None:
             elif bench.store.length(slot) + sum(lengths) < 2 * room:
                 bench.call(slot, lengths, step)
         results.append([bench.keys(slot) for slot in slots])
-    for kept, new in zip(*results, strict=True):
-        np.testing.assert_array_equal(kept, new)
+    for reused, new in zip(*results, strict=True):
+        np.testing.assert_array_equal(reused, new)
 
 
 def test_rows_of_a_call_see_each_other_as_computed_and_later_calls_as_stored() -> None:

@@ -77,10 +77,10 @@ def test_a_device_computes_what_the_cpu_does(
             blocks = [store.read_block(state.name, slot, 0, 96) for state in store.states]
             computed.append((np.concatenate(steps), [part for block in blocks for part in block]))
             calls = model.calls()
-    (right, kept), (logits, block) = computed
+    (right, cpu_block), (logits, block) = computed
     assert calls == (1 if part == "prefill" else 32)
     assert error_of(logits, right) <= LOGITS
-    for ours, theirs in zip(block, kept, strict=True):
+    for ours, theirs in zip(block, cpu_block, strict=True):
         assert np.abs(ours - theirs).max() <= KEYS_AND_VALUES * np.abs(theirs).max()
 
 

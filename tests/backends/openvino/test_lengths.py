@@ -105,9 +105,9 @@ def test_calls_that_begin_around_the_room_for_the_past(place: str) -> None:
                 batch = Batch.of(
                     IDS[start : start + rows], start, slot, logits="last" if rows == 1 else "none"
                 )
-                found = each.run(store, batch)
+                logits = each.run(store, batch)
                 blocks = [store.read_block(s.name, slot, start, start + rows) for s in store.states]
-                computed.append([found] * (rows == 1) + [part for both in blocks for part in both])
+                computed.append([logits] * (rows == 1) + [part for both in blocks for part in both])
                 store.rewind(slot, start)
             for theirs, ours in zip(*computed, strict=True):
                 assert error_of(ours, theirs) <= 1e-5, start
@@ -120,14 +120,14 @@ def test_widths_that_fit_nothing(weights: str, place: str, tmp_path: Path) -> No
     folder = tmp_path / "bundle"
     options = ExportOptions(weights=weights, activations="fp32" if weights == "int4" else None)
     export(odd_checkpoint("llama", tmp_path / "checkpoint"), folder, options)
-    found = []
+    computed = []
     for each in ("prefill=cpu", place):
         with placed(folder, each, context=100) as model:
             store = model.store()
             slot = store.open()
             model.run(store, Batch.of(IDS[:70] % 256, 0, slot, logits="none"))
-            found.append(model.run(store, Batch.of([7], 70, slot)))
-    assert error_of(found[1], found[0]) <= 1e-5
+            computed.append(model.run(store, Batch.of([7], 70, slot)))
+    assert error_of(computed[1], computed[0]) <= 1e-5
 
 
 def attention_graph(head_dim: int, window: int) -> Graph:

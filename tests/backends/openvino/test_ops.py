@@ -54,13 +54,13 @@ def test_a_translation_computes_what_the_definition_says(case: Case, session: Se
     shape = Shape(Phase.PREFILL, case.rows)
     options = CompileOptions(spec, fallback=lambda segment, shape: ReferenceExecutable(segment))
     executable = OpenvinoExecutable(graph, shape, session, options)
-    found = executable(batch, cache, case.values())
+    outputs = executable(batch, cache, case.values())
     assert not session.failure
-    for output, wanted in expected.items():
-        assert (found[output].shape, found[output].dtype) == (wanted.shape, wanted.dtype)
-        error = np.abs(found[output].astype(np.float64) - wanted).max()
+    for output, reference in expected.items():
+        assert (outputs[output].shape, outputs[output].dtype) == (reference.shape, reference.dtype)
+        error = np.abs(outputs[output].astype(np.float64) - reference).max()
         rounds = case.example.attributes.get("activations") == "int8_row"
-        assert error <= (ROUNDED if rounds else TOLERANCE) * np.abs(wanted).max()
+        assert error <= (ROUNDED if rounds else TOLERANCE) * np.abs(reference).max()
 
 
 @pytest.mark.parametrize("size", [1e-3, 1e-2, 1.0, 200.0, 5000.0])
@@ -72,10 +72,10 @@ def test_norms_do_not_overflow_in_half_precision(size: float) -> None:
     executable = OpenvinoExecutable(graph, Shape(Phase.PREFILL, 3), session, options)
     x = np.random.default_rng(2).standard_normal((3, 64)).astype(np.float32) * np.float32(size)
     cache = case.cache(spec)
-    found = executable(case.batch(cache), cache, {"x": x})["out_made"]
+    output = executable(case.batch(cache), cache, {"x": x})["out_made"]
     expected = OPS["rms_norm"].define(x, case.example.inputs["weight"], epsilon=1e-5)
     assert not session.failure
-    assert np.abs(found - expected).max() <= 3e-3 * np.abs(expected).max()
+    assert np.abs(output - expected).max() <= 3e-3 * np.abs(expected).max()
 
 
 def with_zeros(packed: PackedWeight) -> PackedWeight:
@@ -104,5 +104,5 @@ def test_matrices_are_those_of_the_bundle(name: str, zeros: bool, stored: Stored
     for weight in (packed, cut):
         model = Model([ops.result(make_matrix(ops, weight, stored))], [])
         exact = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
-        found = Core().compile_model(model, "CPU", exact)({})[0]
-        assert np.array_equal(found, dense(weight))
+        matrix = Core().compile_model(model, "CPU", exact)({})[0]
+        assert np.array_equal(matrix, dense(weight))

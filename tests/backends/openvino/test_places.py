@@ -59,12 +59,12 @@ def exact(name: str, weights: str) -> dict[str, str]:
 @pytest.mark.parametrize(("name", "weights"), EXACT)
 def test_greedy_tokens_are_those_of_the_cpu(name: str, weights: str, place: str) -> None:
     folder, prompt = bundle_of(name, **exact(name, weights)), ids_of(name)
-    found = []
+    replies = []
     for each in ("prefill=cpu", place):
         with edgerun.load(folder, place=each, threads=1) as llm:
-            found.append(llm.generate(prompt, temperature=0, max_tokens=64, ignore_eos=True).ids)
+            replies.append(llm.generate(prompt, temperature=0, max_tokens=64, ignore_eos=True).ids)
             reports = llm.reports()
-    assert found[1] == found[0]
+    assert replies[1] == replies[0]
     assert sum(row["calls"] for row in reports[0].rows) >= 1  # it was the device, too
 
 
@@ -73,16 +73,16 @@ def test_greedy_tokens_are_those_of_the_cpu(name: str, weights: str, place: str)
 def test_logits_are_close_where_activations_are_rounded(
     name: str, weights: str, place: str
 ) -> None:
-    ids, found = ids_of(name, 96), []
+    ids, logits = ids_of(name, 96), []
     for each in ("prefill=cpu", place):
         with placed(bundle_of(name, weights=weights), each) as model:
             store = model.store()
             slot = store.open()
             assert not model.run(store, Batch.of(ids[:64], 0, slot, logits="none")).size
             steps = [model.run(store, Batch.of([ids[at]], at, slot)) for at in range(64, 96)]
-            found.append(np.concatenate(steps))
+            logits.append(np.concatenate(steps))
             calls = model.calls()
-    assert error_of(found[1], found[0]) <= 3e-2
+    assert error_of(logits[1], logits[0]) <= 3e-2
     assert calls
 
 
@@ -103,14 +103,14 @@ def test_ragged_batches_equal_one_at_a_time(place: str) -> None:
                 batches.append(Batch.of(ids[cached : cached + new], cached, slot, logits=logits))
             calls = [Batch.join(batches)] if together else batches
             rows = [model.run(store, batch) for batch in calls]
-            kept = [
+            blocks = [
                 part
                 for state in store.states
                 for slot, (cached, new, _) in enumerate(parts)
                 for part in store.read_block(state.name, slot, 0, cached + new)
             ]
-            results.append((np.concatenate(rows), kept))
+            results.append((np.concatenate(rows), blocks))
         assert error_of(results[0][0], results[1][0]) <= 1e-5
         assert len(results[0][0]) == 22
-        for found, expected in zip(results[0][1], results[1][1], strict=True):
-            assert error_of(found, expected) <= 1e-5
+        for block, expected in zip(results[0][1], results[1][1], strict=True):
+            assert error_of(block, expected) <= 1e-5

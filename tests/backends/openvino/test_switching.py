@@ -58,13 +58,13 @@ class Sequences:
         return model.run(self.store, Batch.of(new, start, slot))
 
     def rewind(self, slot: int, length: int) -> None:
-        kept = self.store.rewind(slot, min(length, len(self.ids[slot])))
-        self.ids[slot] = self.ids[slot][:kept]
+        remaining_tokens = self.store.rewind(slot, min(length, len(self.ids[slot])))
+        self.ids[slot] = self.ids[slot][:remaining_tokens]
 
     def fork(self, slot: int, length: int) -> None:
         if len(self.ids) < SLOTS:
-            made, kept = self.store.fork(slot, min(length, len(self.ids[slot])))
-            self.ids[made] = self.ids[slot][:kept]
+            child, shared_tokens = self.store.fork(slot, min(length, len(self.ids[slot])))
+            self.ids[child] = self.ids[slot][:shared_tokens]
 
     def close(self, slot: int) -> None:
         if len(self.ids) > 1:
@@ -90,7 +90,7 @@ class Story:
     def of(cls, seed: int) -> Story:
         rng = random.Random(seed)
         every = rng.choice([1, 2, 3, 7, 16, 17, 20, 33, 64, 90])
-        one, other = rng.sample(range(1 + len(PLACES)), 2)
+        first, other = rng.sample(range(1 + len(PLACES)), 2)
         kinds = ["extend", "extend", "extend", "rewind", "fork", "close"]
         steps = [
             # Lengths are often the same, so that calls begin where others began before them.
@@ -101,7 +101,7 @@ class Story:
             )
             for _ in range(rng.randint(3, 12))
         ]
-        return cls(every, (one, other), steps)
+        return cls(every, (first, other), steps)
 
     def logits(self, models: list[Placed], *, is_placed: bool) -> list[NDArray[np.float32]]:
         """Of all calls: each where the story says, or at the first place."""
@@ -161,7 +161,7 @@ def test_nothing_stale_is_read_of_a_sequence_that_was_filled_again(
 ) -> None:
     """Rewound, filled elsewhere to the same length with other ids, and continued as before."""
     kv_cache, models = places
-    found = []
+    results = []
     for there in (models[0], models[place]):
         sequences = Sequences(models[0].store())
         (slot,) = sequences.ids
@@ -171,8 +171,8 @@ def test_nothing_stale_is_read_of_a_sequence_that_was_filled_again(
         sequences.extend(models[0], slot, 37, 50)
         after = sequences.extend(there, slot, rows, 100)
         assert error_of(after, before) > 5 * BOUNDS[kv_cache]  # the past matters
-        found.append(after)
-    assert error_of(found[1], found[0]) <= BOUNDS[kv_cache]
+        results.append(after)
+    assert error_of(results[1], results[0]) <= BOUNDS[kv_cache]
 
 
 def test_all_networks_of_a_device_share_a_mirror_of_one_sequence(

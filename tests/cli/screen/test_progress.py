@@ -63,14 +63,14 @@ def test_a_run_that_compiles_nothing_says_nothing(capsys: pytest.CaptureFixture[
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("is_kept", [True, False])
 def test_kernels_that_could_not_be_kept_are_not_said_to_be(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kept: bool
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_kept: bool
 ) -> None:
-    monkeypatch.setattr(service, "all_kept", lambda: kept)
+    monkeypatch.setattr(service, "all_kept", lambda: is_kept)
     with first_run() as progress:
         progress("linear_row 2 32")
-    assert capsys.readouterr().err.endswith(" s, kept for the next run\n" if kept else " s\n")
+    assert capsys.readouterr().err.endswith(" s, kept for the next run\n" if is_kept else " s\n")
 
 
 def test_an_interrupted_compilation_claims_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,8 +24,8 @@ def screen(sent: str) -> list[str]:
     """What a terminal shows that knows letters of one column, new lines and two escapes."""
     lines: list[list[str]] = [[]]
     column = 0
-    for found in STEPS.finditer(sent):
-        back, character = found.groups()
+    for match in STEPS.finditer(sent):
+        back, character = match.groups()
         if back:
             column -= int(back)
             assert column >= 0

@@ -35,9 +35,9 @@ ZERO_FORMS = [("int4+", 32), ("int4^", 32), ("int2+", 16), ("int8+", 32), ("int2
 HALF_FORMS = [("int4+~", 32), ("int8+~", 32)]  # with zero points
 BEST = VECTORS[0]
 VARIANTS = [
-    (*one, form)
-    for one in VECTORS
-    for form in ([*FORMS, *ZERO_FORMS] if one == BEST else [*FORMS[:2], *ZERO_FORMS[:2]])
+    (*vector, form)
+    for vector in VECTORS
+    for form in ([*FORMS, *ZERO_FORMS] if vector == BEST else [*FORMS[:2], *ZERO_FORMS[:2]])
 ]
 # Products of two float32 fit float64, and so a sum in float64 is rounded but twice: where a
 # fused operation would round once, the results differ hardly ever.

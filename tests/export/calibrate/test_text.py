@@ -89,8 +89,8 @@ def test_bad_texts_are_refused_by_name(tmp_path, tokenizer):
 
 def test_characters_without_tokens_are_refused(tmp_path, monkeypatch, tokenizer):
     odd = written(tmp_path, "odd.txt", "some \u4e16 " * 100)
-    known = tokenizer.encode("some", bos=False)[0]
+    token = tokenizer.encode("some", bos=False)[0]
     monkeypatch.setattr(tokenizer, "special_token", lambda role: "unk" if role == "unk" else "")
-    monkeypatch.setattr(tokenizer, "token_id", lambda text: known if text == "unk" else None)
+    monkeypatch.setattr(tokenizer, "token_id", lambda text: token if text == "unk" else None)
     with pytest.raises(InputError, match=r"has no tokens for some characters of .*odd.txt"):
         read_calibration([odd], tokenizer, 4, 16)

@@ -217,9 +217,9 @@ def test_ternary_rows_of_a_rotary_projection_follow_their_weights(
         assert not np.array_equal(whole, expected)
         np.testing.assert_array_equal(llama_cpp_permute(whole, 4), expected)
         for rows in (slice(None), slice(5, 11)):
-            found = checkpoint.ternary(name, rows)
-            assert found is not None
-            np.testing.assert_array_equal(found[0] * found[1], whole[rows])
+            ternary = checkpoint.ternary(name, rows)
+            assert ternary is not None
+            np.testing.assert_array_equal(ternary[0] * ternary[1], whole[rows])
 
 
 def test_refuses_a_ternary_code_that_is_no_trit(make_gguf: Make, tensors: Tensors) -> None:

@@ -364,5 +364,5 @@ def test_gemma_27b_scales_scores_by_another_size() -> None:
     sizes = {"hidden_size": 5376, "num_attention_heads": 32, "head_dim": 128}
     for layers, scalar in ((62, 168), (48, 128)):
         config = {**sizes, "num_hidden_layers": layers}
-        found = of_family(Keys({}, "gemma3"), ARCHITECTURES["gemma3"], config, {})
-        assert found == {"query_pre_attn_scalar": scalar, "sliding_window_pattern": 6}
+        family_config = of_family(Keys({}, "gemma3"), ARCHITECTURES["gemma3"], config, {})
+        assert family_config == {"query_pre_attn_scalar": scalar, "sliding_window_pattern": 6}

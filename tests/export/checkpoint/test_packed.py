@@ -37,13 +37,13 @@ def put(words: NDArray, row: int, column: int, bits: int, place: int, value: int
 
 def pack_awq(codes: NDArray, points: NDArray) -> Tensors:
     """``qweight`` and ``qzeros`` of codes ``[N, K]`` and zero points ``[N, groups]``."""
-    made = {}
+    tensors = {}
     for part, numbers in (("qweight", codes), ("qzeros", points)):
         words = np.zeros((numbers.shape[1], len(numbers) // 8), np.uint32)
         for n, k in np.ndindex(*numbers.shape):
             put(words, k, n // 8, 4, NIBBLES.index(n % 8), numbers[n, k])
-        made[part] = words.view(np.int32)
-    return made
+        tensors[part] = words.view(np.int32)
+    return tensors
 
 
 def pack_gptq(codes: NDArray, points: NDArray, bits: int = 4, less: int = 1) -> Tensors:

@@ -195,11 +195,11 @@ def test_unpacks_bitnet_layers(
     }
     save_file(stored, folder / "model.safetensors")
     with open_checkpoint(str(folder)) as checkpoint:
-        found = checkpoint.ternary("q.weight", rows)
-        assert found is not None
-        assert found[0].dtype == np.int8 and found[1].shape == (1,)
-        np.testing.assert_array_equal(found[0], values[rows or slice(None)])
-        assert found[1][0] == np.float32(scale)
+        ternary = checkpoint.ternary("q.weight", rows)
+        assert ternary is not None
+        assert ternary[0].dtype == np.int8 and ternary[1].shape == (1,)
+        np.testing.assert_array_equal(ternary[0], values[rows or slice(None)])
+        assert ternary[1][0] == np.float32(scale)
         assert checkpoint.ternary("other.weight") is None
         np.testing.assert_array_equal(checkpoint.read("q.weight"), stored["q.weight"])
 

@@ -122,13 +122,13 @@ def test_factors_of_turned_elements_are_where_no_norm_undoes_them(is_normed: boo
             rows = stored[f"{at}_proj.weight"].reshape(-1, 32, 64)[:, order].astype(np.float32)
             of_rows = 1 if is_normed else factors
             close = {"rtol": 1e-6, "atol": 0}
-            found = source.vector(f"{at}_proj.bias").reshape(-1, 32)
-            np.testing.assert_allclose(found, bias * of_rows, **close)
-            found = source.matrix(f"{at}_proj.weight").reshape(-1, 32, 64)
-            np.testing.assert_allclose(found, rows * np.reshape(of_rows, (-1, 1)), **close)
+            loaded = source.vector(f"{at}_proj.bias").reshape(-1, 32)
+            np.testing.assert_allclose(loaded, bias * of_rows, **close)
+            loaded = source.matrix(f"{at}_proj.weight").reshape(-1, 32, 64)
+            np.testing.assert_allclose(loaded, rows * np.reshape(of_rows, (-1, 1)), **close)
             if is_normed:
-                found = source.vector(f"{at}_norm.weight")
-                np.testing.assert_allclose(found, norm * factors, **close)
+                loaded = source.vector(f"{at}_norm.weight")
+                np.testing.assert_allclose(loaded, norm * factors, **close)
 
 
 def test_layers_that_predict_several_tokens_are_left_out(tmp_path: Path) -> None:

@@ -65,8 +65,10 @@ def test_a_file_computes_what_the_checkpoint_computes(name: str, tmp_path: Path)
     config, tensors = source(name)
     if config.pop("mlp_only_layers", None):  # which these files have no way to say
         config["num_hidden_layers"] = 1
-        kept = {key: value for key, value in tensors.items() if ".layers.0." not in key}
-        tensors = {key.replace(".layers.1.", ".layers.0."): value for key, value in kept.items()}
+        remaining = {key: value for key, value in tensors.items() if ".layers.0." not in key}
+        tensors = {
+            key.replace(".layers.1.", ".layers.0."): value for key, value in remaining.items()
+        }
     path = write_gguf(tmp_path / "model.gguf", ARCHITECTURES[name], config, tensors)
     ids = np.arange(20)
     expected = forward(describe(config), ByName(tensors), ids)
@@ -301,7 +303,7 @@ def test_experts_take_rows_rounded_as_a_whole(bundle: Path) -> None:
     with runner(bundle, "cpu") as model:
         nodes = [node for node in model.bundle.graph.nodes if node.op == "experts"]
         assert {node.attrs["activations"] for node in nodes} == {"int8_row"}
-        found = model.run(np.arange(20))
+        logits = model.run(np.arange(20))
     with runner(bundle, "cpu", threads=2) as model:
         pieces = [model.run([token]) for token in range(20)]
-    np.testing.assert_array_equal(np.concatenate(pieces), found)
+    np.testing.assert_array_equal(np.concatenate(pieces), logits)

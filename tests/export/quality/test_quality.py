@@ -139,8 +139,8 @@ def test_sizes_and_what_runtimes_round_are_in_the_same_table(golden, texts, tmp_
     assert rows[1]["bytes"] == least < rows[2]["bytes"] <= budget < rows[3]["bytes"]
     for row in rows:
         assert list(row["texts"]) == ["test.txt, KV int8", "test.txt, activations int8, KV int8"]
-        one, other = (each["bits_per_byte"] for each in row["texts"].values())
-        assert (one == other) is (row["setting"] == "source")
+        plain, rounded = (each["bits_per_byte"] for each in row["texts"].values())
+        assert (plain == rounded) is (row["setting"] == "source")
     with pytest.raises(InputError, match="smallest bundle would take"):
         run(*common, "--budget", "1KB")
 

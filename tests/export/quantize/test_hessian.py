@@ -210,9 +210,9 @@ def test_methods_that_know_the_source_come_closer_to_its_outputs():
     for method in ("gptq", "gptaq", "residual"):
         missing = strayed if method == "residual" else None
         packed = quantise_rows(rows, "int8", BLOCK, method, inputs(x, source, missing))
-        made = x @ block_layout("int8").unpack(packed).T
-        errors[method] = float(np.square(source @ rows.T - made).sum())
-        with_residual[method] = float(np.square(source @ rows.T + strayed - made).sum())
+        outputs = x @ block_layout("int8").unpack(packed).T
+        errors[method] = float(np.square(source @ rows.T - outputs).sum())
+        with_residual[method] = float(np.square(source @ rows.T + strayed - outputs).sum())
     assert errors["gptaq"] < errors["gptq"]
     assert with_residual["residual"] < with_residual["gptaq"]
 

@@ -92,14 +92,14 @@ def test_fewer_bits_lose_more():
 
 def test_ternary_fit_is_the_least_squares_optimum():
     weights = rows(shape=(1, 16))
-    found = error(weights, "ternary", 16)
+    loss = error(weights, "ternary", 16)
     thresholds = np.concatenate([[0], np.sort(np.abs(weights[0]))])
     best = np.inf
     for threshold in thresholds[:-1]:
         signs = np.sign(weights[0]) * (np.abs(weights[0]) > threshold)
         scale = (weights[0] @ signs) / (signs @ signs)
         best = min(best, float(np.square(weights[0] - scale * signs).sum()))
-    assert found == pytest.approx(best, rel=1e-5)
+    assert loss == pytest.approx(best, rel=1e-5)
 
 
 @given(

@@ -66,8 +66,8 @@ def test_the_search_comes_near_the_best_of_all_grids(name):
             packed = layout.encode(weights, reach * ratio, 32, points)
             losses.append(np.square(layout.unpack(packed) - weights).sum(axis=1))
     best = float(np.min(losses, axis=0).sum())
-    found = layout.unpack(quantise_rows(weights, f"{name}_asym", 32))
-    assert float(np.square(found - weights).sum()) < 1.05 * best
+    unpacked = layout.unpack(quantise_rows(weights, f"{name}_asym", 32))
+    assert float(np.square(unpacked - weights).sum()) < 1.05 * best
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([INT4, INT2]))

@@ -120,8 +120,8 @@ def test_the_genai_profile_reads_them_too(golden, exported):
     tiny = golden("qwen3")
     options = {"weights": "int4", "scales": "fp16", "activations": "fp32"}
     portable, fused = (exported("qwen3", profile=each, **options) for each in ("portable", "genai"))
-    with runner(portable.folder, "cpu") as expected, runner(fused.folder, "cpu") as found:
-        assert relative_error(found.run(tiny.ids), expected.run(tiny.ids)) < 1e-5
+    with runner(portable.folder, "cpu") as expected, runner(fused.folder, "cpu") as model:
+        assert relative_error(model.run(tiny.ids), expected.run(tiny.ids)) < 1e-5
 
 
 def test_zero_points_among_halves_compute_as_among_floats(golden, exported, monkeypatch):

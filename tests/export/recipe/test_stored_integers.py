@@ -89,7 +89,7 @@ KINDS = {"q_proj": "Q4_0", "k_proj": "Q5_0", "up_proj": "Q8_0", "down_proj": "Q4
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
+def mixed_export(tmp_path_factory):
     """A file of several types, and what ``--weights source`` makes of it."""
     folder = tmp_path_factory.mktemp("kept")
     config = json.loads((GOLDEN / "qwen3/config.json").read_text())
@@ -99,8 +99,8 @@ def kept(tmp_path_factory):
     return path, export(path, folder / "out", ExportOptions(weights="source", verify=True))
 
 
-def test_source_keeps_every_projection_as_it_is_stored(kept):
-    path, result = kept
+def test_source_keeps_every_projection_as_it_is_stored(mixed_export):
+    path, result = mixed_export
     assert result.warnings == []
     expected = {"q_proj": ("int4", 32), "k_proj": ("int8", 32), "up_proj": ("int8", 32)}
     expected["down_proj"] = ("int4_offset", 32)
@@ -118,7 +118,7 @@ def test_source_keeps_every_projection_as_it_is_stored(kept):
     assert result.manifest["quality"]["relative_weight_error"] < 1e-5
 
 
-def test_scales_that_are_no_halves_are_mentioned(kept, tmp_path, monkeypatch):
+def test_scales_that_are_no_halves_are_mentioned(mixed_export, tmp_path, monkeypatch):
     """As those of Q4_K, which are a half times six bits; the first row is one of halves."""
     read = SourceWeights.affine
 
@@ -128,12 +128,12 @@ def test_scales_that_are_no_halves_are_mentioned(kept, tmp_path, monkeypatch):
         return stored and Affine(stored.values, stored.scales * factor, stored.offsets)
 
     monkeypatch.setattr(SourceWeights, "affine", finer)
-    (warning,) = export(kept[0], tmp_path / "out", ExportOptions(weights="source")).warnings
+    (warning,) = export(mixed_export[0], tmp_path / "out", ExportOptions(weights="source")).warnings
     assert warning.startswith("2 projections are stored as Q4_1, whose scales are products")
 
 
-def test_source_keeps_the_codes_of_minima_to_the_bit(kept):
-    path, result = kept
+def test_source_keeps_the_codes_of_minima_to_the_bit(mixed_export):
+    path, result = mixed_export
     model = open_bundle(result.folder).graph
     stored = {
         name.partition(".codes")[0]: each

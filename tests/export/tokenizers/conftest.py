@@ -33,9 +33,9 @@ def random_pieces(seed: int, alphabet: str = "ab" + SPACE, merges: int = 12) -> 
     draw = random.Random(seed)
     pieces = list(alphabet)
     while len(pieces) < len(alphabet) + merges:
-        made = draw.choice(pieces) + draw.choice(pieces)
-        if made not in pieces:
-            pieces.append(made)
+        merged = draw.choice(pieces) + draw.choice(pieces)
+        if merged not in pieces:
+            pieces.append(merged)
     return pieces
 
 

@@ -81,8 +81,8 @@ def change_attribute_type(model: ModelProto, draw: random.Random) -> None:
     if node is None or not node.attribute:
         return
     index = draw.randrange(len(node.attribute))
-    made = helper.make_attribute(node.attribute[index].name, _attribute_value(draw))
-    node.attribute[index].CopyFrom(made)
+    attribute = helper.make_attribute(node.attribute[index].name, _attribute_value(draw))
+    node.attribute[index].CopyFrom(attribute)
 
 
 def add_attribute(model: ModelProto, draw: random.Random) -> None:

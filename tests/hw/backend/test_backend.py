@@ -116,14 +116,14 @@ def test_a_layer_with_bias_and_residual_agrees_with_its_definition(name, activat
     executable = ObservedExecutable(
         backend, graph, Shape.of(rows), CompileOptions(SPEC), checks=True
     )
-    found = executable(batch, cache, values)["y"].copy()
+    by_fpga = executable(batch, cache, values)["y"].copy()
     executable.close()
     cpu = make_backend("cpu")
     expected = cpu.compile(graph, Shape.of(rows), CompileOptions(SPEC))
     by_cpu = expected(batch, cache, values)["y"]
     if activations == "int8_row":
-        np.testing.assert_array_equal(found, by_cpu)
-    np.testing.assert_allclose(found, by_cpu, rtol=1e-5, atol=1e-4)
+        np.testing.assert_array_equal(by_fpga, by_cpu)
+    np.testing.assert_allclose(by_fpga, by_cpu, rtol=1e-5, atol=1e-4)
     expected.close()
     cpu.close()
 
@@ -136,13 +136,13 @@ def test_blocks_of_activations_are_scaled_each_by_its_own(rows):
     graph, _ = linear(weight, "int8_block")
     values = {"x": normal(rng, rows, 96) * np.repeat(np.float32([1, 20, 400]), 32)}
     batch, cache = Batch.of(list(range(rows)), 0, 0), SequenceStore(SPEC, 64)
-    found = []
+    outputs = []
     for backend in (fpga("fake:tiny-prefill"), make_backend("cpu")):
         executable = backend.compile(graph, Shape.of(rows), CompileOptions(SPEC))
-        found.append(executable(batch, cache, values)["y"].copy())
+        outputs.append(executable(batch, cache, values)["y"].copy())
         executable.close()
         backend.close()
-    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(*outputs, rtol=1e-5, atol=1e-3)
 
 
 def test_layers_that_read_one_another_run_in_turn():
@@ -166,9 +166,9 @@ def test_layers_that_read_one_another_run_in_turn():
 
 def test_asked_for_by_name_it_takes_every_linear_layer_and_the_cpu_the_rest():
     graph = open_bundle(SMALL_MODEL).graph
-    found = find_candidates("fpga", "fake")
-    assert [backend.name for backend in found.backends] == ["fpga", "cpu"]
-    plan = make_plan(graph, found.backends, found.preferred)
+    candidates = find_candidates("fpga", "fake")
+    assert [backend.name for backend in candidates.backends] == ["fpga", "cpu"]
+    plan = make_plan(graph, candidates.backends, candidates.preferred)
     for phase in Phase:
         for segment in plan.segments[phase]:
             ops = set(segment.count_ops())
@@ -179,28 +179,30 @@ def test_asked_for_by_name_it_takes_every_linear_layer_and_the_cpu_the_rest():
     assert "the fabric runs linear layers and attention only (38 nodes)" in reasons
     assert "this overlay has no attention unit (5 nodes)" in reasons
     assert "300 MHz assumed" in plan.bases["fpga"]
-    found.backends[0].close()
+    candidates.backends[0].close()
 
 
 def test_a_device_in_the_environment_lets_it_take_part_by_cost(environment):
     environment(EDGERUN_FPGA_DEVICE="fake")
-    found = find_candidates()
-    assert found.preferred is None
-    assert "fpga" in [backend.name for backend in found.backends]
-    plan = make_plan(open_bundle(SMALL_MODEL).graph, found.backends)
+    candidates = find_candidates()
+    assert candidates.preferred is None
+    assert "fpga" in [backend.name for backend in candidates.backends]
+    plan = make_plan(open_bundle(SMALL_MODEL).graph, candidates.backends)
     names = {segment.backend for segment in plan.segments[Phase.DECODE]}
     assert names == {"cpu"}
-    reasons = [one.reason for one in plan.refusals[Phase.DECODE] if one.backend == "fpga"]
+    reasons = [
+        refusal.reason for refusal in plan.refusals[Phase.DECODE] if refusal.backend == "fpga"
+    ]
     assert any("slower by estimate" in reason and "36 nodes" in reason for reason in reasons)
-    for backend in found.backends:
+    for backend in candidates.backends:
         backend.close()
 
 
 def test_the_environment_alone_can_ask_for_it(environment):
     environment(EDGERUN_BACKEND="fpga", EDGERUN_FPGA_DEVICE="fake:tiny")
-    found = find_candidates()
-    assert found.preferred == "fpga"
-    assert "fake:tiny" in str(found.backends[0]._device)
+    candidates = find_candidates()
+    assert candidates.preferred == "fpga"
+    assert "fake:tiny" in str(candidates.backends[0]._device)
     assert "EDGERUN_FPGA_DEVICE" in absent_backends(find_candidates("cpu"))["fpga"]
 
 
@@ -213,17 +215,17 @@ def test_without_a_device_it_takes_no_part_and_costs_nothing(environment):
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     environment()
-    found = find_candidates()
-    assert "fpga" not in [backend.name for backend in found.backends]
-    assert "not asked for" in absent_backends(found)["fpga"]
+    candidates = find_candidates()
+    assert "fpga" not in [backend.name for backend in candidates.backends]
+    assert "not asked for" in absent_backends(candidates)["fpga"]
 
 
 def test_a_device_that_cannot_be_used_is_said_and_left_out(environment, monkeypatch, caplog):
     kind = replace(DEVICES["fake"], obstacle=lambda argument: "needs something")
     monkeypatch.setattr("edgerun_hw.devices.registry.DEVICES", {**DEVICES, "fake": kind})
     environment(EDGERUN_FPGA_DEVICE="fake")
-    found = find_candidates()
-    assert found.absent["fpga"] == "needs something"
+    candidates = find_candidates()
+    assert candidates.absent["fpga"] == "needs something"
     assert "needs something" in caplog.text
     with pytest.raises(UnsupportedError, match="needs something"):
         find_candidates("fpga")
@@ -261,10 +263,10 @@ def test_every_device_says_what_it_is():
 def test_the_command_line_reports_cycles_by_part(capfd):
     arguments = ["run", str(SMALL_MODEL), "-p", "Tell me a story", "-n", "4", "--temperature", "0"]
     assert main([*arguments, "--json", *FAKE]) == 0
-    found = json.loads(capfd.readouterr().out)
+    reply = json.loads(capfd.readouterr().out)
     assert main([*arguments, "--json"]) == 0
-    assert found["ids"] == json.loads(capfd.readouterr().out)["ids"]
-    (report,) = found["devices"]
+    assert reply["ids"] == json.loads(capfd.readouterr().out)["ids"]
+    (report,) = reply["devices"]
     assert "made up; no board was measured" in report["title"]
     decode = {row["part"]: row for row in report["rows"] if row["phase"] == "decode"}
     assert list(decode) == ["q/k/v", "o", "gate/up", "down", "lm_head", "all"]
@@ -298,27 +300,27 @@ def test_a_joined_batch_equals_separate_ones(name, monkeypatch):
     bundle = open_bundle(bundle_of(name, **options))
     config = bundle.config
     spec = states_of(bundle.graph, config, "fp32")
-    found = find_candidates("fpga", "fake")
-    plan = make_plan(bundle.graph, found.backends, found.preferred)
+    candidates = find_candidates("fpga", "fake")
+    plan = make_plan(bundle.graph, candidates.backends, candidates.preferred)
     assert {"fpga", "cpu"} == {segment.backend for segment in plan.segments[Phase.PREFILL]}
-    programs = compile_plan(plan, found.backends, [Shape.of(64)], CompileOptions(spec))
+    programs = compile_plan(plan, candidates.backends, [Shape.of(64)], CompileOptions(spec))
     run = programs.run
     cache = SequenceStore(spec, 64, 2 * len(PROMPTS))
     pairs = [(ids, cache.open()) for ids in PROMPTS]
     alone = [(ids, cache.open()) for ids in PROMPTS]
     for ids, sequence in (*pairs, *alone):
         cache.reserve(sequence, len(ids))
-    wanted = ["all", "last", "none", "last"]
-    parts = [Batch.of(i, 0, s, logits=w) for (i, s), w in zip(pairs, wanted, strict=True)]
+    selections = ["all", "last", "none", "last"]
+    parts = [Batch.of(i, 0, s, logits=w) for (i, s), w in zip(pairs, selections, strict=True)]
     joined = run(Batch.join(parts), cache)["logits"].copy()
     separate = [
         run(Batch.of(i, 0, s, logits=w), cache)["logits"].copy()
-        for (i, s), w in zip(alone, wanted, strict=True)
+        for (i, s), w in zip(alone, selections, strict=True)
     ]
-    assert [len(one) for one in separate] == [7, 1, 0, 1]
+    assert [len(logits) for logits in separate] == [7, 1, 0, 1]
     np.testing.assert_allclose(joined, np.concatenate(separate), atol=2e-4)
     programs.close()
-    for backend in found.backends:
+    for backend in candidates.backends:
         backend.close()
 
 
@@ -365,17 +367,20 @@ def test_closing_the_last_program_closes_the_device(monkeypatch):
     replace_fake(monkeypatch, lambda: overlay)
     graph, _ = linear(random_weight(np.random.default_rng(0), "ternary", (20, 64), 64))
     backend = fpga()
-    made = [backend.compile(graph, Shape.of(rows), CompileOptions(SPEC)) for rows in (1, 16)]
-    made[0].close()
-    made[0].close()
+    executables = [backend.compile(graph, Shape.of(rows), CompileOptions(SPEC)) for rows in (1, 16)]
+    executables[0].close()
+    executables[0].close()
     assert not closed
-    made[1].close()
+    executables[1].close()
     assert closed == [True]
     backend.close()
 
 
 def test_a_back_end_that_is_no_accelerator_stands_alone():
-    found = find_candidates("reference")
-    assert ([one.name for one in found.backends], found.preferred) == (["reference"], None)
+    candidates = find_candidates("reference")
+    assert ([backend.name for backend in candidates.backends], candidates.preferred) == (
+        ["reference"],
+        None,
+    )
     with pytest.raises(InputError, match="no back-end"):
         find_candidates("nothing")

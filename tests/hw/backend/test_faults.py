@@ -171,8 +171,8 @@ def generate(backend: Any) -> tuple[list[int], np.ndarray]:
             ids = [tokens[-1]]
     finally:
         programs.close()
-        for one in backends:
-            one.close()
+        for each in backends:
+            each.close()
     return tokens, np.array(logits)
 
 
@@ -275,7 +275,7 @@ def test_without_a_companion_the_failure_is_an_error(monkeypatch):
     backend = FpgaBackend()
     backend.use_device("fake")
     graph = bundle().graph
-    node = next(one for one in graph.nodes if one.op == "linear")
+    node = next(each for each in graph.nodes if each.op == "linear")
     spec = same_attention(1, 1, 16)
     alone = replace(graph.with_nodes([node]), outputs=[*node.outputs])
     executable = backend.compile(alone, Shape.of(1), CompileOptions(spec))

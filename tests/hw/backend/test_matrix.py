@@ -130,7 +130,7 @@ def test_matrices_that_share_their_input_share_it_on_the_device():
     multiplier = Multiplier(overlay)
     multiplier.multiply(products)
     tiles, groups = 5, 2
-    assert [one.nbytes for one in _inputs(products, 3).values()] == [tiles * 16 * 5]
+    assert [operand.nbytes for operand in _inputs(products, 3).values()] == [tiles * 16 * 5]
     assert multiplier.commands == len(products) * groups
     for product, weight in zip(products, weights, strict=True):
         alone = Product(DeviceMatrix(weight, overlay), x)

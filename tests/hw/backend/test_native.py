@@ -71,11 +71,11 @@ def run(graph: Graph, rows: int, values: dict[str, np.ndarray]) -> tuple[np.ndar
     before = backend._opened().round_trips
     batch, cache = Batch.of(list(range(rows)), 0, 0), SequenceStore(SPEC, 64)
     outputs = executable(batch, cache, values)
-    found = np.concatenate([outputs[name] for name in graph.outputs], axis=1)
+    output = np.concatenate([outputs[name] for name in graph.outputs], axis=1)
     trips = backend._opened().round_trips - before
     executable.close()
     backend.close()
-    return found, trips
+    return output, trips
 
 
 @pytest.mark.parametrize("name", ["ternary", "int2", "int4", "int8"])
@@ -99,12 +99,12 @@ def test_layers_have_the_bits_of_the_host_in_python(native, monkeypatch, name, a
     constants = {**weights, "b": normal(rng, 1, 70)[0]}
     graph = Graph(nodes, ["x", "z"], ["v", "y"], constants)
     values = {"x": normal(rng, rows, 96), "z": normal(rng, rows, 64)}
-    found = []
+    results = []
     for make in (lambda: Tlmm(FakeDevice(PRESETS["tiny-prefill"])), lambda: native("tiny-prefill")):
         replace_fake(monkeypatch, make)
-        found.append(run(graph, rows, values))
-    np.testing.assert_array_equal(found[0][0], found[1][0])
-    assert [trips for _, trips in found] == [2, 1]
+        results.append(run(graph, rows, values))
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    assert [trips for _, trips in results] == [2, 1]
 
 
 def test_matrices_of_many_commands_wait_for_room_in_the_queue(native, monkeypatch):
@@ -117,20 +117,20 @@ def test_matrices_of_many_commands_wait_for_room_in_the_queue(native, monkeypatc
         {"w": weight},
     )
     values = {"x": normal(rng, 2, 256)}
-    found = []
+    outputs = []
     for make in (lambda: Tlmm(FakeDevice(PRESETS["tiny"])), native):
         replace_fake(monkeypatch, make)
-        found.append(run(graph, 2, values)[0])
-    np.testing.assert_array_equal(*found)
+        outputs.append(run(graph, 2, values)[0])
+    np.testing.assert_array_equal(*outputs)
 
 
 def test_all_of_a_model_is_one_segment(native, monkeypatch):
     replace_fake(monkeypatch, native)
-    found = find_candidates("fpga", "fake")
-    plan = make_plan(open_bundle(SMALL_MODEL).graph, found.backends, found.preferred)
+    candidates = find_candidates("fpga", "fake")
+    plan = make_plan(open_bundle(SMALL_MODEL).graph, candidates.backends, candidates.preferred)
     for phase in Phase:
         assert [segment.backend for segment in plan.segments[phase]] == ["fpga"]
-    for backend in found.backends:
+    for backend in candidates.backends:
         backend.close()
 
 

@@ -267,13 +267,13 @@ def test_native_code_excludes_nothing_where_something_is_no_number(on_device: Fp
     executable = on_device.compile(head, Shape.of(1), CompileOptions(SPEC))
     batch = Batch.of([1], 0, 0, logits="all")
     x = np.full((1, weight.shape[1]), np.inf, np.float32)
-    found = [
+    logits = [
         executable(replace(batch, largest_only=largest), SequenceStore(SPEC, 64), {name: x})[
             "logits"
         ].copy()
         for largest in (False, True)
     ]
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(*logits)
     executable.close()
     on_device.close()
 

@@ -59,9 +59,9 @@ def test_a_device_without_memory_leaves_everything_to_the_cpu(nbytes, monkeypatc
 def test_what_was_cut_off_is_dropped_before_the_next_work(monkeypatch):
     device = FakeDevice(PRESETS["tiny"])
     session = opened(monkeypatch, device)
-    wanted = product(session.matrix([WEIGHT], False))
-    session.attempt(lambda: session.multiplier.multiply([wanted]))
-    overlay, again = session.overlay, product(wanted.matrix)
+    first = product(session.matrix([WEIGHT], False))
+    session.attempt(lambda: session.multiplier.multiply([first]))
+    overlay, again = session.overlay, product(first.matrix)
     for name in ("wait", "submit"):
         with monkeypatch.context() as patch:
             patch.setattr(overlay, name, failing(getattr(overlay, name), KeyboardInterrupt))
@@ -70,18 +70,18 @@ def test_what_was_cut_off_is_dropped_before_the_next_work(monkeypatch):
         assert device._queue
         assert session.attempt(lambda: len(device._queue)) == 0
         session.attempt(lambda: session.multiplier.multiply([again]))
-        np.testing.assert_array_equal(again.out, wanted.out)
+        np.testing.assert_array_equal(again.out, first.out)
     assert (session.resets, session.failure) == (0, "")
 
 
 def test_counters_are_right_after_a_reset_that_leaves_no_room_for_the_test(monkeypatch):
     device = FakeDevice(PRESETS["tiny"])
     session = opened(monkeypatch, device)
-    wanted = product(session.matrix([WEIGHT], False))
-    session.attempt(lambda: session.multiplier.multiply([wanted]))
+    work = product(session.matrix([WEIGHT], False))
+    session.attempt(lambda: session.multiplier.multiply([work]))
     monkeypatch.setattr(device, "_free", [])
     device.faults.wedged = [device._accepted]
-    session.attempt(lambda: session.multiplier.multiply([wanted]))
+    session.attempt(lambda: session.multiplier.multiply([work]))
     assert (session.resets, session.failure) == (1, "")
     before, after = session.spent()
     assert 0 < after.lookups - before.lookups < 10_000
@@ -104,10 +104,10 @@ def test_a_matrix_that_the_device_fails_to_take_is_not_left_there_in_part(monkey
 def test_closing_drops_what_is_under_way_and_frees_memory_that_programs_hold(monkeypatch):
     device = FakeDevice(PRESETS["tiny"])
     session = opened(monkeypatch, device)
-    wanted = product(session.matrix([WEIGHT], False))
+    work = product(session.matrix([WEIGHT], False))
     monkeypatch.setattr(session.overlay, "wait", failing(session.overlay.wait, KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        session.attempt(lambda: session.multiplier.multiply([wanted]))
+        session.attempt(lambda: session.multiplier.multiply([work]))
     assert device._queue
     session.close()
     assert not device._queue

@@ -46,8 +46,8 @@ def test_the_software_device_gives_the_cpus_tokens(device):
 def test_the_simulated_overlay_gives_the_cpus_tokens(device):
     with load(SMALL_MODEL, backend="fpga", device=device) as llm:
         for prompt in PROMPTS[: 1 + 2 * (device == "cosim")]:
-            found = llm.generate(prompt, max_tokens=TOKENS, temperature=0.0, ignore_eos=True)
-            assert found.ids == by_cpu(prompt)
+            reply = llm.generate(prompt, max_tokens=TOKENS, temperature=0.0, ignore_eos=True)
+            assert reply.ids == by_cpu(prompt)
         (report,) = llm.reports()
     assert not any("not used any more" in note for note in report.notes)
     totals = [row for row in report.rows if row["part"] == "all"]
@@ -66,9 +66,9 @@ def test_the_command_line_gives_the_cpus_tokens_and_the_cycles(capfd):
     assert main(arguments) == 0
     expected = json.loads(capfd.readouterr().out)["ids"]
     assert main([*arguments, "--backend", "fpga", "--device", "cosim"]) == 0
-    found = json.loads(capfd.readouterr().out)
-    assert found["ids"] == expected
-    assert "simulated; no board was measured" in found["devices"][0]["title"]
+    reply = json.loads(capfd.readouterr().out)
+    assert reply["ids"] == expected
+    assert "simulated; no board was measured" in reply["devices"][0]["title"]
 
 
 def matrices() -> Iterator[tuple[str, PackedWeight]]:
@@ -81,7 +81,9 @@ def matrices() -> Iterator[tuple[str, PackedWeight]]:
 
 def bytes_at(memory: dict[int, NDArray[np.uint8]], address: int, nbytes: int) -> NDArray[np.uint8]:
     start, array = next(
-        (start, one) for start, one in memory.items() if start <= address < start + one.nbytes
+        (start, buffer)
+        for start, buffer in memory.items()
+        if start <= address < start + buffer.nbytes
     )
     return array[address - start :][:nbytes]
 

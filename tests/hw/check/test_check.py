@@ -88,9 +88,9 @@ def test_any_failure_makes_the_exit_code_1(run, only):
 def test_json_is_one_object_with_the_values(run, only):
     only(good=passing)
     code, out, _ = run("check", "--json")
-    found = json.loads(out)
-    assert found["passed"] is True
-    assert found["checks"][0]["values"] == {"count": 3}
+    report = json.loads(out)
+    assert report["passed"] is True
+    assert report["checks"][0]["values"] == {"count": 3}
 
 
 def test_unknown_geometry_is_refused_before_work_begins(run, only):
@@ -218,8 +218,8 @@ def test_what_slang_refuses_is_named_with_its_place(tmp_path, text, complaint):
 
     file = tmp_path / "m.sv"
     file.write_text(text)
-    (found, *_) = elaborate([file], "m", {})
-    assert found.startswith("m.sv:1: error") and complaint in found
+    (diagnostic, *_) = elaborate([file], "m", {})
+    assert diagnostic.startswith("m.sv:1: error") and complaint in diagnostic
 
 
 def test_without_slang_the_check_is_skipped_with_what_installs_it(monkeypatch):

@@ -190,8 +190,8 @@ def check_tidy(root: Path) -> None:
     """Nothing is left over of what has been given up."""
     assert not (root / JOURNAL).exists()
     assert not (root / INCOMING).exists()
-    kept = list((root / KEPT).iterdir()) if (root / KEPT).exists() else []
-    assert len(kept) <= 1
+    packages = list((root / KEPT).iterdir()) if (root / KEPT).exists() else []
+    assert len(packages) <= 1
     assert not list((root / FIRMWARE).glob("*.new"))
 
 

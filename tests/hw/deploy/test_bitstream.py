@@ -29,17 +29,17 @@ def reference_crc(crc: int, register: int, values: list[int]) -> int:
 
 
 def test_header_and_stream_are_taken_apart() -> None:
-    found = bitstream.parse_bit(BIT)
-    assert (found.part, found.date, found.time) == ("xck26-sfvc784", "2026/01/02", "03:04:05")
-    assert found.design.startswith("tlmm;")
-    assert BIT.endswith(found.data) and configuration.find_sync(found.data) == 48
+    parsed = bitstream.parse_bit(BIT)
+    assert (parsed.part, parsed.date, parsed.time) == ("xck26-sfvc784", "2026/01/02", "03:04:05")
+    assert parsed.design.startswith("tlmm;")
+    assert BIT.endswith(parsed.data) and configuration.find_sync(parsed.data) == 48
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 4095, 4096, 4097, 5000, 20_011])
 def test_checksum_is_the_one_computed_bit_by_bit(count: int) -> None:
     values = np.random.default_rng(count).integers(0, 1 << 32, count, np.uint32)
-    found = bitstream.update_crc(0x1234_5678, 2, values)
-    assert found == reference_crc(0x1234_5678, 2, values.tolist())
+    checksum = bitstream.update_crc(0x1234_5678, 2, values)
+    assert checksum == reference_crc(0x1234_5678, 2, values.tolist())
 
 
 def test_every_shorter_file_is_refused() -> None:
@@ -58,12 +58,12 @@ def test_every_changed_bit_of_what_configures_is_found() -> None:
         if changed[start + bit // 8 & ~3 : (start + bit // 8 & ~3) + 4] == data[start : start + 4]:
             continue
         try:
-            found = bitstream.check(bytes(changed))
+            checked = bitstream.check(bytes(changed))
         except PackageError:
             continue
         # What neither is written nor carries a checksum: the unused bits of a no-operation.
         word = start + bit // 8 & ~3
-        assert data[word : word + 4] == bytes.fromhex("20000000"), (bit, found)
+        assert data[word : word + 4] == bytes.fromhex("20000000"), (bit, checked)
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.name)

@@ -79,8 +79,8 @@ def test_from_bitstream_to_board_and_back(run, place: Path) -> None:
     code, out, _ = run("rollback", "--sysroot", "board", "--json")
     assert code == 0 and json.loads(out)["done"] and running(place / "board") == first
     code, out, _ = run("status", "--sysroot", "board", "--json")
-    found = json.loads(out)
-    assert found["active"]["digest"] == first and found["previous"]["digest"] == second
+    status = json.loads(out)
+    assert status["active"]["digest"] == first and status["previous"]["digest"] == second
     code, _, err = run("deploy", "one", "--sysroot", "board")
     assert code == 0 and "runs on emulated board board already" in err
     code, _, err = run("deploy", "one", "--sysroot", "board", "--force")

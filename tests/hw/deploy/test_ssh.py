@@ -118,10 +118,10 @@ def test_deployment_over_ssh(server: Server, tmp_path: Path, first, second) -> N
 
 
 def test_wrong_host_key_is_refused(server: Server, tmp_path: Path) -> None:
-    known = server.folder / "known"
-    good = known.read_text()
+    known_hosts = server.folder / "known"
+    good = known_hosts.read_text()
     subprocess.run(["ssh", "-O", "exit", "-o", f"ControlPath={server.folder}/m", "x"], check=False)
-    known.write_text(good.split()[0] + " " + (server.folder / "user.pub").read_text())
+    known_hosts.write_text(good.split()[0] + " " + (server.folder / "user.pub").read_text())
     try:
         with (
             client.Board(server.target(tmp_path)) as there,
@@ -129,7 +129,7 @@ def test_wrong_host_key_is_refused(server: Server, tmp_path: Path) -> None:
         ):
             there.hello()
     finally:
-        known.write_text(good)
+        known_hosts.write_text(good)
 
 
 def test_missing_helper_is_named_with_what_to_do(server: Server, tmp_path: Path) -> None:
@@ -185,13 +185,13 @@ def test_two_deployments_at_once_do_not_meet(server: Server, tmp_path: Path, fir
     packages = [packaged(tmp_path / name, files) for name, files in (("a", first), ("b", second))]
     results: list[object] = []
 
-    def one(package: Package) -> None:
+    def deploy_package(package: Package) -> None:
         try:
             results.append(deploy(server.target(root), package))
         except EdgerunError as error:
             results.append(str(error))
 
-    threads = [threading.Thread(target=one, args=(package,)) for package in packages]
+    threads = [threading.Thread(target=deploy_package, args=(package,)) for package in packages]
     for thread in threads:
         thread.start()
     for thread in threads:

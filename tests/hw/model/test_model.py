@@ -90,10 +90,10 @@ def test_columns_speed_up_prompts():
 def test_columns_share_a_weight_stream():
     can = capabilities_of(PRESETS["prefill-1500"])
     cut = cut_matrix((1536, 1536), 1, 1536, can)
-    one, five, six = (matrix_work(cut, can, rows) for rows in (1, 5, 6))
-    assert one.weight_bytes == five.weight_bytes
+    single, five, six = (matrix_work(cut, can, rows) for rows in (1, 5, 6))
+    assert single.weight_bytes == five.weight_bytes
     assert six.weight_bytes == 2 * five.weight_bytes
-    assert five.commands == one.commands
+    assert five.commands == single.commands
     assert matrix_seconds(cut, can, 5, Assumptions()) < 1.5 * matrix_seconds(
         cut, can, 1, Assumptions()
     )
@@ -136,8 +136,8 @@ def test_modelled_cycles_are_the_simulated_ones(device):
         after = overlay.counters()
         matrix.free()
         counted = {
-            one.name: getattr(after, one.name) - getattr(before, one.name)
-            for one in fields(Counters)
+            field.name: getattr(after, field.name) - getattr(before, field.name)
+            for field in fields(Counters)
         }
         work = matrix_work(matrix.cut, overlay.capabilities, rows)
         modelled = pytest.approx(work.cycles + work.exposed, rel=0.01, abs=30)

@@ -101,10 +101,10 @@ def test_many_small_weights_are_not_lost_beside_a_large_one():
     keys[0] = 127
     values = np.full((tokens, 1, dim), 100, np.int8)
     values[0] = 0
-    one = encode_scales(np.ones((tokens, 1), np.float32))
-    cache = Cache(keys, values, one, one)
+    scales = encode_scales(np.ones((tokens, 1), np.float32))
+    cache = Cache(keys, values, scales, scales)
     q = np.full((1, 1, dim), 17 * np.log(2) / 127 / dim, np.float32)
-    queries = quantise_queries(q, 1.0, np.array([0]), np.array([tokens]), one)
+    queries = quantise_queries(q, 1.0, np.array([0]), np.array([tokens]), scales)
     weight = 4095 * 2.0**-17
     assert attend(queries, cache) == pytest.approx(100 * weight / (1 + weight), rel=2e-3)
 

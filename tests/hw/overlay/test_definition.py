@@ -32,8 +32,8 @@ def test_command_is_a_matrix_product(mode: LookupMode, columns: int, ports: int)
     activations = random.integers(-128, 128, (columns, 52)).astype(np.int8)
     words = run_command(mode, pack(weights, ports), pack_activations(activations, mode))
     assert words.size % 4 == 0
-    found = unpack_results(words.view(np.int32), 37, columns, ports)
-    assert (found == activations.astype(np.int32) @ weights.T.astype(np.int32)).all()
+    results = unpack_results(words.view(np.int32), 37, columns, ports)
+    assert (results == activations.astype(np.int32) @ weights.T.astype(np.int32)).all()
 
 
 def test_scaled_command_is_the_rounded_product() -> None:
@@ -45,9 +45,9 @@ def test_scaled_command_is_the_rounded_product() -> None:
     words = run_command(
         mode, pack_ternary(weights, 2), pack_activations(activations, mode), pack_scales(scales, 2)
     )
-    found = unpack_results(words.view(np.float32), 12, 2, 2)
+    results = unpack_results(words.view(np.float32), 12, 2, 2)
     sums = activations.astype(np.float32) @ weights.T.astype(np.float32)
-    assert (found == sums * scales).all()
+    assert (results == sums * scales).all()
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_scaled_command_is_the_rounded_product() -> None:
     ],
 )
 def test_rounding_and_range(total: int, scale: float, expected: float) -> None:
-    found = scale_sums(np.array([total]), np.array([scale], np.float32))[0]
-    assert found == np.float32(expected)
-    assert np.signbit(found) == np.signbit(expected)
+    scaled = scale_sums(np.array([total]), np.array([scale], np.float32))[0]
+    assert scaled == np.float32(expected)
+    assert np.signbit(scaled) == np.signbit(expected)
 
 
 @pytest.mark.parametrize(("total", "scale"), [(1 << 24, 1.0), (1, np.inf), (1, np.nan)])

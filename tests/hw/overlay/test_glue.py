@@ -124,12 +124,12 @@ def test_scalars_lose_less_than_a_unit(a: float, b: float) -> None:
 
 
 def test_scalars_have_zeros_and_ends() -> None:
-    zero, one = Scalar.of(0.0), Scalar.of(1.0)
-    assert (zero + one, one + zero) == (one, one)
-    assert (zero * one).float32() == (zero / zero).float32() == zero.square_root().float32() == 0
+    zero, unit = Scalar.of(0.0), Scalar.of(1.0)
+    assert (zero + unit, unit + zero) == (unit, unit)
+    assert (zero * unit).float32() == (zero / zero).float32() == zero.square_root().float32() == 0
     large = Scalar.of(2.0**127)
     assert np.isnan((large * large).float32())
-    assert (one / large / large).float32() == 0
+    assert (unit / large / large).float32() == 0
     assert float((large * large).square_root().float32()) == 2.0**127
 
 

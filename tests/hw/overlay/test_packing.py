@@ -70,10 +70,10 @@ def test_multiples_come_back_and_padding_is_zero(N: int, K: int, ports: int, see
     weights = np.random.default_rng(seed).integers(-13, 14, (N, K), np.int8)
     packed = pack_multiples(weights, ports)
     tiles, beats = packed.shape[1:3]
-    found = unpack_multiples(packed, beats * 5 * ports, tiles * 5)
-    assert (found[:N, :K] == weights).all()
-    assert not found[N:].any()
-    assert not found[:, K:].any()
+    unpacked = unpack_multiples(packed, beats * 5 * ports, tiles * 5)
+    assert (unpacked[:N, :K] == weights).all()
+    assert not unpacked[N:].any()
+    assert not unpacked[:, K:].any()
 
 
 def test_every_int8_is_two_digits() -> None:
@@ -117,8 +117,8 @@ def test_results_of_every_column_in_order_of_rows() -> None:
     for n in range(30):
         for m in range(columns):
             words[(n // 10 * columns + m) * 10 + n % 10] = 100 * m + n
-    found = unpack_results(words, rows, columns, ports)
-    assert (found == 100 * np.arange(columns)[:, None] + np.arange(rows)).all()
+    results = unpack_results(words, rows, columns, ports)
+    assert (results == 100 * np.arange(columns)[:, None] + np.arange(rows)).all()
 
 
 def test_scales_fill_whole_beats() -> None:

@@ -68,11 +68,11 @@ def test_systemverilog_has_the_same_numbers(repo_root: Path):
 
 def test_hardware_description_lists_every_word(repo_root: Path):
     root = ET.parse(repo_root / "hw/edgerun_hw/simulate/board/tlmm.hwh").getroot()
-    found = {}
+    offsets = {}
     for element in root.iter("REGISTER"):
         properties = {p.get("NAME"): p.get("VALUE") for p in element.findall("PROPERTY")}
-        found[element.get("NAME")] = int(properties["ADDRESS_OFFSET"], 16)
-    assert found == regs.OFFSETS
+        offsets[element.get("NAME")] = int(properties["ADDRESS_OFFSET"], 16)
+    assert offsets == regs.OFFSETS
     assert [m.get("VLNV") for m in root.iter("MODULE")][1] == regs.VLNV
 
 

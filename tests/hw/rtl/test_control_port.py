@@ -62,9 +62,9 @@ def test_unknown_addresses_read_zero_and_ignore_writes(
     overlay: Make, rng: np.random.Generator
 ) -> None:
     simulator = overlay()
-    known = set(regs.OFFSETS.values())
-    unknown = [offset for offset in range(0, regs.WINDOW_BYTES, 4) if offset not in known]
-    before = {offset: simulator.read(offset) for offset in known if offset < regs.CYCLES}
+    offsets = set(regs.OFFSETS.values())
+    unknown = [offset for offset in range(0, regs.WINDOW_BYTES, 4) if offset not in offsets]
+    before = {offset: simulator.read(offset) for offset in offsets if offset < regs.CYCLES}
     for offset in unknown:
         simulator.write(offset, 0xFFFFFFFF)
         assert simulator.read(offset) == 0, hex(offset)

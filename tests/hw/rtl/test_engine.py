@@ -99,15 +99,15 @@ def test_only_the_first_tables_are_waited_for(bench: EngineBench) -> None:
 @pytest.mark.parametrize("tiles", [1, 2, 7])
 def test_a_single_row_beat_waits_as_long_as_it_must(bench: EngineBench, tiles: int) -> None:
     """Tables and accumulators of the tile before come in time, also with both halves full."""
-    one = matrix(bench.geometry, 1, 15 * tiles)
-    fast, slow = bench.run([Case([one] * 4), Case([one] * 4, w=8)])
+    product = matrix(bench.geometry, 1, 15 * tiles)
+    fast, slow = bench.run([Case([product] * 4), Case([product] * 4, w=8)])
     assert fast.lookups == slow.lookups == 4 * tiles
 
 
 def test_commands_beyond_the_queues_wait(bench: EngineBench) -> None:
     """More commands on their way than any queue holds, results not taken for long."""
-    one = matrix(bench.geometry, 1, 15)
-    bench.run([Case([one] * 120, y=3)])
+    product = matrix(bench.geometry, 1, 15)
+    bench.run([Case([product] * 120, y=3)])
 
 
 def test_peak_rate(folder: Path) -> None:

@@ -21,35 +21,35 @@ GEOMETRY = Geometry(ports=2, nb_max=64)
 
 def pretend(monkeypatch: pytest.MonkeyPatch, pause: float = 0.0) -> list[Path]:
     """Replaces compiling by writing a file; returns the list of files written."""
-    made: list[Path] = []
+    libraries: list[Path] = []
 
     def write(job: build._Job, library: Path) -> None:
-        made.append(library)
+        libraries.append(library)
         threading.Event().wait(pause)
         library.write_bytes(b"library")
 
     monkeypatch.setattr(build._Job, "run", write)
     monkeypatch.setattr(build, "find_verilator", lambda: toolchain.Verilator(Path("none"), "1"))
     monkeypatch.setattr(build, "find_compiler", lambda: toolchain.Compiler("none", "1"))
-    return made
+    return libraries
 
 
 @pytest.mark.parametrize("damage", [b"", b"libr", b"Library"])
 def test_a_damaged_library_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes
 ) -> None:
-    made = pretend(monkeypatch)
+    libraries = pretend(monkeypatch)
     for _ in range(2):
         library = build.build(standin_design(GEOMETRY), cache=tmp_path)
-    assert len(made) == 1
+    assert len(libraries) == 1
     library.write_bytes(damage)
     assert build.build(standin_design(GEOMETRY), cache=tmp_path) == library
-    assert len(made) == 2
+    assert len(libraries) == 2
     assert library.read_bytes() == b"library"
 
 
 def test_two_at_once_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = pretend(monkeypatch, pause=0.3)
+    libraries = pretend(monkeypatch, pause=0.3)
     paths = []
     threads = [
         threading.Thread(
@@ -61,7 +61,7 @@ def test_two_at_once_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(made) == 1
+    assert len(libraries) == 1
     assert paths[0] == paths[1]
 
 
@@ -80,7 +80,7 @@ def test_parameters_and_variants_have_libraries_of_their_own(
     pretend(monkeypatch)
     designs = [standin_design(Geometry(ports=ports)) for ports in (1, 2)]
     variants = (Variant(), Variant(trace="vcd"), Variant(coverage=True))
-    paths = {build.build(one, kind, cache=tmp_path) for one in designs for kind in variants}
+    paths = {build.build(design, kind, cache=tmp_path) for design in designs for kind in variants}
     assert len(paths) == 6
 
 
@@ -126,13 +126,13 @@ def test_a_link_to_a_library_is_not_loaded(tmp_path: Path) -> None:
 def test_a_folder_of_somebody_else_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int
 ) -> None:
-    made = pretend(monkeypatch)
+    libraries = pretend(monkeypatch)
     library = build.build(standin_design(GEOMETRY), cache=tmp_path / "cache")
-    assert len(made) == 1
+    assert len(libraries) == 1
     os.chown(library.parents[level], 65534, 0)
     with pytest.raises(StorageError, match="belongs to user 65534"):
         build.build(standin_design(GEOMETRY), cache=tmp_path / "cache")
-    assert len(made) == 1
+    assert len(libraries) == 1
 
 
 def test_what_a_compiler_left_open_to_others_is_closed(tmp_path: Path) -> None:

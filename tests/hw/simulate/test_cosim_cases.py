@@ -41,35 +41,35 @@ def test_settings_are_as_many_as_asked_and_repeat() -> None:
 
 
 def test_decode_reaches_its_peak_with_ideal_memory() -> None:
-    found = measure_matrix(DECODE, 2560, 2560, None)
-    assert found.exact
-    assert found.efficiency >= 0.95
+    measured = measure_matrix(DECODE, 2560, 2560, None)
+    assert measured.exact
+    assert measured.efficiency >= 0.95
     # Filling tables costs cycles before the first lookup only.
-    assert found.stall_tables < 64
-    assert found.stall_weights < 64
+    assert measured.stall_tables < 64
+    assert measured.stall_weights < 64
 
 
 def test_decode_takes_what_the_modelled_memory_gives() -> None:
     # Several, because the last one's drain leaves the memory idle.
-    found = measure_matrix(DECODE, 2560, 2560, DDR_PRESETS["kv260"], products=4)
-    assert found.exact
-    assert found.ddr_efficiency is not None
-    assert found.ddr_efficiency >= 0.9
+    measured = measure_matrix(DECODE, 2560, 2560, DDR_PRESETS["kv260"], products=4)
+    assert measured.exact
+    assert measured.ddr_efficiency is not None
+    assert measured.ddr_efficiency >= 0.9
 
 
 def test_products_back_to_back_hide_their_drains() -> None:
-    one, four = (measure_matrix(DECODE, 2560, 640, None, products=count) for count in (1, 4))
+    single, four = (measure_matrix(DECODE, 2560, 640, None, products=count) for count in (1, 4))
     assert four.exact
-    assert four.efficiency > one.efficiency
-    assert four.cycles < 4 * one.cycles - 3 * 500  # of about 640 cycles a drain
+    assert four.efficiency > single.efficiency
+    assert four.cycles < 4 * single.cycles - 3 * 500  # of about 640 cycles a drain
 
 
 def test_matrices_beyond_the_accumulators_are_divided() -> None:
     geometry = PRESETS["tiny"]
-    found = measure_matrix(
+    measured = measure_matrix(
         geometry, geometry.max_rows + 7, 50, None, mode=LookupMode.MULTIPLES, products=2
     )
-    assert found.exact
+    assert measured.exact
 
 
 def test_products_need_sensible_sizes() -> None:

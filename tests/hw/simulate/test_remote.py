@@ -76,8 +76,8 @@ def host() -> Iterator[tuple[str, str]]:
 
 def _environment(**more: str) -> dict[str, str]:
     """Without the proxies of this host: gRPC would ask them for the way."""
-    kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    return {**kept, **more}
+    variables = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    return {**variables, **more}
 
 
 @pytest.fixture(scope="module", params=["software", "rtl"])

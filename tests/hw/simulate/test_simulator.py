@@ -39,15 +39,15 @@ Make = Callable[..., Simulator]
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    made: list[Simulator] = []
+    simulators: list[Simulator] = []
 
-    def one(**options: object) -> Simulator:
+    def make_simulator(**options: object) -> Simulator:
         chosen = {"memory": None, "design": standin_design(GEOMETRY), **options}
-        made.append(Simulator(GEOMETRY, **chosen))  # type: ignore[arg-type]
-        return made[-1]
+        simulators.append(Simulator(GEOMETRY, **chosen))  # type: ignore[arg-type]
+        return simulators[-1]
 
-    yield one
-    for simulator in made:
+    yield make_simulator
+    for simulator in simulators:
         simulator.close()
 
 

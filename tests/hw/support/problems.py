@@ -30,10 +30,10 @@ def random_problem(
         buffer = overlay.allocate(array.nbytes)
         buffer.array[:] = array.reshape(-1).view(np.uint8)
         buffer.flush()
-        kept.append(buffer)
+        buffers.append(buffer)
         return buffer.address
 
-    kept: list = []
+    buffers: list = []
     row_beats = -(-N // rows)
     y = overlay.allocate(-(-row_beats * columns * rows // 4) * 16)
     command = Command(
@@ -47,7 +47,7 @@ def random_problem(
     )
 
     def answer_is_right() -> bool:
-        assert kept  # the operands must live as long as the command
+        assert buffers  # the operands must live as long as the command
         y.invalidate()
         words = y.array.view(np.int32)[: row_beats * columns * rows]
         got = words.reshape(row_beats, columns, rows).transpose(1, 0, 2).reshape(columns, -1)

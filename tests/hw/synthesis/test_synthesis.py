@@ -45,8 +45,8 @@ def test_only_what_is_named_outside_comments_is_needed(tmp_path):
     }
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
-    found = needed_files("a", sorted(tmp_path.iterdir()))
-    assert [file.name for file in found] == ["a.sv", "b.sv"]
+    files = needed_files("a", sorted(tmp_path.iterdir()))
+    assert [file.name for file in files] == ["a.sv", "b.sv"]
 
 
 def test_unknown_top_is_a_clear_error():
@@ -63,11 +63,11 @@ def test_digest_depends_on_contents_and_settings_only(tmp_path):
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.sv").write_text("module a; endmodule")
-    one, two = (tmp_path / folder / "a.sv" for folder in ("one", "two"))
-    assert digest([one], 1) == digest([two], 1)
-    assert digest([one], 1) != digest([one], 2)
-    two.write_text("module a; wire b; endmodule")
-    assert digest([one], 1) != digest([two], 1)
+    first, second = (tmp_path / folder / "a.sv" for folder in ("one", "two"))
+    assert digest([first], 1) == digest([second], 1)
+    assert digest([first], 1) != digest([first], 2)
+    second.write_text("module a; wire b; endmodule")
+    assert digest([first], 1) != digest([second], 1)
 
 
 def test_sources_use_no_keyword_of_systemverilog_as_a_name():
@@ -84,13 +84,15 @@ def test_sources_use_no_keyword_of_systemverilog_as_a_name():
 
 def test_memory_cells_count_as_the_lut_sites_they_occupy():
     cells = {"LUT6": 10, "INV": 2, "RAM32M16": 3, "RAM32M": 2, "SRL16E": 5, "MUXF7": 4}
-    found = xilinx.summarise(cells)
-    assert (found.lut, found.lutram, found.lut_sites) == (12, 3 * 8 + 2 * 4 + 5, 49)
+    estimate = xilinx.summarise(cells)
+    assert (estimate.lut, estimate.lutram, estimate.lut_sites) == (12, 3 * 8 + 2 * 4 + 5, 49)
 
 
 def test_halves_of_block_memories_are_halves():
-    found = xilinx.summarise({"RAMB36E2": 2, "RAMB18E2": 3, "FDRE": 7, "DSP48E2": 1, "CARRY4": 6})
-    assert (found.bram36, found.ff, found.dsp, found.carry) == (3.5, 7, 1, 6)
+    estimate = xilinx.summarise(
+        {"RAMB36E2": 2, "RAMB18E2": 3, "FDRE": 7, "DSP48E2": 1, "CARRY4": 6}
+    )
+    assert (estimate.bram36, estimate.ff, estimate.dsp, estimate.carry) == (3.5, 7, 1, 6)
 
 
 def test_a_cell_of_unknown_size_is_refused_and_named():
@@ -239,9 +241,9 @@ def report(**clocks):
 def test_the_slowest_clock_counts(tmp_path):
     bits = tmp_path / "a.bit"
     bits.write_bytes(bytes(99))
-    found = ecp5.read_report(report(fast=400.0, slow=201.26), bits, 8, 1, 3)
-    assert (found.fmax_mhz, found.bitstream_bytes, found.registered_bram) == (201.3, 99, 3)
-    assert found.critical_path[0] == "from a to b"
+    placed = ecp5.read_report(report(fast=400.0, slow=201.26), bits, 8, 1, 3)
+    assert (placed.fmax_mhz, placed.bitstream_bytes, placed.registered_bram) == (201.3, 99, 3)
+    assert placed.critical_path[0] == "from a to b"
 
 
 def test_report_without_a_clock_is_an_error(tmp_path):
@@ -301,14 +303,14 @@ def test_tool_gets_its_arguments_and_folder(monkeypatch, tmp_path):
 
 
 def test_result_is_made_once(cache):
-    made = []
+    contents = []
 
     def make(folder):
-        made.append(list(folder.iterdir()))
+        contents.append(list(folder.iterdir()))
         return {"lut": 5}
 
     assert [tools.cached("x", "d", make) for _ in range(3)] == [{"lut": 5}] * 3
-    assert made == [[]]
+    assert contents == [[]]
     assert [file.name for file in cache.iterdir()] == ["x-d.json"]
 
 
@@ -335,11 +337,11 @@ def test_failure_leaves_nothing_behind(cache):
 @pytest.mark.timeout(900)
 def test_engine_needs_no_multiplier_and_few_luts():
     """The promise of the project: 300 MAC/cycle in 4,000 LUT sites, by yosys' estimate."""
-    found = xilinx.estimate(PRESETS["decode-300"])
+    estimate = xilinx.estimate(PRESETS["decode-300"])
     assert PRESETS["decode-300"].macs_per_cycle == 300
-    assert found.dsp == 0
-    assert 1000 < found.lut_sites <= 4000
-    assert found.bram36 > 0
+    assert estimate.dsp == 0
+    assert 1000 < estimate.lut_sites <= 4000
+    assert estimate.bram36 > 0
 
 
 @pytest.mark.fpga
@@ -368,12 +370,12 @@ def test_engine_is_placed_on_an_ecp5_near_the_clock_we_want():
 
     One placement of the same netlist is a tenth faster than another.
     """
-    found = ecp5.place_and_route(PRESETS["decode-75"])
-    assert found.dsp == 0
-    assert found.registered_bram == found.bram
-    assert found.fmax_mhz >= 185
-    assert found.bitstream_bytes > 100_000
-    assert json.dumps(found.critical_path)
+    placed = ecp5.place_and_route(PRESETS["decode-75"])
+    assert placed.dsp == 0
+    assert placed.registered_bram == placed.bram
+    assert placed.fmax_mhz >= 185
+    assert placed.bitstream_bytes > 100_000
+    assert json.dumps(placed.critical_path)
 
 
 @pytest.mark.fpga

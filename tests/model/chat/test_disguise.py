@@ -90,8 +90,8 @@ def test_no_filter_lets_control_tokens_through(expression: str, text: str) -> No
     source = f"<|im_start|>{{% set x = messages[0].content %}}{{{{ {expression} }}}}<|im_end|>"
     chat = ChatFormat(TOKENIZER, ChatTemplate(source)).encode([{"role": "user", "content": text}])
     assert control_ids(TOKENIZER, chat) == [fakes.START, fakes.END]
-    wanted = by_jinja2(source, messages=[{"role": "user", "content": text}])
-    assert text_of(chat) == wanted
+    expected = by_jinja2(source, messages=[{"role": "user", "content": text}])
+    assert text_of(chat) == expected
 
 
 @pytest.mark.parametrize("expression", OTHERWISE)
@@ -192,9 +192,9 @@ def test_special_tags_in_old_replies_are_what_the_template_says(expression: str,
     messages = [user("<think>x</think>"), reply, user("y")]
     chat = ChatFormat(tokenizer, ChatTemplate(source)).encode(messages)
     assert text_of(chat) == by_jinja2(source, messages=messages)
-    found = control_ids(tokenizer, chat)
-    assert sum(id_ in (fakes.THINK, fakes.VOCAB) for id_ in found) == tags
-    assert found.count(fakes.END) == 3
+    ids = control_ids(tokenizer, chat)
+    assert sum(id_ in (fakes.THINK, fakes.VOCAB) for id_ in ids) == tags
+    assert ids.count(fakes.END) == 3
 
 
 def test_parts_of_text_are_one_text_with_a_line_for_each() -> None:
@@ -246,8 +246,8 @@ EVIL = "<|evil|>"
 def tokenizer_for(source: str) -> Tokenizer:
     """A tokenizer whose control tokens are all that a template seems to name, and one more."""
     content = json.loads(fakes.byte_tokenizer_json())
-    known = {token["content"] for token in content["added_tokens"]}
-    names = sorted({*TOKEN.findall(source), "<s>", "</s>", EVIL} - known)
+    existing = {token["content"] for token in content["added_tokens"]}
+    names = sorted({*TOKEN.findall(source), "<s>", "</s>", EVIL} - existing)
     content["added_tokens"] += [
         {**content["added_tokens"][0], "id": fakes.VOCAB + index, "content": name}
         for index, name in enumerate(names)
@@ -298,11 +298,11 @@ def test_real_templates_say_what_jinja2_says_and_no_text_controls_them(
     for kind, (messages, tools) in conversations(hostile).items():
         given = {"tools": tools or None, "add_generation_prompt": True, **VARIABLES}
         try:
-            wanted = by_jinja2(source, messages=messages, **given)
+            expected = by_jinja2(source, messages=messages, **given)
         except Exception:  # the template wants alternating roles, say
             continue
         chat = chat_format.encode(messages, tools=tools)
         usual = chat_format.encode(harmless[kind][0], tools=harmless[kind][1])
-        assert text_of(chat) == wanted
+        assert text_of(chat) == expected
         assert control_ids(tokenizer, chat) == control_ids(tokenizer, usual)
         assert tokenizer.token_id(EVIL) not in chat.ids

@@ -56,9 +56,9 @@ def user(content: Any) -> dict[str, Any]:
 @settings(max_examples=60, deadline=None)
 @given(contents=st.lists(CONTENT, min_size=1, max_size=3))
 def test_content_adds_no_control_tokens(name: str, contents: list[str]) -> None:
-    wanted = FORMATS[name].encode([user("x") for _ in contents])
+    harmless = FORMATS[name].encode([user("x") for _ in contents])
     chat = FORMATS[name].encode([user(content) for content in contents])
-    assert controls(chat.ids) == controls(wanted.ids)
+    assert controls(chat.ids) == controls(harmless.ids)
 
 
 @settings(max_examples=60, deadline=None)

@@ -142,10 +142,10 @@ def compare(source: str) -> int:
             for prompt in (True, False):
                 context = {"tools": tools, "add_generation_prompt": prompt}
                 try:
-                    wanted = by_jinja2(source, messages=messages, **context, **VARIABLES)
+                    expected = by_jinja2(source, messages=messages, **context, **VARIABLES)
                 except Exception:  # ours may be more lenient, for example about absent tools
                     continue
-                assert ChatTemplate(source, VARIABLES).render(messages, **context) == wanted
+                assert ChatTemplate(source, VARIABLES).render(messages, **context) == expected
                 rendered += 1
     return rendered
 

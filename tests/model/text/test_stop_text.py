@@ -33,7 +33,7 @@ def test_text_ends_before_the_first_stop_text(
     # A stop text that begins earlier may be complete later than another one is.
     assert shown == cut(text, stops) or (stop.stopped and text.startswith(shown))
     assert stop.stopped == (cut(text, stops) != text)
-    assert not any(one in shown for one in stops)
+    assert not any(stop_text in shown for stop_text in stops)
 
 
 def test_only_what_may_become_a_stop_text_is_held_back() -> None:

@@ -66,14 +66,14 @@ def test_protected_content_adds_no_control_tokens_to_a_template(
     content = data.draw(hostile(name))
     tokenizer = TOKENIZERS[name]
     alone = [before, after]
-    wanted = sum(
+    expected = sum(
         id_ in control_ids(name) for part in alone for id_ in tokenizer.encode_template(part)
     )
     for disguise in make_disguises(tokenizer.controls, [content]):
         text = before + disguise.hide(content) + after
         ids = tokenizer.encode_template(text, disguise.reveal)
         if content:
-            assert sum(id_ in control_ids(name) for id_ in ids) == wanted
+            assert sum(id_ in control_ids(name) for id_ in ids) == expected
 
 
 @pytest.mark.parametrize("name", JSONS)

@@ -43,8 +43,8 @@ def outcome(expected: list[F32], placed: Placed, event: Callable[..., None]) -> 
             assert session is not None
             seen[:] = session.resets, session.failure
 
-    found = logits_of(*FORM, placed, look, prompt=PROMPT, tokens=TOKENS)
-    same = sum(bool(np.array_equal(a, b)) for a, b in zip(found, expected, strict=True))
+    logits = logits_of(*FORM, placed, look, prompt=PROMPT, tokens=TOKENS)
+    same = sum(bool(np.array_equal(a, b)) for a, b in zip(logits, expected, strict=True))
     return [same, *seen]
 
 
@@ -120,9 +120,9 @@ def forks() -> list[Any]:
             sequence = store.open()
             store.reserve(sequence, len(PROMPT))
             batch = Batch.of(np.asarray(PROMPT, np.int32), 0, sequence, logits="last")
-            found = programs.run(batch, store)["logits"].copy()
+            values = programs.run(batch, store)["logits"].copy()
             store.close(sequence)
-            return np.asarray(found)
+            return np.asarray(values)
 
         first, (read, write) = logits(), os.pipe()
         child = os.fork()

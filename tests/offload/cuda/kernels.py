@@ -195,10 +195,10 @@ def fma_errors() -> int:
     wrong = 0
     for a, b, c in numbers.T:
         exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
-        found = twins.fma(a, b, c)
-        error = abs(Fraction(float(found)) - exact)
+        result = twins.fma(a, b, c)
+        error = abs(Fraction(float(result)) - exact)
         for way in (-np.inf, np.inf):
-            near = Fraction(float(np.nextafter(found, np.float32(way))))
+            near = Fraction(float(np.nextafter(result, np.float32(way))))
             wrong += int(abs(near - exact) < error)
     return int(wrong)
 

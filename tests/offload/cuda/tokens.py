@@ -56,8 +56,8 @@ def main(tokens: int) -> None:
                 assert report is not None and session is not None
                 seen += [report.title, dict(report.rows[-1]), session.failure, session.resets]
 
-        found = logits_of(*FORM, placed, look, prompt=PROMPT, tokens=tokens)
-        same = [bool(np.array_equal(a, b)) for a, b in zip(found, expected, strict=True)]
+        logits = logits_of(*FORM, placed, look, prompt=PROMPT, tokens=tokens)
+        same = [bool(np.array_equal(a, b)) for a, b in zip(logits, expected, strict=True)]
         told[name] = [*seen, same]
     told["loaded"] = loaded()
     sys.stdout.write(json.dumps(told) + "\n")

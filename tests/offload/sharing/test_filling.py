@@ -121,8 +121,8 @@ def test_a_new_life_is_filled_beside_the_tokens() -> None:
         if token == 63:
             seen.append((len(session.arrived), session.resets))
 
-    found = logits_of(*FORM, standin("memory=8M,link=1G"), strike)
-    np.testing.assert_array_equal(found, expected)
+    logits = logits_of(*FORM, standin("memory=8M,link=1G"), strike)
+    np.testing.assert_array_equal(logits, expected)
     assert seen == [(16, 1)]
 
 

@@ -21,15 +21,15 @@ pytest.importorskip("openvino")
 # The child's figures are small ones; "NPU" and "GPU" are the CPU, and compilers of some end it.
 QUICK = """
 import sys; sys.path[:] = sys.argv[1:]
-from edgerun.backends.openvino import OpenvinoBackend, devices as known
+from edgerun.backends.openvino import OpenvinoBackend, devices as openvino_devices
 from edgerun.machine import timing
 from edgerun.plan.calibration import devices
 timing.SECONDS = 0.0
 devices.SIZE, devices.LARGE, devices.PASTS, devices.PAUSE_S = 64, (64, 1), (256,), 0.0
 devices.FAMILIES = (("float", "int4"),)
 OpenvinoBackend.chunks = lambda self: (1, 64)
-cpu = known.DEVICES["CPU"]
-known.DEVICES = dict.fromkeys(("CPU", "GPU", "NPU"), cpu)
+cpu = openvino_devices.DEVICES["CPU"]
+openvino_devices.DEVICES = dict.fromkeys(("CPU", "GPU", "NPU"), cpu)
 make = devices.make_backend
 def make_backend(name, device=None, given=None):
     print("a compiler prints this")

@@ -278,27 +278,28 @@ def starting_takes(seconds: float) -> Callable[[int], StartTimes]:
 
 
 @pytest.mark.parametrize(
-    ("known", "now", "kept"), [(7.0, 5.0, 5.0), (7.0, 9.0, 7.0), (0.0, 9.0, 9.0), (7.0, 0.0, 7.0)]
+    ("before", "now", "expected"),
+    [(7.0, 5.0, 5.0), (7.0, 9.0, 7.0), (0.0, 9.0, 9.0), (7.0, 0.0, 7.0)],
 )
 def test_the_smallest_cost_counts_unless_it_is_none(
-    monkeypatch: pytest.MonkeyPatch, known: float, now: float, kept: float
+    monkeypatch: pytest.MonkeyPatch, before: float, now: float, expected: float
 ) -> None:
-    write_profile(MachineProfile(bandwidth={1: 3e9}, fork_join_s={1: known}))
+    write_profile(MachineProfile(bandwidth={1: 3e9}, fork_join_s={1: before}))
     monkeypatch.setattr(calibration, "measure_starts", starting_takes(now))
-    assert calibration.limits(1).profile.fork_join_s == {1: kept}
+    assert calibration.limits(1).profile.fork_join_s == {1: expected}
 
 
 def test_limits_are_measured_where_they_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"multiply": {1: 5.0, 2: 17.0}, "lookup": {1: 6.0}}
-    write_profile(MachineProfile(bandwidth={1: 3e9}, peaks=known, fork_join_s={1: 7.0}))
+    stored_peaks = {"multiply": {1: 5.0, 2: 17.0}, "lookup": {1: 6.0}}
+    write_profile(MachineProfile(bandwidth={1: 3e9}, peaks=stored_peaks, fork_join_s={1: 7.0}))
     now = {"multiply": {2: 11.0}, "lookup": {2: 12.0}}
     monkeypatch.setattr(calibration, "measure_peaks", lambda counts: now)
     monkeypatch.setattr(calibration, "measure_starts", starting_takes(13.0))
-    found = calibration.limits(2).profile
-    assert found == read_profile()
-    assert found.bandwidth == {1: 3e9, 2: 2e9}
-    assert found.peaks == {"multiply": {1: 5.0, 2: 17.0}, "lookup": {1: 6.0, 2: 12.0}}
-    assert found.fork_join_s == {1: 7.0, 2: 13.0}
+    measured = calibration.limits(2).profile
+    assert measured == read_profile()
+    assert measured.bandwidth == {1: 3e9, 2: 2e9}
+    assert measured.peaks == {"multiply": {1: 5.0, 2: 17.0}, "lookup": {1: 6.0, 2: 12.0}}
+    assert measured.fork_join_s == {1: 7.0, 2: 13.0}
 
 
 def test_the_best_speed_of_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,14 +317,14 @@ def test_what_is_measured_on_a_busy_machine_is_shown_and_not_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(calibration, "BusyMeter", Meter(busy=True))
-    known = write_profile(MachineProfile(bandwidth={1: 3e9}))
+    written = write_profile(MachineProfile(bandwidth={1: 3e9}))
     monkeypatch.setattr(calibration, "measure_starts", starting_takes(7e-3))
-    found = calibration.limits(1)
-    assert found.profile.fork_join_s == {1: 7e-3}
-    assert found.disturbance == "other programs used 1.3 of 2 CPUs meanwhile"
-    assert found.memory_bytes_s == 1e9
-    assert read_profile() == known
-    assert calibration.limits(1).profile.measured == known.measured
+    limits = calibration.limits(1)
+    assert limits.profile.fork_join_s == {1: 7e-3}
+    assert limits.disturbance == "other programs used 1.3 of 2 CPUs meanwhile"
+    assert limits.memory_bytes_s == 1e9
+    assert read_profile() == written
+    assert calibration.limits(1).profile.measured == written.measured
 
 
 def test_a_busy_machine_is_not_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,10 +343,10 @@ def test_without_another_process_the_contended_speed_is_unknown(
 
 def test_weights_of_one_row_fit_the_cache_whatever_their_bits() -> None:
     for weights, bits in WEIGHT_BITS.items():
-        one, many = loads_of("int8_row", weights)
-        k, n = one.size
+        single, many = loads_of("int8_row", weights)
+        k, n = single.size
         assert k * n * bits / 8 == pytest.approx(kernels.HOT_BYTES, rel=1e-3)
-        assert (one.rows, many.rows) == (1, MANY_ROWS)
+        assert (single.rows, many.rows) == (1, MANY_ROWS)
 
 
 @pytest.mark.parametrize("chained", [False, True])

@@ -196,7 +196,7 @@ def attending() -> Graph:
 
 
 @pytest.mark.parametrize(
-    ("prompt_s", "reply_s", "found"),
+    ("prompt_s", "reply_s", "expected"),
     [
         (1e-4, 1e-2, ({"device"}, {"cpu"})),
         (1e-2, 1e-4, ({"cpu"}, {"device"})),
@@ -205,9 +205,9 @@ def attending() -> Graph:
     ],
 )
 def test_each_phase_goes_where_it_is_fast(
-    prompt_s: float, reply_s: float, found: tuple[set[str], set[str]]
+    prompt_s: float, reply_s: float, expected: tuple[set[str], set[str]]
 ) -> None:
-    assert names(place_together(tasks_of(attending()), two(prompt_s, reply_s, FREE))) == found
+    assert names(place_together(tasks_of(attending()), two(prompt_s, reply_s, FREE))) == expected
 
 
 def test_what_must_be_handed_over_keeps_phases_together() -> None:

@@ -46,7 +46,7 @@ def device(version: str, prompt_rate: float, reply_rate: float, **others: Any) -
 def calibrated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Pretends that the machine was measured, and OpenVINO's CPU on it."""
 
-    def pretend(found: DeviceProfile, version: str = "") -> None:
+    def pretend(device_profile: DeviceProfile, version: str = "") -> None:
         rate = {1: 1e8, 128: 1e8}
         rates = {f"float/{name}": rate for name in ("int4", "int8", "float32")}
         whole = MachineProfile(
@@ -54,7 +54,7 @@ def calibrated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             rates=rates,
             fork_join_s={1: 1e-7},
             other_rates={ATTENTION: rate, ELEMENTS: rate},
-            devices={device_key("openvino:CPU", found.version): found},
+            devices={device_key("openvino:CPU", device_profile.version): device_profile},
         )
         monkeypatch.setattr(profile, "read_profile", lambda: whole)
         machine_profile.cache_clear()
@@ -77,9 +77,9 @@ def plan() -> Plan:
     )
 
 
-def where(found: Plan) -> dict[str, set[str]]:
-    routes = {"prompts": found.prompts.segments} if found.prompts else {}
-    phases = {phase.value: segments for phase, segments in found.segments.items()}
+def where(placement: Plan) -> dict[str, set[str]]:
+    routes = {"prompts": placement.prompts.segments} if placement.prompts else {}
+    phases = {phase.value: segments for phase, segments in placement.segments.items()}
     return {
         name: {segment.backend for segment in segments}
         for name, segments in {**routes, **phases}.items()
@@ -90,36 +90,36 @@ def test_a_device_that_is_faster_for_prompts_takes_them_unasked(
     calibrated: Any, version: str
 ) -> None:
     calibrated(device(version, 1e10, 1e6, launch_s=1e-3))
-    found = plan()
-    assert where(found) == {
+    placement = plan()
+    assert where(placement) == {
         "prompts": {"openvino:CPU"},
         "prefill": {"cpu"},
         "few": {"cpu"},
         "decode": {"cpu"},
     }
-    assert found.prompts and not found.is_asked
-    (split,) = found.splits
+    assert placement.prompts and not placement.is_asked
+    (split,) = placement.splits
     tokens = split.from_tokens()
-    assert tokens and found.prompts.from_rows == max(tokens - 1, FEW_ROWS + 1)
-    start = f"openvino:CPU from {found.prompts.from_rows + 1} prompt tokens on; below, and for"
-    assert found.verdict().startswith(start)
+    assert tokens and placement.prompts.from_rows == max(tokens - 1, FEW_ROWS + 1)
+    start = f"openvino:CPU from {placement.prompts.from_rows + 1} prompt tokens on; below, and for"
+    assert placement.verdict().startswith(start)
     calibrated(device(version, 1e10, 1e6, launch_s=30e-3))
     later = plan().prompts
-    assert later and later.from_rows > found.prompts.from_rows
+    assert later and later.from_rows > placement.prompts.from_rows
 
 
 def test_a_device_that_is_slower_is_refused_with_the_figures(calibrated: Any, version: str) -> None:
     calibrated(device(version, 1e7, 1e7))
-    found = plan()
-    assert where(found) == {phase.value: {"cpu"} for phase in Phase}
-    (split,) = found.splits
+    placement = plan()
+    assert where(placement) == {phase.value: {"cpu"} for phase in Phase}
+    (split,) = placement.splits
     assert split.from_tokens() is None
     there, here = split.seconds_there(256) * 1e3, split.seconds_here(256) * 1e3
-    assert found.verdict() == (
+    assert placement.verdict() == (
         f"cpu alone: a prompt of 256 tokens takes {there:.4g} ms with openvino:CPU, "
         f"{here:.4g} ms with cpu alone"
     )
-    reasons = [refusal.reason for refusal in found.refusals[Phase.DECODE]]
+    reasons = [refusal.reason for refusal in placement.refusals[Phase.DECODE]]
     assert "slower by estimate" in reasons[0]
 
 
@@ -137,18 +137,18 @@ def test_a_device_whose_launch_takes_longer_than_a_call_gains_takes_nothing(
 ) -> None:
     """In 512 tokens it would pay, but no call has so many."""
     calibrated(device(version, 1e10, 1e6, launch_s=0.6))
-    found = plan()
-    assert found.prompts is None
-    assert found.splits[0].from_tokens() is None
+    placement = plan()
+    assert placement.prompts is None
+    assert placement.splits[0].from_tokens() is None
 
 
 def test_the_reverse_prompts_on_the_processor_and_replies_on_the_device(
     calibrated: Any, version: str
 ) -> None:
     calibrated(device(version, 1e7, 1e10))
-    found = plan()
-    assert where(found)["decode"] == {"openvino:CPU"}
-    assert where(found)["prompts"] == {"cpu"}
+    placement = plan()
+    assert where(placement)["decode"] == {"openvino:CPU"}
+    assert where(placement)["prompts"] == {"cpu"}
 
 
 def test_a_device_whose_networks_have_no_room_takes_no_part(calibrated: Any, version: str) -> None:
@@ -158,12 +158,12 @@ def test_a_device_whose_networks_have_no_room_takes_no_part(calibrated: Any, ver
     candidates = find_candidates(given={"threads": 1})
     enough = 3 * weights * 3  # networks of 1, 64 and 256 rows, three times the weights each
     for memory, takes_part in ((enough, True), (enough - 1, False), (None, True)):
-        found = plan_for(graph, candidates, Budget(memory_bytes=memory), weighs_all=True)
-        assert ("openvino:CPU" in found.backends()) == takes_part
-    found = plan_for(graph, candidates, Budget(memory_bytes=10_000), weighs_all=True)
-    for refusals in found.refusals.values():
+        placement = plan_for(graph, candidates, Budget(memory_bytes=memory), weighs_all=True)
+        assert ("openvino:CPU" in placement.backends()) == takes_part
+    placement = plan_for(graph, candidates, Budget(memory_bytes=10_000), weighs_all=True)
+    for refusals in placement.refusals.values():
         assert [each.reason for each in refusals if "1e-05 GB are free" in each.reason]
-    assert not found.splits
+    assert not placement.splits
 
 
 def test_a_model_that_is_loaded_leaves_a_device_alone_that_has_no_room(
@@ -185,8 +185,8 @@ def test_keys_and_values_that_a_device_keeps_need_room_too(calibrated: Any, vers
     assert token_bytes > 0
     enough = token_bytes * (Budget().prompt_tokens + Budget().reply_tokens)
     for memory, takes_part in ((enough, True), (enough - 1, False)):
-        found = plan_for(graph, candidates, Budget(memory_bytes=memory), weighs_all=True)
-        assert ("openvino:CPU" in found.backends()) == takes_part
+        placement = plan_for(graph, candidates, Budget(memory_bytes=memory), weighs_all=True)
+        assert ("openvino:CPU" in placement.backends()) == takes_part
 
 
 def test_explain_prints_every_term(
@@ -222,8 +222,8 @@ def test_another_driver_counts_as_no_measurement_and_is_named(calibrated: Any) -
 def test_a_device_that_is_gone_is_named(
     calibrated: Any, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = device(version, 1e10, 1e10)
-    calibrated(found)
+    device_profile = device(version, 1e10, 1e10)
+    calibrated(device_profile)
     monkeypatch.setattr("edgerun.backends.openvino.devices.missing_package", lambda: "it is gone")
     candidates = find_candidates()
     assert [backend.name for backend in candidates.backends] == ["cpu"]
@@ -326,9 +326,9 @@ def test_nothing_is_tried_that_is_the_processor_or_was_not_measured(
         return plan_for(graph, find_candidates(given={"threads": 1})).trial
 
     calibrated(device(version, 7e7, 1e7))
-    found = trial()
-    assert found is not None
-    split, route = found()
+    attempt = trial()
+    assert attempt is not None
+    split, route = attempt()
     assert split.there.names == ("openvino:CPU",) and route.from_rows == NEVER
     assert {segment.backend for segment in route.segments} == {"openvino:CPU"}
     monkeypatch.setattr("edgerun.backends.openvino.OpenvinoBackend.is_processor", True)

@@ -69,11 +69,11 @@ def test_ratios_are_taken_round_by_round() -> None:
 def test_figures_say_bandwidth_and_memory() -> None:
     from tools.bench.peers import figures
 
-    found = figures.summary(make_run())["peers"]["edgerun:int8"]
-    assert found["weight_gb_per_s"] == 28.0
-    assert found["bandwidth_share"] == 0.7  # 26, 30, 28 of 40, 40, 40
-    assert found["memory_over_weights"] == 1.1
-    assert found["other_memory_mb"] == pytest.approx((1500 - 1000 - 200) / 1e6)
+    summary = figures.summary(make_run())["peers"]["edgerun:int8"]
+    assert summary["weight_gb_per_s"] == 28.0
+    assert summary["bandwidth_share"] == 0.7  # 26, 30, 28 of 40, 40, 40
+    assert summary["memory_over_weights"] == 1.1
+    assert summary["other_memory_mb"] == pytest.approx((1500 - 1000 - 200) / 1e6)
 
 
 def test_shares_of_bandwidth_are_taken_round_by_round() -> None:
@@ -188,7 +188,7 @@ def test_pages_are_written_between_the_marks(tmp_path: Path) -> None:
         make_run("threads"),
         make_run("threads", threads=1),
     ]
-    made = pages.write(runs, tmp_path)
+    paths = pages.write(runs, tmp_path)
     text = page.read_text()
     assert text.startswith("before")
     assert text.endswith("after\n")
@@ -201,11 +201,11 @@ def test_pages_are_written_between_the_marks(tmp_path: Path) -> None:
         True,
         False,
     )
-    assert made[1] == tmp_path / pages.GOALS_PAGE
-    assert [path.name for path in made[2:]] == [
+    assert paths[1] == tmp_path / pages.GOALS_PAGE
+    assert [path.name for path in paths[2:]] == [
         f"bitnet-2b-4t-{kind}.png" for kind in ("context", "prompt", "threads", "compare")
     ]
-    for path in made[2:]:
+    for path in paths[2:]:
         assert f"]({pages.FOLDER}/{path.name})" in text
         assert 5_000 < path.stat().st_size < 200_000
     with pytest.raises(SystemExit, match="no lines"):

@@ -313,7 +313,7 @@ PLANS = [
 @cases_of("attention_plan", plan=PLANS, window=[0, 50, 700])
 def attention_plan(plan: tuple[list[tuple[int, int]], int], window: int) -> Call:
     parts, common = plan
-    cache = SequenceStore(same_attention(1, 1, 1), max(sum(one) for one in parts), len(parts))
+    cache = SequenceStore(same_attention(1, 1, 1), max(sum(part) for part in parts), len(parts))
     batches = []
     for cached, tokens in parts:
         sequence = cache.fork(0, common)[0] if batches and common else cache.open()
@@ -338,19 +338,19 @@ def attention_plan(plan: tuple[list[tuple[int, int]], int], window: int) -> Call
                 # No page is visited that no row of the unit sees.
                 assert page >= starts[row : row + rows].min()
                 assert end <= ends[row : row + rows].max()
-                for one in range(row, row + rows):
-                    last = min(end, ends[one])
-                    first = max(page, starts[one])
-                    assert (tables[one, first:last] == tables[row + rows - 1, first:last]).all()
-                    seen[one][page:end] += 1
-                    info = units.rows[one]
+                for index in range(row, row + rows):
+                    last = min(end, ends[index])
+                    first = max(page, starts[index])
+                    assert (tables[index, first:last] == tables[row + rows - 1, first:last]).all()
+                    seen[index][page:end] += 1
+                    info = units.rows[index]
                     if info[ROW_BLOCKS] > 1:
                         assert end <= (page // BLOCK_PAGES + 1) * BLOCK_PAGES
                         slot = int(info[ROW_SLOT] + block - info[ROW_BLOCK])
                         assert slot not in slots
                         slots.add(slot)
-        for one in range(batch.rows):
-            assert (seen[one][starts[one] : ends[one]] == 1).all()
+        for index in range(batch.rows):
+            assert (seen[index][starts[index] : ends[index]] == 1).all()
         assert len(slots) == sum(int(n) for n in units.rows[:, ROW_BLOCKS] if n > 1)
         assert slots == set(range(len(slots)))
         assert counted.counts[SPLIT] == (batch.rows if slots else 0)

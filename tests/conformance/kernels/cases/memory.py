@@ -45,7 +45,7 @@ def repack(bits: int, lanes: int, shape: tuple[int, int]) -> Call:
         np.testing.assert_array_equal(codes, by_panel.reshape(codes.shape))
         pieces = [source[i : i + panel] for i in range(0, rows, panel)]
         without = [(unpack_bits(piece, 2) == 0).any() for piece in pieces]
-        assert list(flags.any(axis=1)) == [bits == 2 and one for one in without]
+        assert list(flags.any(axis=1)) == [bits == 2 and has_zero for has_zero in without]
 
     flags = untouched((panels, lanes), "u1")
     fields = {"source": source, "codes": codes, "rows": rows, "row_bytes": row_bytes}
@@ -73,8 +73,8 @@ def repack_scales(bits: int, lanes: int, shape: tuple[int, int], group: int) -> 
         by_panel = padded.reshape(panels, panel, blocks).swapaxes(1, 2)
         expected = np.ascontiguousarray(by_panel).view(np.uint32)
         gaps = [word * (group + 1) for word in range(words)]
-        found = np.delete(scales, gaps, axis=1).view(np.uint32)
-        np.testing.assert_array_equal(found, expected)
+        computed = np.delete(scales, gaps, axis=1).view(np.uint32)
+        np.testing.assert_array_equal(computed, expected)
         np.testing.assert_array_equal(scales[:, gaps], before[:, gaps])
         assert list(flags.any(axis=1)) == [False] * (panels - 1) + [True]
 

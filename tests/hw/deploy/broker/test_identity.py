@@ -29,16 +29,16 @@ MPSOC = "xlnx,zynqmp"
 MODULE = ("xlnx,zynqmp-smk-k26-rev1", "xlnx,zynqmp-smk-k26-revB", "xlnx,zynqmp-smk-k26", MPSOC)
 
 
-@pytest.mark.parametrize("one", BOARDS.values(), ids=lambda one: one.name)
-def test_every_board_takes_its_own_application_only(tmp_path: Path, one) -> None:
-    make_root(tmp_path, one.name, xmutil=one.name == "kv260")
+@pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.name)
+def test_every_board_takes_its_own_application_only(tmp_path: Path, board) -> None:
+    make_root(tmp_path, board.name, xmutil=board.name == "kv260")
     for other in BOARDS.values():
         files = sample_package(example_bit(other), board=other.name)
         result = deploy(tmp_path, files)
-        assert result.is_confirmed == (other == one)
-        assert other == one or result.error == {
+        assert result.is_confirmed == (other == board)
+        assert other == board or result.error == {
             "code": "refused",
-            "message": f"the application is for {other.title}, this is {one.title}",
+            "message": f"the application is for {other.title}, this is {board.title}",
         }
 
 
@@ -98,7 +98,7 @@ def test_copied_folder_is_a_new_board_everywhere(tmp_path: Path, monkeypatch) ->
         write_project(described, described.overlay, tmp_path / "project")
         assert " mine" in (tmp_path / "project" / "settings.tcl").read_text().splitlines()[2]
         findings = [finding.observed for finding in diagnosed_board(tmp_path / "root")]
-        assert any(f"mine ({described.part})" in found for found in findings), findings
+        assert any(f"mine ({described.part})" in finding for finding in findings), findings
     finally:
         BOARDS.use(build_boards.board_records)
 

@@ -30,11 +30,11 @@ RULES_2025 = "".join(LISTINGS["2025.2"].splitlines(keepends=True)[:2])
     ],
 )
 def test_list_of_every_release_is_understood(release: str, handle: str) -> None:
-    found = parse_listing(LISTINGS[release])
-    rows = {row.name: row.handle for row in found.rows if row.name != "other.bit.bin"}
+    listing = parse_listing(LISTINGS[release])
+    rows = {row.name: row.handle for row in listing.rows if row.name != "other.bit.bin"}
     assert rows == {"k26-starter-kits": None, "edgerun-tlmm": handle}
-    assert found.form.by_name == (release == "2026.1")
-    assert [row.name for row in found.loaded][0] == "edgerun-tlmm"
+    assert listing.form.by_name == (release == "2026.1")
+    assert [row.name for row in listing.loaded][0] == "edgerun-tlmm"
 
 
 def test_simulated_releases_have_a_list_each() -> None:
@@ -42,8 +42,8 @@ def test_simulated_releases_have_a_list_each() -> None:
 
 
 def test_name_follows_full_slots_without_a_space() -> None:
-    found = parse_listing(RULES_2025 + LISTINGS["2025.2 three slots"])
-    assert [(row.name, row.handle) for row in found.rows] == [("edgerun-tlmm", "0")]
+    listing = parse_listing(RULES_2025 + LISTINGS["2025.2 three slots"])
+    assert [(row.name, row.handle) for row in listing.rows] == [("edgerun-tlmm", "0")]
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_name_follows_full_slots_without_a_space() -> None:
     ],
 )
 def test_what_was_loaded_by_hand_counts_as_loaded(text: str, handle: str) -> None:
-    found = parse_listing(text)
-    assert {row.name: row.handle for row in found.loaded}["other.bit.bin"] == handle
+    listing = parse_listing(text)
+    assert {row.name: row.handle for row in listing.loaded}["other.bit.bin"] == handle
 
 
 def test_warnings_before_the_list_are_skipped() -> None:

@@ -145,7 +145,7 @@ def alter(folder: Path, name: str) -> None:
     (folder / name).write_bytes(data)
 
 
-def kept(root: Path, files: Files) -> Path:
+def package_folder(root: Path, files: Files) -> Path:
     return root / KEPT / digest_of(files)
 
 
@@ -155,7 +155,7 @@ def test_rollback_to_altered_files_is_refused_while_the_other_runs(
     tmp_path: Path, first, second, xmutil: bool, name: str
 ) -> None:
     root = board(tmp_path, xmutil, first, second)
-    alter(kept(root, first), name)
+    alter(package_folder(root, first), name)
     result = converse(root, ROLLBACK)
     assert result.error and result.error["code"] == "refused"
     assert f"{name} is not what the manifest says" in result.error["message"]
@@ -169,7 +169,7 @@ def test_files_added_to_an_application_are_refused(
 ) -> None:
     """dfx-mgr loads whatever file of a folder ends in .bit.bin."""
     root = board(tmp_path, xmutil, first, second)
-    (kept(root, first) / "another.bit.bin").write_bytes(b"x")
+    (package_folder(root, first) / "another.bit.bin").write_bytes(b"x")
     result = converse(root, ROLLBACK)
     assert result.error and "the files are not" in result.error["message"]
 

@@ -23,11 +23,11 @@ class Norms(Executable):
         self._segment = segment
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
-        known: dict[str, Any] = {**self._segment.constants, **values}
+        tensors: dict[str, Any] = {**self._segment.constants, **values}
         for node in self._segment.nodes:
-            inputs = [known[name] for name in node.inputs]
-            (known[node.outputs[0]],) = OPS[node.op].evaluate(inputs, node.attrs, batch, cache)
-        return {name: known[name] for name in self._segment.outputs}
+            inputs = [tensors[name] for name in node.inputs]
+            (tensors[node.outputs[0]],) = OPS[node.op].evaluate(inputs, node.attrs, batch, cache)
+        return {name: tensors[name] for name in self._segment.outputs}
 
     def close(self) -> None:
         pass

@@ -91,9 +91,9 @@ def test_what_is_used_most_stays(source: str) -> None:
     whole = Tokenizer.from_str(source)
     merges = merges_of(json.loads(source)["model"])
     counts: Counter[tuple[str, str]] = uses(whole, merges, [STORY])
-    kept = json.loads(cut(source, [STORY], len(SPECIAL) + BYTES + 5)[0])["model"]["merges"]
+    remaining = json.loads(cut(source, [STORY], len(SPECIAL) + BYTES + 5)[0])["model"]["merges"]
     fifth = sorted(counts.values())[-5]
-    assert all(counts[first, second] >= fifth for first, second in kept)
+    assert all(counts[first, second] >= fifth for first, second in remaining)
 
 
 def test_a_size_without_room_for_bytes_is_refused(source: str) -> None:

@@ -14,8 +14,8 @@ def fuse_double(graph: Graph) -> Graph:
     matcher = Matcher(graph)
 
     def rewrite(node: Node) -> Node:
-        found = matcher.match(node.outputs[0], _FORM)
-        return node.replace(op="double", inputs=(found["x"],)) if found is not None else node
+        match = matcher.match(node.outputs[0], _FORM)
+        return node.replace(op="double", inputs=(match["x"],)) if match is not None else node
 
     return graph.with_nodes(rewrite(node) for node in graph.nodes)
 
