@@ -77,6 +77,12 @@ def config_of(name, **changes):
             UnsupportedError,
             r"layers of full_attention have heads of \[16, 32\] elements",
         ),
+        (
+            DENSE,
+            {"per_layer_config": {"3": {"head_dim": 32}}},
+            CheckpointError,
+            "names layer '3', and there are layers 0 to 2",
+        ),
         (DENSE, {"per_layer_config": [32]}, CheckpointError, "'per_layer_config' must be an obj"),
         (
             PER_LAYER,
@@ -254,7 +260,9 @@ def test_factors_of_experts_are_in_their_down_projections():
         factors = stored[FACTORS].astype(np.float32)
         for kind, factor in (("down", factors[4]), ("gate", 1), ("up", 1)):
             rows = checkpoint.read(f"model.layers.0.experts.4.{kind}_proj.weight")
-            joined = stored[f"model.layers.0.experts.{'down' if kind == 'down' else 'gate_up'}_proj"]
+            joined = stored[
+                f"model.layers.0.experts.{'down' if kind == 'down' else 'gate_up'}_proj"
+            ]
             own = {"gate": joined[4][:48], "up": joined[4][48:], "down": joined[4]}[kind]
             np.testing.assert_array_equal(rows, own.astype(np.float32) * factor)
         assert FACTORS not in checkpoint.tensors()

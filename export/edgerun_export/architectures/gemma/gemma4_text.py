@@ -88,7 +88,6 @@ def decoder(config: Config, usual: Defaults) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    _check(config, usual)
     plain = {
         **config,
         "hidden_act": config.get("hidden_activation") or "gelu_pytorch_tanh",
@@ -101,6 +100,7 @@ def decoder(config: Config, usual: Defaults) -> DecoderSpec:
         "tie_word_embeddings": flag(config, "tie_word_embeddings", True),
     }
     spec = llama.describe(plain)
+    _check(config, usual.architecture, spec.num_layers)
     spec = replace(
         spec,
         architecture=usual.architecture,
@@ -121,8 +121,13 @@ def decoder(config: Config, usual: Defaults) -> DecoderSpec:
     return replace(spec, ropes=_ropes(config, spec), storage=_storage(spec))
 
 
-def _check(config: Config, usual: Defaults) -> None:
-    name = usual.architecture
+def _check(config: Config, name: str, count: int) -> None:
+    numbers = {str(layer) for layer in range(count)}
+    if others := sorted({*section(config, "per_layer_config")} - numbers):
+        raise CheckpointError(
+            f"config.json: per_layer_config names layer '{others[0]}', and there are layers 0 to "
+            f"{count - 1}"
+        )
     if config.get("use_bidirectional_attention") == "all":
         raise UnsupportedError(f"{name} checkpoints with bidirectional attention are not supported")
 
