@@ -11,6 +11,7 @@ import onnx
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import edgerun
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures import describe
 from edgerun_export.architectures.gemma.with_pictures import LEFT_OUT
@@ -375,3 +376,14 @@ def test_manifests_state_no_size_in_which_layers_differ(exported):
     assert model["intermediate_size"] == 64
     assert per_layer.manifest["model"]["num_kv_heads"] == 1
     assert per_layer.manifest["model"]["intermediate_size"] == 0
+
+
+def test_experts_may_be_read_from_disk(exported):
+    """Their choice is not foreseen: the router reads another value than they do."""
+    bundle = exported(EXPERTS, weights="int4").folder
+    replies = []
+    for memory in (None, "40KB"):
+        with edgerun.load(bundle, threads=1, expert_memory=memory) as llm:
+            reply = llm.generate(ids(EXPERTS).tolist(), temperature=0, max_tokens=16)
+            replies.append(reply.ids)
+    assert replies[0] == replies[1]
