@@ -258,7 +258,7 @@ def test_blocks_have_zero_points_beside_the_middle(name, count, exported):
 @pytest.mark.parametrize(
     "name",
     ["llama", "mistral", "qwen3", "bitnet-packed", "olmoe", "smollm3", "gemma3_text", "lfm2"]
-    + ["lfm2_moe"],
+    + ["lfm2_moe", "gemma4_text", "gemma4_text-experts"],
 )
 def test_genai_profile_continues_like_the_portable_one(name, exported, golden):
     pytest.importorskip("onnxruntime_genai")
