@@ -20,7 +20,12 @@ from edgerun_export.checkpoint.base import (
     printable_line,
 )
 from edgerun_export.checkpoint.files import ByteFile
-from edgerun_export.checkpoint.gguf_architectures import ONE_ROW, SHORT_CONV, Architecture
+from edgerun_export.checkpoint.gguf_architectures import (
+    ONE_ROW,
+    SHORT_CONV,
+    Architecture,
+    Experts,
+)
 from edgerun_export.checkpoint.gguf_config import architecture, make_config
 from edgerun_export.checkpoint.gguf_families import LONG_FACTORS, SHORT_FACTORS
 from edgerun_export.checkpoint.gguf_header import MAGIC, GgufHeader, GgufTensor, read_header
@@ -35,7 +40,10 @@ from edgerun_export.tokenizers import from_gguf
 
 # No leading zeros: two spellings of a layer would be one tensor.
 _BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,5})\.((?:shortconv\.)?\w+)\.(weight|bias)")
-_EXPERTS = re.compile(r"blk\.(0|[1-9]\d{0,5})\.ffn_(gate_inp|(?:gate|up|down)_exps)\.(weight|bias)")
+_EXPERTS = re.compile(
+    r"blk\.(0|[1-9]\d{0,5})\.ffn_(gate_inp|(?:gate|up|gate_up|down)_exps)\.(weight|bias)"
+)
+_ROUTER_SCALE = re.compile(r"blk\.(0|[1-9]\d{0,5})\.ffn_gate_inp\.scale")
 _ANY_BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,5})\.(.+)")
 _URL_KEYS = ("general.url", "general.repo_url", "general.source.url", "general.source.repo_url")
 _URL = re.compile(r"https?://[!-~]+")
@@ -127,9 +135,11 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
     layers = config["num_hidden_layers"]
     predicting = range(layers, layers + config.get("num_nextn_predict_layers", 0))
     stored: dict[str, Stored] = {}
+    scaled = _take_factors(tensors, file) if kind.experts and kind.experts.are_scaled else {}
     for tensor in tensors.values():
         unread = _of_unread_layer(tensor, file, predicting)
-        for tensor_data in unread or _stored(tensor, file, kind, head_dim):
+        own = scaled.get(tensor.name)
+        for tensor_data in unread or _stored(tensor, file, kind, head_dim, own):
             name = tensor_data.info.name
             if name in stored:
                 raise CheckpointError(f"'{file.name}' has two tensors that are '{name}'")
@@ -170,34 +180,83 @@ def _with_scale(tensor: GgufTensor, file: ByteFile) -> GgufTensor:
     return replace(tensor, codec=codec.with_scale(scale))
 
 
+def _take_factors(tensors: dict[str, GgufTensor], file: ByteFile) -> dict[str, F32]:
+    """Takes the factors of experts: by the tensor of their down projections, one for each.
+
+    Raises:
+        CheckpointError: they are none, or others than experts.
+    """
+    factors = {}
+    names = [name for name in tensors if name.endswith(".ffn_down_exps.weight")]
+    for name in names:
+        own = tensors.pop(f"{name.removesuffix('weight')}scale", None)
+        if own is None or own.shape != tensors[name].shape[:1]:
+            beside = "none" if own is None else f"of shape {list(own.shape)}"
+            raise CheckpointError(
+                f"tensor '{name}' has {tensors[name].shape[0]} experts, and their factors are "
+                f"{beside}; expected one for each"
+            )
+        factors[name] = _read_factors(own, file)
+    return factors
+
+
 def _stored(
-    tensor: GgufTensor, file: ByteFile, kind: Architecture, head_dim: int | None
+    tensor: GgufTensor,
+    file: ByteFile,
+    kind: Architecture,
+    head_dim: int | None,
+    factors: F32 | None = None,
 ) -> Iterator[Stored]:
-    """What a tensor is to Hugging Face: that of a layer's experts is one of each."""
+    """What a tensor is to Hugging Face: that of a layer's experts is one of each.
+
+    ``factors`` are those of its experts.
+    """
     experts = kind.experts
     match = _EXPERTS.fullmatch(tensor.name) if experts is not None else None
     if experts is not None and match is not None:
-        at = f"model.layers.{int(match[1])}.{experts.module}"
+        at = f"model.layers.{int(match[1])}.{experts.module}".removesuffix(".")
         if match[2] == "gate_inp":
             name = f"{at}.{experts.router}.{match[3]}"
             info = TensorInfo(name, tensor.shape, tensor.codec.name)
             yield Stored(info, file, tensor.offset, tensor.codec)
             return
-        name = experts.names[("gate_exps", "up_exps", "down_exps").index(match[2])]
+        names = _projections_in(match[2], experts)
         axes = 3 if match[3] == "weight" else 2
         if len(tensor.shape) != axes:
             raise CheckpointError(
                 f"tensor '{tensor.name}' has shape {list(tensor.shape)}; expected {axes} axes, the "
                 "first of experts"
             )
-        shape = tensor.shape[1:]
+        if tensor.shape[1] % len(names):
+            raise CheckpointError(
+                f"tensor '{tensor.name}' has {tensor.shape[1]} rows for each expert, which "
+                f"{' and '.join(names)} cannot share"
+            )
+        shape = tensor.shape[1] // len(names), *tensor.shape[2:]
         apart = encoded_bytes(shape, tensor.codec)
-        for expert in range(tensor.shape[0]):
-            full = f"{at}.experts.{expert}.{name}.{match[3]}"
+        for part in range(tensor.shape[0] * len(names)):
+            expert, place = divmod(part, len(names))
+            full = f"{at}.experts.{expert}.{names[place]}.{match[3]}"
             info = TensorInfo(full, shape, tensor.codec.name)
-            yield Stored(info, file, tensor.offset + expert * apart, tensor.codec)
+            factor = 1.0 if factors is None else float(factors[expert])
+            offset = tensor.offset + part * apart
+            yield Stored(info, file, offset, tensor.codec, factor=factor)
+        return
+    scale = _ROUTER_SCALE.fullmatch(tensor.name)
+    if scale is not None and experts is not None and experts.are_scaled:
+        info = TensorInfo(
+            f"model.layers.{int(scale[1])}.router.scale", tensor.shape, tensor.codec.name
+        )
+        yield Stored(info, file, tensor.offset, tensor.codec)
         return
     yield _stored_alone(tensor, file, kind, head_dim)
+
+
+def _projections_in(stack: str, experts: Experts) -> tuple[str, ...]:
+    """What the projections of an expert are called that a stack has, one after the other."""
+    gate, up, down = experts.names
+    stacks = {"gate_exps": (gate,), "up_exps": (up,), "gate_up_exps": (gate, up)}
+    return stacks.get(stack, (down,))
 
 
 def _stored_alone(

@@ -28,6 +28,7 @@ class Experts:
         width_key: configuration key of their width, and the one of GGUF.
         normalises: whether the scores of those that are chosen add up to 1.
         has_shared: whether there is one that all tokens go through.
+        are_scaled: whether routers have a scale, and each expert a factor, beside their weights.
     """
 
     module: str = "mlp"
@@ -37,6 +38,7 @@ class Experts:
     normalises: bool = True
     router: str = "gate"
     has_shared: bool = False
+    are_scaled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +331,22 @@ ARCHITECTURES = {
         windows=True,
     ),
 }
+# Gemma 4 with experts beside the dense network, which llama.cpp calls gemma4, too.
+GEMMA_4_EXPERTS = replace(
+    ARCHITECTURES["gemma4"],
+    experts=Experts(
+        "",
+        width_key=("moe_intermediate_size", "expert_feed_forward_length"),
+        router="router.proj",
+        are_scaled=True,
+    ),
+    tensors={
+        **ARCHITECTURES["gemma4"].tensors,
+        "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+        "post_ffw_norm_1": "post_feedforward_layernorm_1",
+        "post_ffw_norm_2": "post_feedforward_layernorm_2",
+    },
+)
 # What llama.cpp calls llama, too.
 MIXTRAL = Architecture(
     "mixtral",

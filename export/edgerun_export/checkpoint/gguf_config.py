@@ -17,6 +17,7 @@ from edgerun_export.architectures.decoder.missing import reason
 from edgerun_export.checkpoint.base import F32
 from edgerun_export.checkpoint.gguf_architectures import (
     ARCHITECTURES,
+    GEMMA_4_EXPERTS,
     MIXTRAL,
     SIGMOID,
     SIGMOIDS,
@@ -73,6 +74,8 @@ def architecture(metadata: Mapping[str, Any]) -> Architecture:
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if name == "llama" and Keys(metadata, "llama").number("expert_count", 0) > 0:
         return MIXTRAL
+    if name == "gemma4" and Keys(metadata, name).number("expert_count", 0) > 0:
+        return GEMMA_4_EXPERTS
     if name == "deepseek2" and Keys(metadata, name).number("expert_gating_func", 0) == SIGMOID:
         return SIGMOIDS
     if architecture is None:

@@ -125,7 +125,9 @@ def _gemma4(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, An
         for layer, slide in enumerate(slides)
     }
     width = keys.count("embedding_length_per_layer_input", 0)
+    experts = {"enable_moe_block": True, "top_k_experts": config.get("num_experts_per_tok")}
     return {
+        **(experts if config.get("num_experts") else {}),
         "head_dim": own,
         "per_layer_config": sizes,
         "layer_types": ["sliding_attention" if slide else "full_attention" for slide in slides],

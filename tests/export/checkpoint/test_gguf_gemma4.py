@@ -13,11 +13,11 @@ from edgerun.errors import EdgerunError
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.tokenizers import from_gguf
-from tests.support.gguf_model import difference, source_of, write_gguf
+from tests.support.gguf_model import difference, source_of, stored_of, write_gguf
 
 gguf = pytest.importorskip("gguf")
 
-DENSE, PER_LAYER = "gemma4_text", "gemma4_text-per-layer"
+DENSE, PER_LAYER, EXPERTS = "gemma4_text", "gemma4_text-per-layer", "gemma4_text-experts"
 TURNED = [1.0] * 4 + [1e30] * 12  # a quarter of 16 pairs
 
 
@@ -27,9 +27,12 @@ def written(
     changes: dict[str, Any] | None = None,
     quantised: Any = None,
     without: tuple[str, ...] = (),
+    tensors: dict[str, Any] | None = None,
+    more: Any = lambda writer: None,
 ) -> tuple[Path, dict[str, Any]]:
     """As llama.cpp's converter writes a golden checkpoint, but for some keys."""
-    config, tensors = source_of(name)
+    config, own_tensors = source_of(name)
+    tensors = own_tensors if tensors is None else tensors
     own = config["per_layer_config"]
     slides = [kind == "sliding_attention" for kind in config["layer_types"]]
     heads = [own.get(str(layer), {}) for layer in range(len(slides))]
@@ -61,6 +64,7 @@ def written(
     }
 
     def extra(writer: Any) -> None:
+        more(writer)
         divisors = keys.pop("rope_freqs")
         if divisors is not None:
             writer.add_tensor("rope_freqs.weight", np.array(divisors, np.float32))
@@ -114,7 +118,7 @@ def test_integers_of_such_files_are_kept(name: str, tmp_path: Path) -> None:
         (DENSE, {"rope.dimension_count_swa": 8}, "dimension_count_swa' is 8 for heads of 16"),
         (DENSE, {"feed_forward_length": [64, 64, 128]}, r"is \[64, 64, 128\]; supported are"),
         (DENSE, {"attn_logit_softcapping": 50.0}, "'attn_logit_softcapping' is 50"),
-        (DENSE, {"expert_count": 8}, "gemma4_text with experts are not supported"),
+        (DENSE, {"expert_count": 8}, "lacks 'gemma4.expert_used_count'"),
         (PER_LAYER, {"attention.shared_kv_layers": -1}, "shared_kv_layers' is -1; expected 0 to"),
         (PER_LAYER, {"attention.shared_kv_layers": 2}, "supported are layers of one width"),
     ],
@@ -123,6 +127,85 @@ def test_what_such_a_file_cannot_have_is_refused(
     name: str, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     path, _ = written(tmp_path, name, changes)
+    with pytest.raises(EdgerunError, match=message):
+        open_checkpoint(str(path)).close()
+
+
+def with_experts(
+    tmp_path: Path,
+    changes: dict[str, Any] | None = None,
+    *,
+    joined: bool = True,
+    kind: str = "F32",
+) -> tuple[Path, dict[str, Any]]:
+    """As the converter writes experts: in stacks, with scales beside some of them."""
+    config, stored = stored_of(EXPERTS)
+    stacks: dict[str, Any] = {}
+    for layer in range(2):
+        at = f"model.layers.{layer}"
+        both = stored.pop(f"{at}.experts.gate_up_proj")
+        parts = {"gate_up": both} if joined else {"gate": both[:, :48], "up": both[:, 48:]}
+        parts["down"] = stored.pop(f"{at}.experts.down_proj")
+        stacks |= {f"blk.{layer}.ffn_{k}_exps.weight": v for k, v in parts.items()}
+        stacks[f"blk.{layer}.ffn_down_exps.scale"] = stored.pop(f"{at}.router.per_expert_scale")
+        stacks[f"blk.{layer}.ffn_gate_inp.scale"] = stored.pop(f"{at}.router.scale")
+    stacks |= changes or {}
+
+    def add(writer: Any) -> None:
+        for name, value in stacks.items():
+            is_quantised = kind != "F32" and value is not None and value.ndim == 3
+            if is_quantised and value.shape[2] % 32 == 0:
+                dtype = gguf.GGMLQuantizationType[kind]
+                writer.add_tensor(name, gguf.quants.quantize(value, dtype), raw_dtype=dtype)
+            elif value is not None:
+                writer.add_tensor(name, np.ascontiguousarray(value))
+
+    return written(tmp_path, EXPERTS, tensors=stored, more=add)[0], config
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_experts_are_those_of_the_checkpoint(joined: bool, tmp_path: Path) -> None:
+    path, config = with_experts(tmp_path, joined=joined)
+    assert difference(path, EXPERTS, config) < 2e-6
+
+
+def test_integers_of_experts_are_kept(tmp_path: Path) -> None:
+    """And their factors are in the scales."""
+    _, stored = stored_of(EXPERTS)
+    down = np.resize(stored["model.layers.0.experts.down_proj"], (6, 64, 64))
+    path, _ = with_experts(tmp_path, {DOWN: down}, kind="Q8_0")
+    factors = stored["model.layers.0.router.per_expert_scale"]
+    gate_up = stored["model.layers.0.experts.gate_up_proj"]
+    with open_checkpoint(str(path)) as checkpoint:
+        for name, exact in (("up", gate_up[3][48:]), ("down", down[3] * factors[3])):
+            whole = f"model.layers.0.experts.3.{name}_proj.weight"
+            integers = checkpoint.integers(whole)
+            assert integers is not None
+            values, scales = integers
+            weights = (values.reshape(*scales.shape, -1) * scales[..., None]).reshape(values.shape)
+            np.testing.assert_array_equal(weights, checkpoint.read(whole))
+            np.testing.assert_allclose(weights, exact, atol=np.abs(exact).max() / 200)
+
+
+FACTORS, DOWN = "blk.0.ffn_down_exps.scale", "blk.0.ffn_down_exps.weight"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({FACTORS: None}, f"'{DOWN}' has 6 experts, and their factors are none"),
+        ({FACTORS: np.ones(5, np.float32)}, r"factors are of shape \[5\]; expected one"),
+        ({FACTORS: np.full(6, np.nan, np.float32)}, f"'{FACTORS}' holds NaN or Inf"),
+        (
+            {"blk.0.ffn_gate_up_exps.weight": np.ones((6, 95, 64), np.float32)},
+            "has 95 rows for each expert, which gate_proj and up_proj cannot share",
+        ),
+    ],
+)
+def test_experts_that_are_none_are_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path, _ = with_experts(tmp_path, changes)
     with pytest.raises(EdgerunError, match=message):
         open_checkpoint(str(path)).close()
 
