@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def interpret(checkpoint: Checkpoint) -> tuple[SourceWeights, list[str]]:
         if embedding not in stored:
             aliases[spec.embedding_weight] = HEAD_WEIGHT
         elif not _same(checkpoint, embedding, HEAD_WEIGHT):
-            spec = replace(spec, tied=False)
+            spec = describe(_untied(checkpoint.config), stored)
             warnings.append(
                 "config.json says that head and embedding are tied, but the checkpoint holds a "
                 f"'{HEAD_WEIGHT}' with other weights; the head is made of those, as transformers "
@@ -44,6 +45,14 @@ def interpret(checkpoint: Checkpoint) -> tuple[SourceWeights, list[str]]:
     weights.check()
     assumptions = [*_assumed_ternary(checkpoint, weights), *_assumed_packing(checkpoint)]
     return weights, warnings + assumptions
+
+
+def _untied(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same configuration, but for the head: factors of a family depend on that, too."""
+    untied = {"tie_word_embeddings": False, "tie_embedding": False}
+    text = config.get("text_config")
+    nested = {"text_config": {**text, **untied}} if isinstance(text, Mapping) else {}
+    return {**config, **untied, **nested}
 
 
 def _same(checkpoint: Checkpoint, first: str, second: str) -> bool:
