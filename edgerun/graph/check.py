@@ -144,7 +144,7 @@ def _check_ends(graph: Graph, shapes: Mapping[str, ValueShape]) -> None:
     if list(graph.outputs) != [LOGITS] or logits is None or not logits.selected:
         raise BundleError(
             f"the graph gives {', '.join(graph.outputs) or 'nothing'}; expected {LOGITS}, made by "
-            f"a linear layer: {ALTERED}"
+            f"a linear layer, bounded or not: {ALTERED}"
         )
     if graph.inputs:
         raise BundleError(f"the graph reads {', '.join(graph.inputs)}, which nothing provides")

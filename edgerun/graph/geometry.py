@@ -43,7 +43,9 @@ def geometry(graph: Graph) -> Geometry:
                 f"the graph has {name} {_listed(sizes[name])}; expected the same everywhere: "
                 f"{ALTERED}"
             )
-    return {"num_layers": (len(layers),)} | {name: tuple(sizes[name]) for name in sizes}
+    # Those that read the state of an earlier layer say which that is, and have no number.
+    reading = sum(OPS[node.op].reads is not None for node in graph.nodes)
+    return {"num_layers": (len(layers) + reading,)} | {name: tuple(sizes[name]) for name in sizes}
 
 
 def confirm(sizes: Geometry, stated: Mapping[str, int], origin: str) -> None:

@@ -15,6 +15,7 @@ from edgerun.graph.mapped_file import ArrayReader
 from edgerun.graph.passes.registry import ATTRIBUTES, PASSES
 from edgerun.graph.shapes import ALTERED
 from edgerun.ops.registry import OPS
+from edgerun.state.spec import State
 
 FLOAT = 1  # onnx.TensorProto
 PAST = "past_"  # what the inputs that are states are called, as in ``past_key_values.0.key``
@@ -63,18 +64,30 @@ def _widened(graph: Graph) -> Graph:
 
 
 def _check_states(inputs: Sequence[str], graph: Graph) -> None:
-    """Every state that the file takes is one that a layer reads, and one alone."""
-    declared: dict[str, str] = {}
+    """Every state that the file takes is one that a layer reads, and one alone.
+
+    What else reads it comes later, and reads what is there.
+    """
+    declared: dict[str, tuple[str, State]] = {}
     for node in graph.nodes:
-        declare = OPS[node.op].state
-        state = declare(node.attrs).name if declare else ""
-        if state and state in declared:
-            raise BundleError(
-                f"node '{node.name}' keeps {state}, which is that of '{declared[state]}': expected "
-                f"a state for each layer: {ALTERED}"
-            )
-        declared[state] = node.name
+        op = OPS[node.op]
+        if op.state is not None:
+            state = op.state(node.attrs)
+            if state.name in declared:
+                raise BundleError(
+                    f"node '{node.name}' keeps {state.name}, which is that of "
+                    f"'{declared[state.name][0]}': expected a state for each layer: {ALTERED}"
+                )
+            declared[state.name] = node.name, state
+        if op.reads is not None:
+            state = op.reads(node.attrs)
+            _, there = declared.get(state.name, ("", None))
+            if state != there:
+                raise BundleError(
+                    f"node '{node.name}' reads {state}, and of the layers before it one keeps "
+                    f"{there or 'nothing of that name'}: {ALTERED}"
+                )
     for name in inputs:
-        state = name.rpartition(".")[0]
-        if state.startswith(PAST) and state not in declared:
+        kept = name.rpartition(".")[0]
+        if kept.startswith(PAST) and kept not in declared:
             raise BundleError(f"the model file takes {name}, which no layer reads: {ALTERED}")

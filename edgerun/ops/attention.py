@@ -55,6 +55,26 @@ def attention(
         sequence, position = int(batch.sequences[row]), int(batch.positions[row])
         block = keys[row : row + 1], values[row : row + 1]
         cache.write_block(name, sequence, position, block)
+    sizes = (num_heads, num_kv_heads, head_dim)
+    return attend(q, batch, cache, layer, sizes, np.float32(scale), window, sinks)
+
+
+def attend(
+    q: F32,
+    batch: Batch,
+    cache: SequenceStore,
+    layer: int,
+    sizes: tuple[int, int, int],
+    scale: np.float32,
+    window: int,
+    sinks: F32 | None = None,
+) -> F32:
+    """Attends to what the cache holds of a layer; see ``attention``.
+
+    ``sizes`` are the query heads, the key heads and the elements of each.
+    """
+    num_heads, num_kv_heads, head_dim = sizes
+    name = attention_name(layer)
     out = np.empty((len(q), num_heads, head_dim), np.float32)
     queries = q.reshape(-1, num_kv_heads, num_heads // num_kv_heads, head_dim)
     for place, row in enumerate(rows_of(q, batch)):
@@ -62,7 +82,7 @@ def attention(
         first = max(0, position - window + 1) if window else 0
         slot = int(batch.sequences[row])
         past_k, past_v = cache.read_block(name, slot, first, position + 1)
-        scores = np.einsum("hgd,thd->hgt", heads, past_k) * np.float32(scale)
+        scores = np.einsum("hgd,thd->hgt", heads, past_k) * scale
         if sinks is not None:
             scores = np.concatenate([scores, sinks.reshape(*scores.shape[:2], 1)], axis=-1)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))

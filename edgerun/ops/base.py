@@ -216,6 +216,7 @@ class Op:
         at_most: pairs of sizes of which the first must not exceed the second.
         selects: whether its outputs have rows for the wanted logits only.
         state: what a node remembers, from its attributes; None for an op that remembers nothing.
+        reads: what an earlier node remembers that this one reads; None for an op that reads none.
         context: what else ``define`` takes: ``"batch"``, ``"cache"``.
         model_sizes: sizes that a bundle's description states, by their names there.
         work: what a node has to do, from its sizes and the bytes of its constants.
@@ -232,6 +233,7 @@ class Op:
     at_most: tuple[tuple[str, str], ...] = ()
     selects: bool = False
     state: Callable[[Mapping[str, Any]], State] | None = None
+    reads: Callable[[Mapping[str, Any]], State] | None = None
     context: tuple[str, ...] = ()
     model_sizes: Mapping[str, str] = field(default_factory=dict)
     work: Callable[[Sizes, NBytes], Work] = streams_constants

@@ -56,7 +56,7 @@ OP = Op(
     inputs=(Operand(IDS, Kind.BATCH), matrix("table", "vocab", "width")),
     outputs=(rows("out", "width"),),
     define=embedding,
-    model_sizes={"hidden_size": "width", "vocab_size": "vocab"},
+    model_sizes={"vocab_size": "vocab"},
     work=_work,
     examples=_examples,
 )

@@ -1,4 +1,4 @@
-"""Finds the ops: the files beside this one."""
+"""Finds the ops: the files beside this one, and those of the folder of pointwise ones."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from edgerun.discovery import entries
 from edgerun.ops.base import Op
 
 # By name, which is that of the file.
-OPS: Mapping[str, Op] = entries("edgerun.ops", "OP")
+OPS: Mapping[str, Op] = entries("edgerun.ops", "OP") | entries("edgerun.ops.pointwise", "OP")

@@ -21,5 +21,6 @@ OP = Op(
     define=select_rows,
     selects=True,
     context=("batch",),
+    model_sizes={"hidden_size": "width"},
     examples=_examples,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +98,13 @@ def public_config(config: Mapping[str, Any], spec: DecoderSpec) -> dict[str, Any
     """Returns the keys of config.json as they describe the bundle.
 
     The one that may name a folder of its author is left out; those about biases and a tied head
-    say what the tensors showed.
+    say what the tensors showed. Of a model with parts beside the text it is the text's.
     """
     public = {key: value for key, value in config.items() if key != "_name_or_path"}
+    text = public.pop("text_config", None)
+    if isinstance(text, Mapping):  # of a model with other parts, which are left out
+        public = {key: value for key, value in public.items() if not key.endswith("_config")}
+        public = {**text, **public, "model_type": text.get("model_type", spec.architecture)}
     if "tie_word_embeddings" in public:
         public["tie_word_embeddings"] = spec.tied
     return public | bias_keys(spec)
@@ -149,12 +153,18 @@ def model_facts(spec: DecoderSpec, ids: Mapping[str, Any]) -> dict[str, Any]:
         "intermediate_size": spec.intermediate_size,
         "num_layers": spec.num_layers,
         "num_heads": spec.num_heads,
-        "num_kv_heads": spec.num_kv_heads,
-        "head_dim": spec.head_dim,
+        "num_kv_heads": _same(map(spec.num_kv_heads_of, range(spec.num_layers))),
+        "head_dim": _same(map(spec.head_dim_of, range(spec.num_layers))),
         "vocab_size": spec.vocab_size,
         **({"num_experts": count, "experts_per_token": top_k} if count else {}),
         **ids,
     }
+
+
+def _same(sizes: Iterable[int]) -> int:
+    """A size that all layers have; 0 where they differ."""
+    different = {*sizes}
+    return different.pop() if len(different) == 1 else 0
 
 
 def genai_config(

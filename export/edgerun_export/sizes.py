@@ -7,6 +7,7 @@ import re
 
 from edgerun.errors import InputError
 from edgerun_export.architectures import DecoderSpec
+from edgerun_export.architectures.decoder.layer import PerLayerInputs
 from edgerun_export.architectures.decoder.spec import HEAD_WEIGHT
 from edgerun_export.quantize import block_layout
 from edgerun_export.recipe import Recipe, TensorRecipe, vocabulary_block
@@ -17,6 +18,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d*)?) ?(|KB|MB|GB)", re.IGNORECASE)
 # More than what the graph and manifest.json say of a projection, and of all that is not one.
 _GRAPH_BYTES, _GRAPH_BYTES_EACH = 16 << 10, 2560
 _PAGE_BYTES, _LINE_BYTES = 4096, 64
+# Of no layer, and stored as the embedding is.
+_LIKE_EMBEDDING = (PerLayerInputs.table, PerLayerInputs.projection)
 _LARGE = 1 << 18  # weights, of which the codes or scales may be large tensors
 
 
@@ -52,9 +55,11 @@ def weight_bytes(spec: DecoderSpec, recipe: Recipe) -> int:
         if name in modules
         else math.prod(shape) * _FLOAT_BYTES
         for name, shape in shapes.items()
-        if name not in (spec.embedding_weight, HEAD_WEIGHT)
+        if name not in (spec.embedding_weight, HEAD_WEIGHT, *_LIKE_EMBEDDING)
     )
-    return body + _vocabulary_bytes(spec, recipe)
+    others = [shapes[name] for name in _LIKE_EMBEDDING if name in shapes]
+    tables = sum(_table_bytes(shape, recipe, recipe.embedding_weights) for shape in others)
+    return body + _vocabulary_bytes(spec, recipe) + tables
 
 
 def _vocabulary_bytes(spec: DecoderSpec, recipe: Recipe) -> int:
@@ -62,14 +67,14 @@ def _vocabulary_bytes(spec: DecoderSpec, recipe: Recipe) -> int:
     formats = [recipe.embedding_weights, recipe.head_weights]
     if spec.tied:
         formats = sorted(set(formats))
-    return sum(_table_bytes(spec, recipe, name) for name in formats)
+    shape = spec.vocab_size, spec.hidden_size
+    return sum(_table_bytes(shape, recipe, name) for name in formats)
 
 
-def _table_bytes(spec: DecoderSpec, recipe: Recipe, format_name: str) -> int:
-    shape = (spec.vocab_size, spec.hidden_size)
+def _table_bytes(shape: tuple[int, ...], recipe: Recipe, format_name: str) -> int:
     if format_name == "fp32":
         return math.prod(shape) * _FLOAT_BYTES
-    block = vocabulary_block(spec.hidden_size, recipe.group_size)
+    block = vocabulary_block(shape[1], recipe.group_size)
     return matrix_bytes(shape, TensorRecipe(format_name, block), recipe.scale_bytes)
 
 

@@ -89,7 +89,8 @@ def test_what_an_op_says_of_itself_is_what_it_does(case: Case) -> None:
     stored = sum(constant.nbytes for constant in graph.constants.values())
     assert work.nbytes + work.row_nbytes * case.rows <= stored * max(1, case.rows)
     # Attention multiplies with all that it keeps; what keeps no values reads the latest tokens.
-    state = op.state(case.example.attributes) if op.state else None
+    declare = op.state or op.reads
+    state = declare(case.example.attributes) if declare else None
     assert bool(work.cached_macs) == bool(state and state.value_dim)
 
 

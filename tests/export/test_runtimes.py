@@ -58,6 +58,9 @@ TINY = [
     ("smollm3", {"weights": "int4"}),
     ("phi3", {"weights": "int4"}),
     ("gemma3_text", {"weights": "int4"}),
+    ("gemma4_text", {"weights": "int4"}),
+    ("gemma4_text-per-layer", {"weights": "int4", "embedding_weights": "int4"}),
+    ("gemma4_text-experts", {"weights": "int4"}),
     ("lfm2", {"weights": "int4"}),
     ("lfm2_moe", {"weights": "int4"}),
 ]
@@ -66,7 +69,7 @@ MIXTURES = [
     pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
     for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "granitemoe")
     + ("ernie4_5_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn")
-    + ("dots1",)
+    + ("dots1", "gemma4_text-experts")
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY
 ]
@@ -74,7 +77,16 @@ MIXTURES = [
 FAMILIES = [
     pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
     for name in ("smollm3", "olmo2", "olmo3", "granite", "granitemoehybrid", "phi3", "ministral3")
-    + ("gemma3_text", "lfm2", "llama", "mistral", "qwen2", "qwen3")
+    + (
+        "gemma3_text",
+        "gemma4_text",
+        "gemma4_text-per-layer",
+        "lfm2",
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+    )
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY
 ]
@@ -246,7 +258,7 @@ def test_blocks_have_zero_points_beside_the_middle(name, count, exported):
 @pytest.mark.parametrize(
     "name",
     ["llama", "mistral", "qwen3", "bitnet-packed", "olmoe", "smollm3", "gemma3_text", "lfm2"]
-    + ["lfm2_moe"],
+    + ["lfm2_moe", "gemma4_text", "gemma4_text-experts"],
 )
 def test_genai_profile_continues_like_the_portable_one(name, exported, golden):
     pytest.importorskip("onnxruntime_genai")

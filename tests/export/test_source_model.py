@@ -16,6 +16,7 @@ from edgerun_export.architectures import describe
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.graph.linear import LinearBuilder
 from edgerun_export.pipeline import ExportOptions, export
+from edgerun_export.source.model import interpret
 from edgerun_export.verify.bundle_weights import BundleWeights
 from edgerun_export.verify.compare import VerificationError, relative_error, run_onnx
 from edgerun_export.verify.numpy_model import forward
@@ -216,6 +217,19 @@ def test_another_head_beside_a_tied_embedding_is_used_and_said(tmp_path):
     assert json.loads((result.folder / "config.json").read_text())["tie_word_embeddings"] is False
     spec = describe({**config, "tie_word_embeddings": False})
     np.testing.assert_array_equal(BundleWeights(result.folder, spec).rows(HEAD, slice(None)), other)
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "gemma4_text-per-layer", "granite"])
+def test_a_head_of_its_own_takes_no_factor_of_the_embedding_back(name, tmp_path):
+    config, tensors = load(name)
+    tensors["lm_head.weight"] = 2 * tensors["model.embed_tokens.weight"]
+    logits = []
+    for tied in (True, False):
+        save(tmp_path / str(tied), {**config, "tie_word_embeddings": tied}, tensors)
+        with open_checkpoint(str(tmp_path / str(tied))) as checkpoint:
+            weights, _ = interpret(checkpoint)
+            logits.append(forward(weights.spec, weights, np.arange(8)))
+    np.testing.assert_array_equal(*logits)
 
 
 def test_a_head_of_another_shape_is_named(tmp_path):

@@ -22,7 +22,12 @@ IDS = np.array([1, *(7 * place % 250 for place in range(20))])
 # Whose converters put rows of queries and keys in pairs.
 INTERLEAVED = ("llama", "smollm3", "granite", "granitemoe", "mistral3")
 # Parameters without a suffix, and what they have in GGUF.
-BARE = {".sinks": "weight", ".expert_bias": "bias", ".e_score_correction_bias": "bias"}
+BARE = {
+    ".layer_scalar": "weight",
+    ".sinks": "weight",
+    ".expert_bias": "bias",
+    ".e_score_correction_bias": "bias",
+}
 Extra = Callable[[gguf.GGUFWriter], None]
 
 

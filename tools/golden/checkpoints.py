@@ -35,6 +35,7 @@ class Golden:
         norm_offset: what the model adds to the weights of norms.
         model: prefix of the model's class where it is another than that of the configuration.
         reply: tokens that the model goes on with, each the most likely one.
+        stacked: experts are stored as transformers has them, all of a layer in one tensor.
     """
 
     family: str
@@ -44,6 +45,7 @@ class Golden:
     norm_offset: float = 0.0
     model: str | None = None
     reply: int = 0
+    stacked: bool = False
 
     @property
     def class_name(self) -> str:
@@ -113,6 +115,27 @@ _GLM = {
 _QUARTER = {**_YARN, **_ROPE, "partial_rotary_factor": 0.25}
 _MSCALE = {**_YARN, **_ROPE, "mscale": 0.7, "mscale_all_dim": 0.5}
 
+_GEMMA_4: dict[str, Any] = {
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "hidden_size_per_layer_input": 0,
+    "num_hidden_layers": 3,
+    "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+    "sliding_window": 8,
+    "final_logit_softcapping": 5.0,
+    "rms_norm_eps": 0.001,
+    "rope_parameters": {
+        "full_attention": {
+            "rope_type": "proportional",
+            "partial_rotary_factor": 0.25,
+            "rope_theta": 1000000.0,
+        },
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    },
+}
+
 GOLDEN: dict[str, Golden] = {
     "llama": Golden("Llama", {"tie_word_embeddings": False, "attention_bias": True}),
     "llama-linear": Golden("Llama", {**_ONE_LAYER, "rope_parameters": _LINEAR}),
@@ -166,6 +189,45 @@ GOLDEN: dict[str, Golden] = {
         },
         norm_offset=1.0,
         model="Gemma3",
+    ),
+    # The kind of 31B: keys that are values, too, and wider heads in layers without a window.
+    "gemma4_text": Golden(
+        "Gemma4Text", {**_GEMMA_4, "tie_word_embeddings": False}, reply=64, model="Gemma4"
+    ),
+    # The kind of E2B: inputs of each layer, and layers that attend to keys of others.
+    "gemma4_text-per-layer": Golden(
+        "Gemma4Text",
+        {
+            **_GEMMA_4,
+            "num_hidden_layers": 6,
+            "layer_types": ["sliding_attention", "full_attention"] * 3,
+            "num_key_value_heads": 1,
+            "attention_k_eq_v": False,
+            "num_global_key_value_heads": None,
+            "num_kv_shared_layers": 3,
+            "use_double_wide_mlp": True,
+            "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": VOCAB_SIZE,
+        },
+        reply=64,
+        model="Gemma4",
+    ),
+    # The kind of 26B A4B: experts beside a dense network.
+    "gemma4_text-experts": Golden(
+        "Gemma4Text",
+        {
+            **_GEMMA_4,
+            "tie_word_embeddings": False,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+        reply=64,
+        model="Gemma4",
+        stacked=True,
     ),
     "lfm2": Golden(
         "Lfm2",

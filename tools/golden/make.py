@@ -131,7 +131,7 @@ def randomise(model: torch.nn.Module, norm_offset: float) -> None:
     """Fills parameters so that attention is peaked and logits differ; rounds them to bfloat16."""
     for name, parameter in model.named_parameters():
         values = torch.randn(parameter.shape)
-        if name.endswith("norm.weight"):
+        if name.endswith(("norm.weight", "router.scale", "per_expert_scale")):
             values = 1 - norm_offset + 0.2 * values
         elif parameter.dim() == 2:
             values = values * (0.4 if "embed" in name else 1.5 * parameter.shape[1] ** -0.5)
@@ -141,6 +141,8 @@ def randomise(model: torch.nn.Module, norm_offset: float) -> None:
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             buffer.copy_((0.2 * torch.randn(buffer.shape)).bfloat16().float())
+        elif name.endswith("layer_scalar"):
+            buffer.copy_((0.4 + 0.8 * torch.rand(buffer.shape)).bfloat16().float())
 
 
 def store(model: Any, golden: Golden) -> dict[str, torch.Tensor]:
@@ -150,7 +152,8 @@ def store(model: Any, golden: Golden) -> dict[str, torch.Tensor]:
         state.pop("lm_head.weight")
     if golden.quantization:
         state = ternarise(model, state, BitNetQuantConfig(**golden.quantization))
-    state = {name: value for each in state.items() for name, value in single_experts(*each)}
+    if not golden.stacked:
+        state = {name: value for each in state.items() for name, value in single_experts(*each)}
     return {k: v if v.dtype == torch.uint8 else v.bfloat16() for k, v in state.items()}
 
 
@@ -198,7 +201,8 @@ def public_config(config: Any, golden: Golden) -> dict[str, Any]:
     values = config.to_diff_dict()
     for key in ("transformers_version", "_name_or_path", "attn_implementation", "time_step_limit"):
         values.pop(key, None)
-    values |= {key: getattr(config, key) for key in BASE}
+    settings = {**BASE, **golden.changes}
+    values |= {key: settings[key] for key in BASE}
     values["architectures"] = [golden.class_name]
     if golden.quantization:
         values["quantization_config"] = {"quant_method": "bitnet", **golden.quantization}

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from edgerun.errors import BundleError
 from edgerun.graph.attributes import Read, Rules
@@ -20,6 +21,7 @@ from edgerun.graph.shapes import ALTERED
 
 BOOL = 9  # onnx.TensorProto
 HEADS_FIRST = (0, 2, 1, 3)  # and back
+_SHARING, _KEEPING = 4, 6  # inputs of a node without keys and values of its own, and with them
 
 _TOTAL = Op("Shape", Var("attention_mask"), start=1, end=2)
 _PAST = Op("Sub", _TOTAL, Op("Shape", Var("input_ids"), start=1, end=2))
@@ -53,14 +55,15 @@ def fuse_attention(graph: Graph) -> Graph:
     rewritten: dict[str, list[Node]] = {}
     masks = {}
     for node in graph.nodes:
-        if node.op != "Attention" or len(node.inputs) != 6:
+        if node.op != "Attention" or len(node.inputs) not in (_SHARING, _KEEPING):
             continue
         mask = node.inputs[3]
         if mask not in masks:
             masks[mask] = _window(mask, matcher)
         window = masks[mask]
         if window is not None:
-            rewritten.update(_rewrite(node, matcher, window))
+            rewrite = _rewrite if len(node.inputs) == _KEEPING else _rewrite_shared
+            rewritten.update(rewrite(node, matcher, window))
     nodes = [new for node in graph.nodes for new in rewritten.get(node.name, [node])]
     return graph.with_nodes(nodes)
 
@@ -89,7 +92,7 @@ def _rewrite(node: Node, matcher: Matcher, window: int) -> dict[str, list[Node]]
     """Replacement nodes by the name of the node they replace; empty when the form differs."""
     layer = _layer(node)
     q, k, v = (_heads(name, matcher) for name in node.inputs[:3])
-    if layer is None or q is None or k is None or v is None or v.nodes:
+    if layer is None or q is None or k is None or v is None or v.is_turned:
         return {}
     if (v.count, v.size) != (k.count, k.size) or k.size != q.size:
         raise BundleError(
@@ -106,21 +109,52 @@ def _rewrite(node: Node, matcher: Matcher, window: int) -> dict[str, list[Node]]
         name=node.name,
         inputs=(q.rows, k.rows, v.rows, *sinks),
         outputs=joined.outputs,
-        attrs={
-            "layer": layer,
-            "num_heads": q.count,
-            "num_kv_heads": k.count,
-            "head_dim": q.size,
-            "scale": node.attrs["scale"],
-            "window": window,
-        },
+        attrs=_attributes(node, layer, q, k.count, window),
     )
-    return {node.name: [*q.nodes, *k.nodes, attention], joined.name: []}
+    return {node.name: [*q.nodes, *k.nodes, *v.nodes, attention], joined.name: []}
+
+
+def _rewrite_shared(node: Node, matcher: Matcher, window: int) -> dict[str, list[Node]]:
+    """The same for a node that attends to keys and values of an earlier one."""
+    source = matcher.producers.get(node.inputs[1])
+    if source is None or source.op != "Attention" or len(source.inputs) != _KEEPING:
+        return {}
+    layer, keys = _layer(source), _heads(source.inputs[1], matcher)
+    same = source.outputs[1:3] == node.inputs[1:3]
+    q = _heads(node.inputs[0], matcher)
+    if layer is None or keys is None or q is None or not same or not _has_scale(node):
+        return {}
+    if keys.size != q.size:
+        raise BundleError(
+            f"node '{node.name}' has queries of {q.size} elements for keys of '{source.name}', "
+            f"which have {keys.size}: {ALTERED}"
+        )
+    joined = _join(node.outputs[0], q.count * q.size, matcher)
+    if joined is None or len(node.outputs) != 1:
+        return {}
+    attributes = _attributes(node, layer, q, keys.count, window)
+    attention = Node("shared_attention", node.name, (q.rows,), joined.outputs, attributes)
+    return {node.name: [*q.nodes, attention], joined.name: []}
+
+
+def _attributes(node: Node, layer: int, q: _Heads, kv_heads: int, window: int) -> dict[str, Any]:
+    return {
+        "layer": layer,
+        "num_heads": q.count,
+        "num_kv_heads": kv_heads,
+        "head_dim": q.size,
+        "scale": node.attrs["scale"],
+        "window": window,
+    }
+
+
+def _has_scale(node: Node) -> bool:
+    return not node.attrs["is_causal"] and "scale" in node.attrs
 
 
 def _layer(node: Node) -> int | None:
     """Layer number from the names of the cache inputs."""
-    if node.attrs["is_causal"] or "scale" not in node.attrs:
+    if not _has_scale(node):
         return None
     key, value = (_PAST_NAME.fullmatch(name) for name in node.inputs[4:6])
     if key is None or value is None or key[1] != value[1]:
@@ -172,12 +206,14 @@ class _Heads:
         count: heads.
         size: elements of a head.
         nodes: norm and rotary of the heads, renamed to work on rows.
+        is_turned: whether there is a rotary among them.
     """
 
     rows: str
     count: int
     size: int
     nodes: list[Node]
+    is_turned: bool
 
 
 def _heads(value: str, matcher: Matcher) -> _Heads | None:
@@ -208,7 +244,7 @@ def _heads(value: str, matcher: Matcher) -> _Heads | None:
             f"'{nodes[0].name}': {ALTERED}"
         )
     flat, renamed = _on_rows(split["flat"], nodes[::-1])
-    return _Heads(flat, shape[2], shape[3], renamed)
+    return _Heads(flat, shape[2], shape[3], renamed, bool(rotated))
 
 
 def _shape(match: Match, matcher: Matcher) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.attributes import Read, Rules
-from edgerun.graph.ir import Graph
+from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Match, Matcher, Num, Op, Var
 from edgerun.graph.passes.base import Pass
 from edgerun.ops.base import IDS
@@ -32,27 +32,35 @@ _PACKED = {"int8": _looked_up(_BYTES, 128), "int4": _looked_up(_HALVES, 8)}
 
 
 def fuse_embedding(graph: Graph) -> Graph:
-    """Rewrites the one lookup of ``input_ids``."""
+    """Rewrites every lookup of ``input_ids``; all tables of a model are packed, or none is."""
     matcher = Matcher(graph)
-    nodes = list(graph.nodes)
-    for index, node in enumerate(nodes):
-        for format_name, pattern in _PACKED.items():
-            match = matcher.match(node.outputs[0], pattern)
-            table = None if match is None else _table(graph, format_name, match)
-            if match is None or table is None:
-                continue
-            name = f"{match['codes']}/table"
-            graph.add_constant(name, table)
-            nodes[index] = node.replace(op="embedding", inputs=(IDS, name), attrs={})
-            return graph.with_nodes(nodes)
-    for index, node in enumerate(nodes):
-        dense = matcher.match(node.outputs[0], _DENSE)
-        if dense is not None and dense["ids"] == "input_ids":
-            if graph.array(dense["table"]).ndim != 2:
-                continue
-            nodes[index] = node.replace(op="embedding", inputs=(IDS, dense["table"]), attrs={})
-            return graph.with_nodes(nodes)
-    return graph
+    packed = [_packed(node, matcher) for node in graph.nodes]
+    if any(packed):
+        pairs = zip(packed, graph.nodes, strict=True)
+        return graph.with_nodes(new or node for new, node in pairs)
+    return graph.with_nodes(_dense(node, matcher) for node in graph.nodes)
+
+
+def _packed(node: Node, matcher: Matcher) -> Node | None:
+    graph = matcher.graph
+    for format_name, pattern in _PACKED.items() if node.op == "Reshape" else ():
+        match = matcher.match(node.outputs[0], pattern)
+        table = None if match is None else _table(graph, format_name, match)
+        if match is None or table is None:
+            continue
+        name = f"{match['codes']}/table"
+        graph.add_constant(name, table)
+        return node.replace(op="embedding", inputs=(IDS, name), attrs={})
+    return None
+
+
+def _dense(node: Node, matcher: Matcher) -> Node:
+    match = matcher.match(node.outputs[0], _DENSE) if node.op == "Gather" else None
+    if match is None or match["ids"] != "input_ids":
+        return node
+    if matcher.graph.array(match["table"]).ndim != 2:
+        return node
+    return node.replace(op="embedding", inputs=(IDS, match["table"]), attrs={})
 
 
 def _table(graph: Graph, format_name: str, match: Match) -> PackedWeight | None:

@@ -71,6 +71,8 @@ def _rewrite(
             nodes.append(Node("rotary", turned, angles, (turned,), rotation))
             rows = turned
         values.append(rows)
+    of_values, norms = _rows(inputs[V], attrs["kv_num_heads"], head_dim, matcher)
+    nodes += norms
     window = attrs["local_window_size"]
     attributes = {
         "layer": layer,
@@ -81,7 +83,7 @@ def _rewrite(
         "window": 0 if window == -1 else window,
     }
     sinks = [inputs[SINKS]] if inputs[SINKS] else []
-    operands = (*values, inputs[V], *sinks)
+    operands = (*values, of_values, *sinks)
     return [*nodes, Node("attention", node.name, operands, node.outputs[:1], attributes)]
 
 
@@ -119,7 +121,7 @@ def _layer(*past: str) -> int | None:
 
 
 def _rows(value: str, heads: int, head_dim: int, matcher: Matcher) -> tuple[str, list[Node]]:
-    """The rows that queries or keys are made of, and a norm of their heads if they have one."""
+    """The rows that an input is made of, and a norm of its heads if it has one."""
     match = matcher.match(value, _NORMED)
     norm = matcher.producers.get(match["normed"]) if match is not None else None
     split = matcher.match(norm.inputs[0], _SPLIT) if norm is not None else None

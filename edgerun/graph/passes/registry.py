@@ -1,4 +1,4 @@
-"""Finds the passes: the files beside this one, and those of layers with experts."""
+"""Finds the passes: the files beside this one, and those of folders below."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from edgerun.discovery import entries
 from edgerun.graph.attributes import Rules
 from edgerun.graph.passes.base import Pass
 
-ROOMS = ("edgerun.graph.passes", "edgerun.graph.passes.experts")
+ROOMS = (
+    "edgerun.graph.passes",
+    "edgerun.graph.passes.experts",
+    "edgerun.graph.passes.pointwise",
+)
 # In the order in which they run.
 PASSES: tuple[Pass, ...] = tuple(
     sorted(

@@ -11,6 +11,8 @@ def select_logit_rows(graph: Graph) -> Graph:
     """Selects rows on the input of the norm and head that compute the logits."""
     producers, consumers = graph.producers(), graph.consumers()
     head = producers.get(LOGITS)
+    if head is not None and head.op == "softcap":
+        head = producers.get(head.inputs[0])
     if head is None or head.op != "linear":
         return graph
     first = head

@@ -14,7 +14,7 @@ from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 @cache
 def _architectures() -> dict[str, Callable[[Config], DecoderSpec]]:
-    rooms = ("edgerun_export.architectures", "edgerun_export.architectures.experts")
+    rooms = [f"edgerun_export.architectures{room}" for room in ("", ".experts", ".gemma")]
     return dict(sorted(item for room in rooms for item in entries(room, "ARCHITECTURE").items()))
 
 

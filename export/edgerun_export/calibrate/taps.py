@@ -36,7 +36,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Half of a layer, which begins and ends with the residual stream.
+    """A part of a layer, which begins and ends with the residual stream.
 
     Attributes:
         run: computes it.
@@ -52,10 +52,14 @@ def parts(spec: DecoderSpec, layer: int) -> list[Part]:
     networks = [*spec.feed_forward(layer), *filter(None, [spec.shared_projections(layer)])]
     inner = [(network["gate_proj"], network["up_proj"]) for network in networks]
     outer = [(network["down_proj"],) for network in networks]
-    return [
+    halves = [
         Part(Layer.attention, spec.mixer_groups(layer)),
         Part(Layer.feed_forward, [[*inner], [*outer]]),
     ]
+    if spec.per_layer is not None:
+        each = spec.per_layer.projections(spec.hidden_size).values()
+        halves.append(Part(Layer.per_layer_input, [[(projection,)] for projection in each]))
+    return halves
 
 
 def all_groups(spec: DecoderSpec, layer: int) -> list[Group]:
@@ -71,7 +75,7 @@ def observe(
     groups: Sequence[Group],
     run: Run = Layer.run,
 ) -> Seen:
-    """Runs a layer on one sequence ``[tokens, hidden_size]`` until all groups had their input.
+    """Runs a layer on one sequence ``[tokens, width]`` until all groups had their input.
 
     Experts that no token goes to see nothing.
 
@@ -79,7 +83,7 @@ def observe(
         spec: the decoder.
         weights: of the layer.
         layer: its number.
-        hidden: what it gets, or what the part gets that is run.
+        hidden: what it gets, or what the part gets that is run (``verify/stream.py``).
         groups: projections that are waited for.
         run: the part.
     """

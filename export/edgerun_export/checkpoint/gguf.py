@@ -20,7 +20,12 @@ from edgerun_export.checkpoint.base import (
     printable_line,
 )
 from edgerun_export.checkpoint.files import ByteFile
-from edgerun_export.checkpoint.gguf_architectures import ONE_ROW, SHORT_CONV, Architecture
+from edgerun_export.checkpoint.gguf_architectures import (
+    ONE_ROW,
+    SHORT_CONV,
+    Architecture,
+    Experts,
+)
 from edgerun_export.checkpoint.gguf_config import architecture, make_config
 from edgerun_export.checkpoint.gguf_families import LONG_FACTORS, SHORT_FACTORS
 from edgerun_export.checkpoint.gguf_header import MAGIC, GgufHeader, GgufTensor, read_header
@@ -35,7 +40,10 @@ from edgerun_export.tokenizers import from_gguf
 
 # No leading zeros: two spellings of a layer would be one tensor.
 _BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,5})\.((?:shortconv\.)?\w+)\.(weight|bias)")
-_EXPERTS = re.compile(r"blk\.(0|[1-9]\d{0,5})\.ffn_(gate_inp|(?:gate|up|down)_exps)\.(weight|bias)")
+_EXPERTS = re.compile(
+    r"blk\.(0|[1-9]\d{0,5})\.ffn_(gate_inp|(?:gate|up|gate_up|down)_exps)\.(weight|bias)"
+)
+_ROUTER_SCALE = re.compile(r"blk\.(0|[1-9]\d{0,5})\.ffn_gate_inp\.scale")
 _ANY_BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,5})\.(.+)")
 _URL_KEYS = ("general.url", "general.repo_url", "general.source.url", "general.source.repo_url")
 _URL = re.compile(r"https?://[!-~]+")
@@ -44,6 +52,9 @@ _ROPE_FACTORS = ("rope_freqs.weight", LONG_FACTORS, SHORT_FACTORS)
 _WHOLE_MODEL = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output.weight": "lm_head.weight",
+    "per_layer_token_embd.weight": "model.embed_tokens_per_layer.weight",
+    "per_layer_model_proj.weight": "model.per_layer_model_projection.weight",
+    "per_layer_proj_norm.weight": "model.per_layer_projection_norm.weight",
 }
 _FINAL_NORM = ("output_norm.weight", "token_embd_norm.weight")  # as LFM2's converter calls it
 _LAYER = {
@@ -63,7 +74,7 @@ _LAYER = {
 }
 _ROTATED = ("attn_q", "attn_k")
 # Parameters, which have no suffix to Hugging Face, and theirs in GGUF.
-_BARE = {"attn_sinks": ".weight", "exp_probs_b": ".bias"}
+_BARE = {"attn_sinks": ".weight", "exp_probs_b": ".bias", "layer_output_scale": ".weight"}
 
 
 def claims(path: Path) -> bool:
@@ -119,13 +130,16 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
         rope_factors={tensor.name: _read_factors(tensor, file) for tensor in factors},
     )
     config |= {key: f"blk.0.{name}" in tensors for key, name in kind.told.items()}
+    config |= {key: _lacks(tensors, *pair) for key, pair in kind.lacking.items()}
     head_dim = config["head_dim"] if kind.pairs_interleaved else None
     layers = config["num_hidden_layers"]
     predicting = range(layers, layers + config.get("num_nextn_predict_layers", 0))
     stored: dict[str, Stored] = {}
+    scaled = _take_factors(tensors, file) if kind.experts and kind.experts.are_scaled else {}
     for tensor in tensors.values():
         unread = _of_unread_layer(tensor, file, predicting)
-        for tensor_data in unread or _stored(tensor, file, kind, head_dim):
+        own = scaled.get(tensor.name)
+        for tensor_data in unread or _stored(tensor, file, kind, head_dim, own):
             name = tensor_data.info.name
             if name in stored:
                 raise CheckpointError(f"'{file.name}' has two tensors that are '{name}'")
@@ -133,6 +147,12 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
             if len(stored) > MAX_TENSORS:
                 raise CheckpointError(f"'{file.name}' has more than {MAX_TENSORS} tensors")
     return stored, config
+
+
+def _lacks(tensors: Mapping[str, Any], first: str, second: str) -> bool:
+    """Whether some layer has the first of two tensors without the second."""
+    stems = [name.removesuffix(first) for name in tensors if name.endswith(f".{first}")]
+    return any(f"{stem}{second}" not in tensors for stem in stems)
 
 
 def _of_unread_layer(tensor: GgufTensor, file: ByteFile, layers: range) -> list[Stored]:
@@ -160,34 +180,83 @@ def _with_scale(tensor: GgufTensor, file: ByteFile) -> GgufTensor:
     return replace(tensor, codec=codec.with_scale(scale))
 
 
+def _take_factors(tensors: dict[str, GgufTensor], file: ByteFile) -> dict[str, F32]:
+    """Takes the factors of experts: by the tensor of their down projections, one for each.
+
+    Raises:
+        CheckpointError: they are none, or others than experts.
+    """
+    factors = {}
+    names = [name for name in tensors if name.endswith(".ffn_down_exps.weight")]
+    for name in names:
+        own = tensors.pop(f"{name.removesuffix('weight')}scale", None)
+        if own is None or own.shape != tensors[name].shape[:1]:
+            beside = "none" if own is None else f"of shape {list(own.shape)}"
+            raise CheckpointError(
+                f"tensor '{name}' has {tensors[name].shape[0]} experts, and their factors are "
+                f"{beside}; expected one for each"
+            )
+        factors[name] = _read_factors(own, file)
+    return factors
+
+
 def _stored(
-    tensor: GgufTensor, file: ByteFile, kind: Architecture, head_dim: int | None
+    tensor: GgufTensor,
+    file: ByteFile,
+    kind: Architecture,
+    head_dim: int | None,
+    factors: F32 | None = None,
 ) -> Iterator[Stored]:
-    """What a tensor is to Hugging Face: that of a layer's experts is one of each."""
+    """What a tensor is to Hugging Face: that of a layer's experts is one of each.
+
+    ``factors`` are those of its experts.
+    """
     experts = kind.experts
     match = _EXPERTS.fullmatch(tensor.name) if experts is not None else None
     if experts is not None and match is not None:
-        at = f"model.layers.{int(match[1])}.{experts.module}"
+        at = f"model.layers.{int(match[1])}.{experts.module}".removesuffix(".")
         if match[2] == "gate_inp":
             name = f"{at}.{experts.router}.{match[3]}"
             info = TensorInfo(name, tensor.shape, tensor.codec.name)
             yield Stored(info, file, tensor.offset, tensor.codec)
             return
-        name = experts.names[("gate_exps", "up_exps", "down_exps").index(match[2])]
+        names = _projections_in(match[2], experts)
         axes = 3 if match[3] == "weight" else 2
         if len(tensor.shape) != axes:
             raise CheckpointError(
                 f"tensor '{tensor.name}' has shape {list(tensor.shape)}; expected {axes} axes, the "
                 "first of experts"
             )
-        shape = tensor.shape[1:]
+        if tensor.shape[1] % len(names):
+            raise CheckpointError(
+                f"tensor '{tensor.name}' has {tensor.shape[1]} rows for each expert, which "
+                f"{' and '.join(names)} cannot share"
+            )
+        shape = tensor.shape[1] // len(names), *tensor.shape[2:]
         apart = encoded_bytes(shape, tensor.codec)
-        for expert in range(tensor.shape[0]):
-            full = f"{at}.experts.{expert}.{name}.{match[3]}"
+        for part in range(tensor.shape[0] * len(names)):
+            expert, place = divmod(part, len(names))
+            full = f"{at}.experts.{expert}.{names[place]}.{match[3]}"
             info = TensorInfo(full, shape, tensor.codec.name)
-            yield Stored(info, file, tensor.offset + expert * apart, tensor.codec)
+            factor = 1.0 if factors is None else float(factors[expert])
+            offset = tensor.offset + part * apart
+            yield Stored(info, file, offset, tensor.codec, factor=factor)
+        return
+    scale = _ROUTER_SCALE.fullmatch(tensor.name)
+    if scale is not None and experts is not None and experts.are_scaled:
+        info = TensorInfo(
+            f"model.layers.{int(scale[1])}.router.scale", tensor.shape, tensor.codec.name
+        )
+        yield Stored(info, file, tensor.offset, tensor.codec)
         return
     yield _stored_alone(tensor, file, kind, head_dim)
+
+
+def _projections_in(stack: str, experts: Experts) -> tuple[str, ...]:
+    """What the projections of an expert are called that a stack has, one after the other."""
+    gate, up, down = experts.names
+    stacks = {"gate_exps": (gate,), "up_exps": (up,), "gate_up_exps": (gate, up)}
+    return stacks.get(stack, (down,))
 
 
 def _stored_alone(

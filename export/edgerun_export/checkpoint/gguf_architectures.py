@@ -28,6 +28,7 @@ class Experts:
         width_key: configuration key of their width, and the one of GGUF.
         normalises: whether the scores of those that are chosen add up to 1.
         has_shared: whether there is one that all tokens go through.
+        are_scaled: whether routers have a scale, and each expert a factor, beside their weights.
     """
 
     module: str = "mlp"
@@ -37,6 +38,7 @@ class Experts:
     normalises: bool = True
     router: str = "gate"
     has_shared: bool = False
+    are_scaled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,10 @@ class Architecture:
         final_norm: what Hugging Face calls the norm before the head.
         is_latent: whether keys and values are made of narrow rows; then heads have other sizes.
         told: configuration keys that say whether a tensor of the first layer is there.
+        lacking: configuration keys that say whether some layer has the first of two tensors without
+            the second.
+        by_layer: metadata keys of sizes that may differ from layer to layer, of which
+            ``gguf_families.py`` makes sense.
     """
 
     model_type: str
@@ -80,6 +86,8 @@ class Architecture:
     final_norm: str = "model.norm"
     is_latent: bool = False
     told: Mapping[str, str] = field(default_factory=dict)
+    lacking: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    by_layer: tuple[str, ...] = ()
 
 
 _NORMS_AFTER = {
@@ -197,6 +205,24 @@ ARCHITECTURES = {
         windows=True,
         norm_offset=1.0,
     ),
+    "gemma4": Architecture(
+        "gemma4_text",
+        "Gemma4ForCausalLM",
+        False,
+        {"hidden_activation": "gelu_pytorch_tanh"},
+        tensors={
+            **_NORMS_AFTER,
+            "ffn_norm": "pre_feedforward_layernorm",
+            "layer_output_scale": "layer_scalar",
+            "inp_gate": "per_layer_input_gate",
+            "proj": "per_layer_projection",
+            "post_norm": "post_per_layer_input_norm",
+        },
+        windows=True,
+        factors={"final_logit_softcapping": "final_logit_softcapping"},
+        lacking={"attention_k_eq_v": ("attn_k.weight", "attn_v.weight")},
+        by_layer=("feed_forward_length", "attention.head_count_kv"),
+    ),
     # The width of the feed-forward part is written as it is.
     "lfm2": Architecture(
         "lfm2",
@@ -305,6 +331,22 @@ ARCHITECTURES = {
         windows=True,
     ),
 }
+# Gemma 4 with experts beside the dense network, which llama.cpp calls gemma4, too.
+GEMMA_4_EXPERTS = replace(
+    ARCHITECTURES["gemma4"],
+    experts=Experts(
+        "",
+        width_key=("moe_intermediate_size", "expert_feed_forward_length"),
+        router="router.proj",
+        are_scaled=True,
+    ),
+    tensors={
+        **ARCHITECTURES["gemma4"].tensors,
+        "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+        "post_ffw_norm_1": "post_feedforward_layernorm_1",
+        "post_ffw_norm_2": "post_feedforward_layernorm_2",
+    },
+)
 # What llama.cpp calls llama, too.
 MIXTRAL = Architecture(
     "mixtral",

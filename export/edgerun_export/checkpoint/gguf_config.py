@@ -17,6 +17,7 @@ from edgerun_export.architectures.decoder.missing import reason
 from edgerun_export.checkpoint.base import F32
 from edgerun_export.checkpoint.gguf_architectures import (
     ARCHITECTURES,
+    GEMMA_4_EXPERTS,
     MIXTRAL,
     SIGMOID,
     SIGMOIDS,
@@ -73,6 +74,8 @@ def architecture(metadata: Mapping[str, Any]) -> Architecture:
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if name == "llama" and Keys(metadata, "llama").number("expert_count", 0) > 0:
         return MIXTRAL
+    if name == "gemma4" and Keys(metadata, name).number("expert_count", 0) > 0:
+        return GEMMA_4_EXPERTS
     if name == "deepseek2" and Keys(metadata, name).number("expert_gating_func", 0) == SIGMOID:
         return SIGMOIDS
     if architecture is None:
@@ -104,7 +107,7 @@ def make_config(
     keys = Keys(metadata, metadata["general.architecture"])
     _refuse_other_computations(keys, kind)
     config: dict[str, Any] = {"architectures": [kind.class_name], "model_type": kind.model_type}
-    config.update({name: keys.size(key, default) for key, name, default in _SIZES})
+    config.update({name: _size(keys, kind, key, default) for key, name, default in _SIZES})
     heads = config["num_attention_heads"]
     config["num_key_value_heads"] = _kv_heads(keys, kind, config)
     config["head_dim"], turned = _head_dim(keys, kind, config["hidden_size"], heads)
@@ -131,8 +134,17 @@ def make_config(
     return config | of_family(keys, kind, config, rope_factors)
 
 
+def _size(keys: Keys, kind: Architecture, key: str, default: int | None) -> int:
+    """A size, of the first layer where layers may differ."""
+    if key not in kind.by_layer:
+        return keys.size(key, default)
+    return keys.by_layer(key, keys.size("block_count"))[0]
+
+
 def _kv_heads(keys: Keys, kind: Architecture, config: Mapping[str, Any]) -> int:
     """Key heads of the layers that attend, which must have the same number."""
+    if "attention.head_count_kv" in kind.by_layer:
+        return _size(keys, kind, "attention.head_count_kv", None)
     if not kind.convolutions:
         return keys.size("attention.head_count_kv", config["num_attention_heads"])
     counts = {*keys.by_layer("attention.head_count_kv", config["num_hidden_layers"])} - {0}

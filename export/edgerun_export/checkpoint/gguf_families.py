@@ -16,6 +16,7 @@ from edgerun_export.checkpoint.gguf_keys import Keys, short_float
 # Divisors of Phi's rotary frequencies, which stand beside those that any model may have.
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 _GEMMA_27B_LAYERS = 62
+_NEVER = 1e20  # divides a frequency so that no position turns anything
 
 _Config = Mapping[str, Any]
 _Factors = Mapping[str, F32]
@@ -99,6 +100,88 @@ def _gemma3(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, An
         "query_pre_attn_scalar": scalar,
         "sliding_window_pattern": keys.size("attention.sliding_window_pattern", 6),
     }
+
+
+def _gemma4(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    """Sizes are those of layers without a window, and `swa` keys say those of the others."""
+    layers, head_dim = config["num_hidden_layers"], config["head_dim"]
+    slides = keys.flags("attention.sliding_window_pattern", layers)
+    shared = keys.count("attention.shared_kv_layers", 0)
+    own = keys.size("attention.key_length_swa", head_dim)
+    others = {
+        "attention.value_length_swa": own,
+        "rope.dimension_count": head_dim,
+        "rope.dimension_count_swa": own,
+    }
+    for key, expected in others.items():
+        if keys.size(key, expected) != expected:
+            raise UnsupportedError(
+                f"metadata 'gemma4.{key}' is {keys.size(key)} for heads of {expected} elements; "
+                "expected the same"
+            )
+    heads = keys.by_layer("attention.head_count_kv", layers)
+    sizes = {
+        str(layer): {"head_dim": own if slide else head_dim, "num_key_value_heads": heads[layer]}
+        for layer, slide in enumerate(slides)
+    }
+    width = keys.count("embedding_length_per_layer_input", 0)
+    experts = {"enable_moe_block": True, "top_k_experts": config.get("num_experts_per_tok")}
+    return {
+        **(experts if config.get("num_experts") else {}),
+        "head_dim": own,
+        "per_layer_config": sizes,
+        "layer_types": ["sliding_attention" if slide else "full_attention" for slide in slides],
+        "num_kv_shared_layers": shared,
+        "use_double_wide_mlp": _has_wide_ends(keys, config, shared),
+        "hidden_size_per_layer_input": width,
+        "vocab_size_per_layer_input": config["vocab_size"],
+        "final_logit_softcapping": config["final_logit_softcapping"] or None,
+        "rope_scaling": None,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "proportional",
+                "rope_theta": config["rope_theta"],
+                "partial_rotary_factor": _turned_part(rope_factors, head_dim),
+            },
+            "sliding_attention": {
+                "rope_type": "default",
+                "rope_theta": short_float(keys.positive("rope.freq_base_swa", 10000.0)),
+            },
+        },
+    }
+
+
+def _has_wide_ends(keys: Keys, config: _Config, shared: int) -> bool:
+    """Whether the layers that share keys and values are twice as wide as the others."""
+    key, layers, width = (
+        "feed_forward_length",
+        config["num_hidden_layers"],
+        config["intermediate_size"],
+    )
+    widths = keys.by_layer(key, layers)
+    if {*widths} == {width}:
+        return False
+    if widths != [width] * (layers - shared) + [2 * width] * shared:
+        raise UnsupportedError(
+            f"metadata 'gemma4.{key}' is {str(widths)[:60]}; supported are layers of one width, of "
+            f"which the last {shared} that share keys and values may have twice that"
+        )
+    return True
+
+
+def _turned_part(rope_factors: _Factors, head_dim: int) -> float:
+    """The part of heads that positions turn: pairs whose frequencies are divided by 1."""
+    name = "rope_freqs.weight"
+    if name not in rope_factors:
+        raise CheckpointError(f"the GGUF file has no '{name}', which gemma4 needs")
+    divisors = rope_factors[name].reshape(-1)
+    turned = int((divisors == 1).sum())
+    if not turned or (divisors[:turned] != 1).any() or (divisors[turned:] < _NEVER).any():
+        raise UnsupportedError(
+            f"tensor '{name}' of gemma4 is supported with divisors of 1 first and of {_NEVER:g} or "
+            "more behind them"
+        )
+    return 2 * turned / head_dim
 
 
 def _lfm2(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
@@ -209,6 +292,7 @@ _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "phi3": _phi3,
     "ministral3": _ministral3,
     "gemma3_text": _gemma3,
+    "gemma4_text": _gemma4,
     "lfm2": _lfm2,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek_v3,

@@ -74,6 +74,17 @@ class Keys:
             )
         return [int(number) for number in numbers]
 
+    def flags(self, key: str, layers: int) -> list[bool]:
+        """A truth value for each layer."""
+        value = self._get(key, None)
+        flags = list(value) if isinstance(value, list | tuple | np.ndarray) else []
+        if len(flags) != layers or not all(isinstance(flag, bool | np.bool_) for flag in flags):
+            raise CheckpointError(
+                f"metadata '{self._prefix}.{key}' is {str(value)[:60]}; expected a truth value for "
+                f"each of {layers} layers"
+            )
+        return [bool(flag) for flag in flags]
+
     def text(self, key: str, default: str) -> str:
         """Any value, as a text."""
         return str(self._get(key, default))

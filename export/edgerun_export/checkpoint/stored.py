@@ -35,6 +35,7 @@ class Stored:
         paired_head_dim: where the file interleaves rotary pairs (llama.cpp's ``llama``, llama2.c):
             rows per head, to be put back to half-split; otherwise ``None``.
         added: what the file's values are more than Hugging Face's.
+        factor: what the file's values are multiplied by, scales and minima where there are such.
     """
 
     info: TensorInfo
@@ -43,6 +44,7 @@ class Stored:
     codec: Codec
     paired_head_dim: int | None = None
     added: float = 0.0
+    factor: float = 1.0
 
     @property
     def row_count(self) -> int:
@@ -189,7 +191,8 @@ class StoredCheckpoint:
             return None
         raw = _ordered(stored, _raw_rows, self._bounds(stored, rows))
         values, *others = minima.affine(raw.reshape(-1, stored.codec.block_bytes))
-        scales, offsets = (each.reshape(len(raw), -1) for each in others)
+        factor = np.float32(stored.factor)
+        scales, offsets = (each.reshape(len(raw), -1) * factor for each in others)
         for numbers in (scales, offsets):
             check_finite(numbers, name, 0, len(raw))
         return Affine(values.reshape(len(raw), -1), scales, offsets)
@@ -274,6 +277,8 @@ def _decode(stored: Stored, first: int, end: int) -> Array:
             piece[...] = codec.decode(blocks).reshape(piece.shape)
         if stored.added:
             piece -= stored.added
+        if stored.factor != 1:
+            piece *= np.float32(stored.factor)
         check_finite(piece, name, start, stop)
     return out.reshape(end - first, *stored.info.shape[1:])
 
@@ -302,6 +307,8 @@ def _unpack(stored: Stored, codes: Codes, raw: U8) -> tuple[I8, F32]:
         some, scale = codes.unpack(raw[start:stop].reshape(-1, stored.codec.block_bytes))
         values[start:stop] = some.reshape(stop - start, width)
         scales[start:stop] = scale.reshape(stop - start, -1)
+    if stored.factor != 1:
+        scales *= np.float32(stored.factor)
     check_finite(scales, name, 0, len(raw))
     if values.size and values.max() > codes.high:
         raise CheckpointError(

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import onnx
 
+from edgerun.errors import UnsupportedError
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.graph.blocks import AttentionMask, RotaryTables
 from edgerun_export.graph.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path, numbered
@@ -26,7 +27,8 @@ class Attention(Protocol):
         Args:
             layer: its number.
             query: ``[batch, sequence, num_heads * head_dim]``.
-            key: ``[batch, sequence, num_kv_heads * head_dim]``.
+            key: ``[batch, sequence, num_kv_heads * head_dim]``; empty where the layer attends to
+                keys and values of another.
             value: likewise.
             norm: adds a norm of query or key heads.
 
@@ -49,29 +51,42 @@ class StandardAttention:
     def attend(self, layer: int, query: str, key: str, value: str, norm: Norm) -> str:
         spec, add = self._spec, self._graph.node
         at = node_path(f"model.layers.{layer}.self_attn")
-        query = self._heads(query, f"{at}/q_proj", spec.num_heads, lambda v: norm(v, spec.q_norm))
-        key = self._heads(key, f"{at}/k_proj", spec.num_kv_heads, lambda v: norm(v, spec.k_norm))
-        value = self._heads(value, f"{at}/v_proj", spec.num_kv_heads, lambda v: v)
-        mask, scores = self._mask.get(spec.layers[layer].window), self._graph.value()
-        rope = spec.layers[layer].rope
-        if rope is not None:
-            query = self._rotary.apply(rope, query, f"{at}/q_rotary")
-            key = self._rotary.apply(rope, key, f"{at}/k_rotary")
-        past = [f"past_key_values.{layer}.{kind}" for kind in ("key", "value")]
-        outputs = [self._graph.value(), f"present.{layer}.key", f"present.{layer}.value"]
+        width, part = spec.head_dim_of(layer), spec.layers[layer]
+        heads = (spec.num_heads, width)
+        query = self._heads(query, f"{at}/q_proj", heads, lambda v: norm(v, spec.q_norm))
+        if part.kv_source is None:
+            heads = (spec.num_kv_heads_of(layer), width)
+            key = self._heads(key, f"{at}/k_proj", heads, lambda v: norm(v, spec.k_norm))
+            value = self._heads(
+                value,
+                f"{at}/v_proj",
+                heads,
+                value_norm(self._graph, spec, layer),
+            )
+        mask, scores = self._mask.get(part.window), self._graph.value()
+        if part.rope is not None:
+            query = self._rotary.apply(part.rope, query, f"{at}/q_rotary")
+            if part.kv_source is None:
+                key = self._rotary.apply(part.rope, key, f"{at}/k_rotary")
+        own = [f"{layer}.{kind}" for kind in ("key", "value")]
+        past = [f"past_key_values.{name}" for name in own]
+        outputs = [self._graph.value(), *(f"present.{name}" for name in own)]
+        if part.kv_source is not None:
+            key, value = (f"present.{part.kv_source}.{kind}" for kind in ("key", "value"))
+            past, outputs = [], outputs[:1]
         attended = add(
             "Attention",
             [query, key, value, mask, *past],
             f"{at}/Attention",
             outputs=outputs if spec.sinks is None else [*outputs, scores],
             is_causal=0,
-            scale=spec.attention_scale,
+            scale=spec.attention_scale(layer),
         )
         if spec.sinks is not None:
             attended = self._beside_sinks(attended, scores, mask, layer)
         rows = add("Transpose", [attended], f"{at}/Transpose", perm=[0, 2, 1, 3])
-        width = self._graph.integers(0, 0, spec.num_heads * spec.head_dim)
-        return add("Reshape", [rows, width], f"{at}/Reshape")
+        joined = self._graph.integers(0, 0, spec.num_heads * width)
+        return add("Reshape", [rows, joined], f"{at}/Reshape")
 
     def _beside_sinks(self, attended: str, scores: str, mask: str, layer: int) -> str:
         """Takes from each head the share that its sink has in the softmax.
@@ -89,11 +104,23 @@ class StandardAttention:
         share = add("Sigmoid", [share], f"{at}/Sigmoid")
         return add("Mul", [attended, share], f"{at}/Mul")
 
-    def _heads(self, flat: str, at: str, heads: int, norm: Callable[[str], str]) -> str:
+    def _heads(self, flat: str, at: str, heads: tuple[int, int], norm: Callable[[str], str]) -> str:
         """Splits into heads and normalises them: ``[batch, heads, sequence, head_dim]``."""
-        shape = self._graph.integers(0, 0, heads, self._spec.head_dim)
+        shape = self._graph.integers(0, 0, *heads)
         split = norm(self._graph.node("Reshape", [flat, shape], f"{at}/Reshape"))
         return self._graph.node("Transpose", [split], f"{at}/Transpose", perm=[0, 2, 1, 3])
+
+
+def value_norm(graph: OnnxGraph, spec: DecoderSpec, layer: int) -> Callable[[str], str]:
+    """What adds the norm without a weight of a layer's value heads, or nothing if it has none."""
+    name = node_path(f"model.layers.{layer}.self_attn.v_norm/RMSNormalization")
+
+    def add(heads: str) -> str:
+        ones = graph.constant(np.ones(spec.head_dim_of(layer), np.float32))
+        inputs = [heads, ones]
+        return graph.node("RMSNormalization", inputs, name, axis=-1, epsilon=spec.norm_eps)
+
+    return add if spec.normalises_values else lambda heads: heads
 
 
 class FusedAttention:
@@ -104,6 +131,17 @@ class FusedAttention:
     """
 
     def __init__(self, graph: OnnxGraph, store: WeightStore, spec: DecoderSpec) -> None:
+        """Adds what all layers read.
+
+        Raises:
+            UnsupportedError: layers attend to keys and values of others.
+        """
+        if any(layer.kv_source is not None for layer in spec.layers):
+            raise UnsupportedError(
+                f"--profile genai: layers of this {spec.architecture} attend to keys and values of "
+                "others, for which GroupQueryAttention has no form; leave it out, and the folder "
+                "opens in onnxruntime-genai as well"
+            )
         self._graph = graph
         self._store = store
         self._spec = spec
@@ -128,14 +166,23 @@ class FusedAttention:
     def attend(self, layer: int, query: str, key: str, value: str, norm: Norm) -> str:
         spec, rope = self._spec, self._spec.layers[layer].rope
         at = node_path(f"model.layers.{layer}.self_attn")
+        width, kv_heads = spec.head_dim_of(layer), spec.num_kv_heads_of(layer)
+        of_queries, of_keys = (spec.num_heads, width), (kv_heads, width)
+        if spec.normalises_values:
+            value = self._normed(
+                value,
+                f"{at}/v_proj",
+                of_keys,
+                value_norm(self._graph, spec, layer),
+            )
         sinks = []
         if spec.sinks is not None:  # after the positions and the mask, which it counts by itself
             sinks = ["", "", self._store.vector(f"model.layers.{layer}.{spec.sinks}")]
         return self._graph.node(
             "GroupQueryAttention",
             [
-                self._normed(query, f"{at}/q_proj", spec.num_heads, spec.q_norm, norm),
-                self._normed(key, f"{at}/k_proj", spec.num_kv_heads, spec.k_norm, norm),
+                self._head_norm(query, f"{at}/q_proj", of_queries, spec.q_norm, norm),
+                self._head_norm(key, f"{at}/k_proj", of_keys, spec.k_norm, norm),
                 value,
                 f"past_key_values.{layer}.key",
                 f"past_key_values.{layer}.value",
@@ -152,20 +199,25 @@ class FusedAttention:
                 f"present.{layer}.value",
             ],
             num_heads=spec.num_heads,
-            kv_num_heads=spec.num_kv_heads,
-            scale=spec.attention_scale,
+            kv_num_heads=kv_heads,
+            scale=spec.attention_scale(layer),
             do_rotary=int(rope is not None),
             rotary_interleaved=0,
             local_window_size=spec.layers[layer].window or -1,
         )
 
-    def _normed(self, flat: str, at: str, heads: int, path: str | None, norm: Norm) -> str:
-        if path is None:
-            return flat
-        integers, width = self._graph.integers, self._spec.head_dim
-        split = self._graph.node("Reshape", [flat, integers(0, 0, heads, width)], f"{at}/Reshape")
-        joined = integers(0, 0, heads * width)
-        return self._graph.node("Reshape", [norm(split, path), joined], f"{at}/Reshape_flat")
+    def _head_norm(
+        self, flat: str, at: str, heads: tuple[int, int], path: str | None, norm: Norm
+    ) -> str:
+        return flat if path is None else self._normed(flat, at, heads, lambda v: norm(v, path))
+
+    def _normed(
+        self, flat: str, at: str, heads: tuple[int, int], norm: Callable[[str], str]
+    ) -> str:
+        integers = self._graph.integers
+        split = self._graph.node("Reshape", [flat, integers(0, 0, *heads)], f"{at}/Reshape")
+        joined = integers(0, 0, heads[0] * heads[1])
+        return self._graph.node("Reshape", [norm(split), joined], f"{at}/Reshape_flat")
 
 
 ATTENTION: dict[str, Callable[[OnnxGraph, WeightStore, DecoderSpec], Attention]] = {

@@ -84,7 +84,7 @@ class RotaryTables:
             self._pair(inv_freq, rope.attention_factor, numbered("/model/rotary", number))
             for number, (inv_freq, rope) in enumerate(zip(frequencies, ropes, strict=True))
         ]
-        self._half = len(ropes[0].inv_freq)
+        self._halves = [len(rope.inv_freq) for rope in ropes]
 
     def _pair(self, inv_freq: str, factor: float, at: str) -> tuple[str, str]:
         """Cosines and sines of positions."""
@@ -104,7 +104,7 @@ class RotaryTables:
         """Rotates ``[batch, heads, sequence, head_dim]`` by one of the ropes."""
         cos, sin = self._tables[rope]
         add, integers = self._graph.node, self._graph.integers
-        axis, middle = integers(-1), integers(self._half)
+        axis, middle = integers(-1), integers(self._halves[rope])
         upper = add("Slice", [heads, middle, integers(INT64_MAX), axis], f"{at}/upper")
         lower = add("Slice", [heads, integers(0), middle, axis], f"{at}/lower")
         negated = add("Neg", [upper], f"{at}/Neg")

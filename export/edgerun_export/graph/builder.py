@@ -8,6 +8,7 @@ import onnx
 from onnx import helper
 
 from edgerun_export.architectures import DecoderSpec
+from edgerun_export.architectures.decoder.layer import Dense
 from edgerun_export.graph.attention import ATTENTION
 from edgerun_export.graph.blocks import gated, quantised_activations
 from edgerun_export.graph.experts import ExpertsBuilder, Projections
@@ -15,6 +16,7 @@ from edgerun_export.graph.fused_experts import FusedExperts, obstacle
 from edgerun_export.graph.latent import LatentBuilder
 from edgerun_export.graph.linear import LinearBuilder
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
+from edgerun_export.graph.per_layer import PerLayerBuilder
 from edgerun_export.graph.short_conv import ConvBuilder
 from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.recipe import Recipe
@@ -59,9 +61,12 @@ class _DecoderBuilder:
         self._attention_op = ATTENTION[recipe.target.attention](graph, store, spec)
         self._conv = ConvBuilder(graph, store, spec)
         self._latent = LatentBuilder(graph, spec, self._linear, self._optional_norm)
+        self._per_layer = PerLayerBuilder(graph, spec, self._linear, self._norm)
 
     def build(self) -> None:
         hidden = self._linear.embedding()
+        if self._spec.per_layer is not None:
+            self._per_layer.begin(hidden, self._spec.per_layer)
         for layer in range(self._spec.num_layers):
             hidden = self._layer(hidden, layer)
         final_norm = self._spec.final_norm_weight.removesuffix(".weight")
@@ -75,24 +80,33 @@ class _DecoderBuilder:
         attended = mix(self._optional_norm(hidden, module, spec.input_norm), layer)
         attended = self._optional_norm(attended, module, spec.attention_out_norm)
         hidden = add("Add", [hidden, attended], f"{at}/attention_residual")
-        fed = self._feed_forward(self._optional_norm(hidden, module, spec.feed_forward_norm), layer)
+        fed = self._feed_forward(hidden, layer)
         fed = self._optional_norm(fed, module, spec.feed_forward_out_norm)
-        return add("Add", [hidden, fed], f"{at}/mlp_residual")
+        hidden = add("Add", [hidden, fed], f"{at}/mlp_residual")
+        if spec.per_layer is not None:
+            hidden = self._per_layer.add(hidden, layer, spec.per_layer)
+        if spec.layer_scale is None:
+            return hidden
+        scale = self._store.vector(f"{module}.{spec.layer_scale}")
+        return add("Mul", [hidden, scale], f"{at}/{spec.layer_scale}")
 
     def _attention(self, hidden: str, layer: int) -> str:
         module = f"model.layers.{layer}"
         at = node_path(f"{module}.self_attn")
         hidden = self._activations(hidden, f"{at}/input")
-        projections = self._spec.attention()
+        projections = self._spec.attention(layer)
         if self._spec.latent is None:
             query, key, value = (
                 self._linear.projection(hidden, module, projections[name])
+                if name in projections
+                else ""
                 for name in ("q_proj", "k_proj", "v_proj")
             )
+            value = value or key
         else:
             query, key, value = self._latent.add(hidden, layer, self._spec.latent)
         query = self._optional_norm(query, module, self._spec.q_row_norm)
-        key = self._optional_norm(key, module, self._spec.k_row_norm)
+        key = self._optional_norm(key, module, self._spec.k_row_norm) if key else ""
         joined = self._attention_op.attend(
             layer, query, key, value, lambda heads, path: self._optional_norm(heads, module, path)
         )
@@ -110,16 +124,25 @@ class _DecoderBuilder:
         mixed = self._conv.mix(layer, *values)
         return self._linear.projection(self._activations(mixed, f"{at}/output"), module, output)
 
-    def _feed_forward(self, hidden: str, layer: int) -> str:
+    def _feed_forward(self, residual: str, layer: int) -> str:
+        module, part = f"model.layers.{layer}", self._spec.layers[layer].feed_forward
+        hidden = self._optional_norm(residual, module, self._spec.feed_forward_norm)
         networks, router = self._spec.feed_forward(layer), self._spec.router(layer)
-        if router is None:
-            return self._network(hidden, layer, node_path(f"model.layers.{layer}.mlp"), networks[0])
-        fed = self._experts.add(hidden, layer, router, networks)
-        part = self._spec.shared_expert(layer)
-        if part is None:
+        at = node_path(f"{module}.mlp")
+        if router is None or isinstance(part, Dense):
+            return self._network(hidden, layer, at, networks[0])
+        own = routed = hidden
+        if part.beside is not None:
+            routed = self._optional_norm(residual, module, part.beside.router)
+            own = self._optional_norm(residual, module, part.beside.experts)
+        fed = self._experts.add(own, layer, router, networks, routed)
+        if part.shared is None:
             return fed
-        at = node_path(f"model.layers.{layer}.mlp")
-        return self._graph.node("Add", [fed, self._shared(hidden, layer)], f"{at}/shared_residual")
+        shared = self._shared(hidden, layer)
+        if part.beside is not None:
+            fed = self._optional_norm(fed, module, part.beside.experts_out)
+            shared = self._optional_norm(shared, module, part.beside.shared_out)
+        return self._graph.node("Add", [fed, shared], f"{at}/shared_residual")
 
     def _shared(self, hidden: str, layer: int) -> str:
         """Adds the expert that all tokens go through."""
@@ -183,9 +206,10 @@ def _cache(prefix: str, spec: DecoderSpec, length: str) -> list[onnx.ValueInfoPr
     """What layers remember: keys and values, or the last inputs of a convolution."""
     values = []
     for layer, part in enumerate(spec.layers):
-        shapes: dict[str, _Shape] = dict.fromkeys(
-            ("key", "value"), ["batch", spec.num_kv_heads, length, spec.head_dim]
-        )
+        heads: _Shape = ["batch", spec.num_kv_heads_of(layer), length, spec.head_dim_of(layer)]
+        shapes: dict[str, _Shape] = {}
+        if spec.has_keys(layer):
+            shapes = dict.fromkeys(("key", "value"), heads)
         if part.conv is not None:
             shapes = {"conv": ["batch", spec.hidden_size, part.conv.taps - 1]}
         values += [

@@ -78,19 +78,27 @@ class ExpertsBuilder:
         self._graph, self._store, self._spec, self._network = graph, store, spec, network
 
     def add(
-        self, hidden: str, layer: int, router: Projection, networks: Sequence[Projections]
+        self,
+        hidden: str,
+        layer: int,
+        router: Projection,
+        networks: Sequence[Projections],
+        routed: str,
     ) -> str:
-        """Adds a layer of ``[batch, sequence, hidden]``, and returns as much."""
+        """Adds a layer of ``[batch, sequence, hidden]``, and returns as much.
+
+        ``routed`` is what the router reads, of the same shape.
+        """
         experts = self._spec.layers[layer].feed_forward
         assert isinstance(experts, Experts)
-        return self._add(hidden, layer, experts, router, networks)
+        return self._add(hidden, layer, experts, router, networks, routed)
 
     def add_shared(self, hidden: str, layer: int) -> str:
         """Adds the expert of a layer that all tokens go through: a layer of one."""
         shared, gate = self._spec.shared_expert(layer), self._spec.shared_gate(layer)
         assert shared is not None and gate is not None
         networks = [self._spec.shared_projections(layer)]
-        return self._add(hidden, layer, shared.as_experts(), gate, networks)
+        return self._add(hidden, layer, shared.as_experts(), gate, networks, hidden)
 
     def _add(
         self,
@@ -99,10 +107,11 @@ class ExpertsBuilder:
         experts: Experts,
         router: Projection,
         networks: Sequence[Projections],
+        routed: str,
     ) -> str:
         module = f"model.layers.{layer}"
         at, add = node_path(f"{module}.{experts.module}"), self._graph.node
-        logits = router_logits(self._graph, self._store, hidden, module, router, f"{at}/router")
+        logits = router_logits(self._graph, self._store, routed, module, router, f"{at}/router")
         routes = self._routes(logits, module, experts, f"{at}/router")
         rows = self._flat(hidden, self._spec.hidden_size, f"{at}/rows")
         routes = self._flat(routes, experts.count, f"{at}/routes")

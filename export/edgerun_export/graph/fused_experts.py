@@ -104,15 +104,20 @@ class FusedExperts:
         self._graph, self._store, self._spec, self._recipe = graph, store, spec, recipe
 
     def add(
-        self, hidden: str, layer: int, router: Projection, networks: Sequence[Projections]
+        self,
+        hidden: str,
+        layer: int,
+        router: Projection,
+        networks: Sequence[Projections],
+        routed: str,
     ) -> str:
-        """Adds a layer of ``[batch, sequence, hidden]``, and returns as much."""
+        """Adds a layer of ``[batch, sequence, hidden]``; see ``ExpertsBuilder.add``."""
         experts = self._spec.layers[layer].feed_forward
         assert isinstance(experts, Experts)
         module, graph = f"model.layers.{layer}", self._graph
         (recipe,) = _recipes(self._spec, self._recipe, layer)
         at = node_path(f"{module}.{experts.module}")
-        logits = router_logits(graph, self._store, hidden, module, router, f"{at}/router")
+        logits = router_logits(graph, self._store, routed, module, router, f"{at}/router")
         shape = graph.integers(-1, experts.count)
         logits = graph.node("Reshape", [logits, shape], f"{at}/router/Reshape")
         both, down = (self._stack(module, experts, stack, networks) for stack in STACKS)

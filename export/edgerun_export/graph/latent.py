@@ -27,7 +27,7 @@ class LatentBuilder:
 
     def add(self, hidden: str, layer: int, latent: LatentAttention) -> tuple[str, str, str]:
         """Adds queries, keys and values, each ``[batch, sequence, num_heads * head_dim]``."""
-        module, projections = f"model.layers.{layer}", self._spec.attention()
+        module, projections = f"model.layers.{layer}", self._spec.attention(layer)
 
         def product(value: str, name: str) -> str:
             return self._linear.projection(value, module, projections[name])

@@ -66,47 +66,76 @@ class LinearBuilder:
 
     def embedding(self) -> str:
         """Adds the lookup of ``input_ids``, float32 ``[batch, sequence, hidden]``."""
-        name, at = self._spec.embedding_weight, "/model/embed_tokens"
-        if self._recipe.embedding_weights == "fp32":
-            self._shared = self._store.table(name, name)
-            return self._graph.node("Gather", [self._shared, "input_ids"], f"{at}/Gather", axis=0)
-        stored = self._store.vocabulary(name, self._recipe.embedding_weights, name)
-        self._shared = stored
-        return self._lookup(stored, at)
+        self._shared = self._table(self._spec.embedding_weight)
+        return self._lookup(self._shared, self._spec.hidden_size, "/model/embed_tokens")
+
+    def lookup(self, name: str, width: int) -> str:
+        """Adds the lookup of ``input_ids`` in another table, in the embedding's format."""
+        return self._lookup(self._table(name), width, node_path(name.removesuffix(".weight")))
+
+    def _table(self, name: str) -> StoredMatrix | str:
+        kind = self._recipe.embedding_weights
+        if kind == "fp32":
+            return self._store.table(name, name)
+        return self._store.vocabulary(name, kind, name)
+
+    def vocabulary_projection(self, name: str, value: str, rows: int) -> str:
+        """Adds a product with a matrix of no layer, in the embedding's format."""
+        at, kind = node_path(name.removesuffix(".weight")), self._recipe.embedding_weights
+        if kind == "fp32":
+            return self._graph.node("MatMul", [value, self._store.transposed(name)], f"{at}/MatMul")
+        stored = self._store.vocabulary(name, kind, name)
+        return self._matmul(value, stored, (rows, self._spec.hidden_size), at)
 
     def head(self, value: str) -> str:
         """Adds the head; a tied one of the embedding's format reads its initializers."""
-        spec, kind = self._spec, self._recipe.head_weights
+        spec, kind, at = self._spec, self._recipe.head_weights, "/lm_head"
         if kind == "fp32":
-            return self._dense_head(value)
+            return self._bounded(self._dense_head(value, at), at)
         shared = self._shared if spec.tied and kind == self._recipe.embedding_weights else None
         if not isinstance(shared, StoredMatrix):
             shared = self._store.vocabulary(spec.head_weight, kind, HEAD_WEIGHT)
-        return self._matmul(value, shared, (spec.vocab_size, spec.hidden_size), "/lm_head")
+        shape = spec.vocab_size, spec.hidden_size
+        return self._bounded(self._matmul(value, shared, shape, at, outputs=self._ends), at)
 
-    def _dense_head(self, value: str) -> str:
+    def _dense_head(self, value: str, at: str) -> str:
         if self._spec.tied and isinstance(self._shared, str):
             table = self._shared
         else:
             table = self._store.table(self._spec.head_weight, HEAD_WEIGHT)
-        turned = self._graph.node("Transpose", [table], "/lm_head/Transpose", perm=[1, 0])
-        return self._graph.node("MatMul", [value, turned], "/lm_head/MatMul", outputs=["logits"])
+        turned = self._graph.node("Transpose", [table], f"{at}/Transpose", perm=[1, 0])
+        return self._graph.node("MatMul", [value, turned], f"{at}/MatMul", outputs=self._ends)
 
-    def _lookup(self, stored: StoredMatrix, at: str) -> str:
-        """Gathers codes and scales of a token's row, and dequantises just them."""
+    @property
+    def _ends(self) -> list[str] | None:
+        """What the head's product is called: it gives the logits, unless something is behind it."""
+        return ["logits"] if self._spec.softcap is None else None
+
+    def _bounded(self, logits: str, at: str) -> str:
+        """Adds ``softcap * tanh(logits / softcap)``, if the decoder has such."""
+        if self._spec.softcap is None:
+            return logits
+        add, bound = self._graph.node, self._graph.scalar(self._spec.softcap)
+        scaled = add("Div", [logits, bound], f"{at}/softcap/Div")
+        bounded = add("Tanh", [scaled], f"{at}/softcap/Tanh")
+        return add("Mul", [bounded, bound], f"{at}/softcap/Mul", outputs=["logits"])
+
+    def _lookup(self, stored: StoredMatrix | str, width: int, at: str) -> str:
+        """Gathers a token's row, or its codes and scales, of which it dequantises just those."""
         add, graph = self._graph.node, self._graph
+        if isinstance(stored, str):
+            return add("Gather", [stored, "input_ids"], f"{at}/Gather", axis=0)
         codes = add("Gather", [stored.codes, "input_ids"], f"{at}/codes", axis=0)
         scales = add("Gather", [stored.scales, "input_ids"], f"{at}/scales", axis=0)
         codes = add("Cast", [codes], f"{at}/Cast", to=FLOAT)
         if stored.bits == 4:
-            codes = self._halves_of_bytes(codes, stored.block, at)
+            codes = self._halves_of_bytes(codes, width, stored.block, at)
         values = add("Sub", [codes, graph.scalar(1 << (stored.bits - 1))], f"{at}/Sub")
         scales = add("Unsqueeze", [scales, graph.integers(-1)], f"{at}/Unsqueeze")
         values = add("Mul", [values, scales], f"{at}/Mul")
-        shape = graph.integers(0, 0, self._spec.hidden_size)
-        return add("Reshape", [values, shape], f"{at}/Reshape")
+        return add("Reshape", [values, graph.integers(0, 0, width)], f"{at}/Reshape")
 
-    def _halves_of_bytes(self, codes: str, block: int, at: str) -> str:
+    def _halves_of_bytes(self, codes: str, width: int, block: int, at: str) -> str:
         """Two codes of a byte each, the lower one first; in floats, which all runtimes divide."""
         add, graph = self._graph.node, self._graph
         codes = add("Unsqueeze", [codes, graph.integers(-1)], f"{at}/bytes")
@@ -115,11 +144,17 @@ class LinearBuilder:
         low = add("Mul", [high, graph.scalar(16)], f"{at}/sixteens")
         low = add("Sub", [codes, low], f"{at}/low")
         both = add("Concat", [low, high], f"{at}/both", axis=-1)
-        shape = graph.integers(0, 0, self._spec.hidden_size // block, block)
+        shape = graph.integers(0, 0, width // block, block)
         return add("Reshape", [both, shape], f"{at}/halves")
 
     def _matmul(
-        self, value: str, stored: StoredMatrix, shape: tuple[int, int], at: str, bias: str = ""
+        self,
+        value: str,
+        stored: StoredMatrix,
+        shape: tuple[int, int],
+        at: str,
+        bias: str = "",
+        outputs: list[str] | None = None,
     ) -> str:
         inputs = [value, stored.codes, stored.scales, stored.zeros, "", bias]
         while not inputs[-1]:
@@ -129,7 +164,7 @@ class LinearBuilder:
             inputs,
             f"{at}/MatMulNBits",
             domain=CONTRIB_DOMAIN,
-            outputs=["logits"] if at == "/lm_head" else None,
+            outputs=outputs,
             metadata={FORMAT_KEY: block_layout(stored.format).stored_as},
             N=shape[0],
             K=shape[1],

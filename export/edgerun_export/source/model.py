@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -29,11 +30,12 @@ def interpret(checkpoint: Checkpoint) -> tuple[SourceWeights, list[str]]:
     spec = describe(checkpoint.config, stored)
     aliases: dict[str, str] = {}
     warnings = [*spec.notes]
+    embedding = spec.storage.names.get(spec.embedding_weight, spec.embedding_weight)
     if spec.tied and HEAD_WEIGHT in stored:
-        if spec.embedding_weight not in stored:
+        if embedding not in stored:
             aliases[spec.embedding_weight] = HEAD_WEIGHT
-        elif not _same(checkpoint, spec.embedding_weight, HEAD_WEIGHT):
-            spec = replace(spec, tied=False)
+        elif not _same(checkpoint, embedding, HEAD_WEIGHT):
+            spec = describe(_untied(checkpoint.config), stored)
             warnings.append(
                 "config.json says that head and embedding are tied, but the checkpoint holds a "
                 f"'{HEAD_WEIGHT}' with other weights; the head is made of those, as transformers "
@@ -43,6 +45,14 @@ def interpret(checkpoint: Checkpoint) -> tuple[SourceWeights, list[str]]:
     weights.check()
     assumptions = [*_assumed_ternary(checkpoint, weights), *_assumed_packing(checkpoint)]
     return weights, warnings + assumptions
+
+
+def _untied(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same configuration, but for the head: factors of a family depend on that, too."""
+    untied = {"tie_word_embeddings": False, "tie_embedding": False}
+    text = config.get("text_config")
+    nested = {"text_config": {**text, **untied}} if isinstance(text, Mapping) else {}
+    return {**config, **untied, **nested}
 
 
 def _same(checkpoint: Checkpoint, first: str, second: str) -> bool:

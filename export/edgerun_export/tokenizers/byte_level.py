@@ -125,7 +125,7 @@ def build(vocabulary: Vocabulary, merges: Sequence[str], cut: Cut) -> dict[str, 
     files = companions(vocabulary)
     files["tokenizer.json"] = tokenizer_json(
         vocabulary,
-        {"merges": merge_list(_pairs(vocabulary, merges)), "ignore_merges": cut.whole_words},
+        {"merges": merge_list(merge_pairs(vocabulary, merges)), "ignore_merges": cut.whole_words},
         normalizer={"type": "NFC"} if cut.nfc else None,
         pre_tokenizer=_pre_tokenizer(cut),
         post_processor=post_processor,
@@ -134,7 +134,12 @@ def build(vocabulary: Vocabulary, merges: Sequence[str], cut: Cut) -> dict[str, 
     return files
 
 
-def _pairs(vocabulary: Vocabulary, merges: Sequence[str]) -> list[tuple[str, str]]:
+def merge_pairs(vocabulary: Vocabulary, merges: Sequence[str]) -> list[tuple[str, str]]:
+    """The two tokens that each merge, ``"left right"``, joins.
+
+    Raises:
+        CheckpointError: a merge does not join two tokens into a third.
+    """
     tokens = set(vocabulary.tokens)
     pairs: list[tuple[str, str]] = []
     for merge in merges:

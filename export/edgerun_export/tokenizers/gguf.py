@@ -19,6 +19,7 @@ _TURN_ENDS = frozenset(
         "<|im_end|>",
         "<|end|>",
         "<end_of_turn>",
+        "<turn|>",
         "<|endoftext|>",
         "<|EOT|>",
         "<|eom_id|>",
@@ -59,6 +60,14 @@ def _sentencepiece(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     return spm.build(vocabulary, scores, prefix=prefix)
 
 
+def _gemma4(metadata: Mapping[str, Any]) -> dict[str, bytes]:
+    """Pieces as sentencepiece has them, with merges instead of scores."""
+    vocabulary = _vocabulary(metadata, add_bos=True)
+    merges = byte_level.merge_pairs(vocabulary, _strings(metadata, "merges"))
+    prefix = _flag(metadata, "add_space_prefix", False)
+    return spm.build_of_merges(vocabulary, merges, prefix=prefix)
+
+
 def _gpt2(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     name = str(metadata.get("tokenizer.ggml.pre", ""))
     cut = byte_level.find_cut(name or _unnamed(metadata))
@@ -81,6 +90,7 @@ def _unnamed(metadata: Mapping[str, Any]) -> str:
 _MODELS: dict[str, Callable[[Mapping[str, Any]], dict[str, bytes]]] = {
     "llama": _sentencepiece,
     "gpt2": _gpt2,
+    "gemma4": _gemma4,
 }
 
 

@@ -32,7 +32,7 @@ _MAX_TOTAL_CHARS = 1 << 23
 
 
 def build(vocabulary: Vocabulary, scores: Sequence[float], *, prefix: bool) -> dict[str, bytes]:
-    """Write the tokenizer's files.
+    """Write the tokenizer's files, with merges that follow from scores.
 
     Args:
         vocabulary: pieces with U+2581 for a space, byte pieces as ``<0x0A>``.
@@ -49,12 +49,25 @@ def build(vocabulary: Vocabulary, scores: Sequence[float], *, prefix: bool) -> d
         )
     if any(score != score for score in scores):
         raise CheckpointError("a piece of the vocabulary has the score NaN")
+    return build_of_merges(vocabulary, merges_from_scores(vocabulary, scores), prefix=prefix)
+
+
+def build_of_merges(
+    vocabulary: Vocabulary, merges: Sequence[tuple[str, str]], *, prefix: bool
+) -> dict[str, bytes]:
+    """Write the tokenizer's files.
+
+    Args:
+        vocabulary: see ``build``.
+        merges: pairs of pieces, those first that are joined first.
+        prefix: see ``build``.
+    """
     bytes_known = {f"<0x{value:02X}>" for value in range(256)} <= set(vocabulary.tokens)
     model = {
         "unk_token": vocabulary.text(vocabulary.unk),
         "fuse_unk": True,
         "byte_fallback": bytes_known,
-        "merges": merge_list(merges_from_scores(vocabulary, scores)),
+        "merges": merge_list(merges),
     }
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     prepend: list[Json] = [{"type": "Prepend", "prepend": SPACE}] if prefix else []

@@ -84,9 +84,10 @@ def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
     hidden = np.arange(spec.hidden_size)
     if spec.input_norm is not None:
         yield _Pair(spec.input_norm, spec.mixer_groups(layer)[0][0], hidden)
-    if spec.attends(layer) and spec.attention_sub_norm is None:
-        values = np.arange(spec.num_kv_heads * spec.head_dim).reshape(-1, spec.head_dim)
-        read = values.repeat(spec.num_heads // spec.num_kv_heads, axis=0).ravel()
+    if spec.has_keys(layer) and spec.attention_sub_norm is None and not spec.normalises_values:
+        kv_heads, head_dim = spec.num_kv_heads_of(layer), spec.head_dim_of(layer)
+        values = np.arange(kv_heads * head_dim).reshape(-1, head_dim)
+        read = values.repeat(spec.num_heads // kv_heads, axis=0).ravel()
         yield _Pair(inputs[-1].path, (output,), read)
     if spec.router(layer) is not None:
         return

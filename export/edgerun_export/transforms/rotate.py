@@ -85,10 +85,10 @@ def _rotate_values(
 ) -> None:
     """One rotation for the values of all heads of a layer; the output projection undoes it."""
     spec, module = source.spec, f"model.layers.{layer}"
-    turn = _orthogonal(spec.head_dim, _SEED + 1 + layer)
-    value, output = (spec.attention()[name] for name in ("v_proj", "o_proj"))
+    turn = _orthogonal(spec.head_dim_of(layer), _SEED + 1 + layer)
+    value, output = (spec.attention(layer)[name] for name in ("v_proj", "o_proj"))
     names = [f"{module}.{each.path}.weight" for each in (value, output)]
-    of_values = np.kron(np.eye(spec.num_kv_heads, dtype=np.float32), turn.T)
+    of_values = np.kron(np.eye(spec.num_kv_heads_of(layer), dtype=np.float32), turn.T)
     of_outputs = np.kron(np.eye(spec.num_heads, dtype=np.float32), turn)
     changes[names[0]] = replace(changes.get(names[0], Change()), outputs=of_values)
     changes[names[1]] = replace(changes[names[1]], inputs=of_outputs)

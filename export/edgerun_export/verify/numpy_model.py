@@ -5,7 +5,7 @@ It shares no code with the graph or the quantisers, and handles one sequence wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun.errors import CheckpointError
-from edgerun_export.architectures import DecoderSpec, Experts, Projection, Rope
-from edgerun_export.architectures.decoder.layer import LatentAttention
+from edgerun_export.architectures import DecoderSpec, Experts, Projection
+from edgerun_export.architectures.decoder.layer import LatentAttention, PerLayerInputs
+from edgerun_export.verify.numpy_ops import attend, norm, rotate, round_rows, route
+from edgerun_export.verify.stream import stream_of
 
 F32 = NDArray[np.float32]
 _HEAD_ROWS = 8192
@@ -68,10 +70,32 @@ def _finite(part: str, values: F32) -> F32:
 
 
 def embedded(spec: DecoderSpec, weights: Weights, ids: NDArray[np.int64]) -> F32:
-    """What the first layer gets, ``[tokens, hidden_size]``."""
-    return np.concatenate(
-        [weights.rows(spec.embedding_weight, slice(i, i + 1)) for i in map(int, ids)]
-    )
+    """What the first layer gets, ``[tokens, width]``; ``stream.py`` tells what that consists of."""
+    stream, hidden = stream_of(spec), _rows(weights, spec.embedding_weight, ids)
+    room = np.zeros((len(ids), stream.width - spec.hidden_size), np.float32)
+    values = np.concatenate([hidden, room], axis=1)
+    if spec.per_layer is not None:
+        values[:, stream.inputs] = _layer_inputs(spec, spec.per_layer, weights, hidden, ids)
+    return values
+
+
+def _rows(weights: Weights, name: str, ids: NDArray[np.int64]) -> F32:
+    return np.concatenate([weights.rows(name, slice(i, i + 1)) for i in map(int, ids)])
+
+
+def _layer_inputs(
+    spec: DecoderSpec,
+    inputs: PerLayerInputs,
+    weights: Weights,
+    hidden: F32,
+    ids: NDArray[np.int64],
+) -> F32:
+    """The inputs of all layers, ``[tokens, layers * width]``."""
+    height = spec.num_layers * inputs.width
+    products = hidden @ weights.rows(inputs.projection, slice(0, height)).T
+    parts = products.reshape(len(ids), spec.num_layers, inputs.width)
+    normed = norm(parts, weights.vector(f"{inputs.norm}.weight"), inputs.norm_eps)
+    return normed.reshape(len(ids), -1) + _rows(weights, inputs.table, ids)
 
 
 def predicted(spec: DecoderSpec, weights: Weights, hidden: F32) -> F32:
@@ -84,11 +108,13 @@ def predicted_parts(
     spec: DecoderSpec, weights: Weights, hidden: F32
 ) -> Iterator[tuple[slice, F32]]:
     """The same for one part of the vocabulary after the other, ``[tokens, n]`` with its ids."""
-    hidden = _norm(hidden, weights.vector(spec.final_norm_weight), spec.norm_eps)
-    head = weights.head_name()
+    hidden = hidden[:, : spec.hidden_size]
+    hidden = norm(hidden, weights.vector(spec.final_norm_weight), spec.norm_eps)
+    head, bound = weights.head_name(), spec.softcap
     for start in range(0, spec.vocab_size, _HEAD_ROWS):
         part = slice(start, min(start + _HEAD_ROWS, spec.vocab_size))
-        yield part, hidden @ weights.rows(head, part).T
+        logits = hidden @ weights.rows(head, part).T
+        yield part, logits if bound is None else np.tanh(logits / bound) * np.float32(bound)
 
 
 class Observer:
@@ -113,53 +139,112 @@ class Layer:
         self, spec: DecoderSpec, weights: Weights, layer: int, observer: Observer | None = None
     ) -> None:
         self._spec, self._weights, self._layer = spec, weights, layer
-        self._observer = observer or Observer()
+        self._observer, self._stream = observer or Observer(), stream_of(spec)
         self._prefix = f"model.layers.{layer}"
 
     def run(self, hidden: F32) -> F32:
-        """Adds attention and feed-forward part to ``[tokens, hidden_size]``."""
-        return self.feed_forward(self.attention(hidden))
+        """Adds all parts to what the layer before gave, ``[tokens, width]``."""
+        for part in parts_of(self._spec):
+            hidden = part(self, hidden)
+        return hidden
 
     def attention(self, hidden: F32) -> F32:
         """Adds the attention part, or what stands in its place."""
-        spec = self._spec
-        mix = self._attention if spec.attends(self._layer) else self._convolution
-        self._observer.residual(hidden if spec.attention_out_norm is None else None)
-        attended = mix(self._norm(hidden, spec.input_norm))
-        return hidden + self._norm(attended, spec.attention_out_norm)
+        spec, after = self._spec, hidden.copy()
+        residual = hidden[:, self._stream.residual]
+        self._observer.residual(residual if spec.attention_out_norm is None else None)
+        inner = self._norm(residual, spec.input_norm)
+        if spec.attends(self._layer):
+            attended = self._attention(inner, after)
+        else:
+            attended = self._convolution(inner)
+        after[:, self._stream.residual] += self._norm(attended, spec.attention_out_norm)
+        return after
 
     def feed_forward(self, hidden: F32) -> F32:
         """Adds the feed-forward part to what attention gave."""
-        spec = self._spec
+        spec, after = self._spec, hidden.copy()
+        residual = hidden[:, self._stream.residual]
         added_plainly = spec.router(self._layer) is None and spec.feed_forward_out_norm is None
-        self._observer.residual(hidden if added_plainly else None)
-        fed = self._feed_forward(self._norm(hidden, spec.feed_forward_norm))
-        return hidden + self._norm(fed, spec.feed_forward_out_norm)
+        self._observer.residual(residual if added_plainly else None)
+        fed = self._feed_forward(residual)
+        after[:, self._stream.residual] += self._norm(fed, spec.feed_forward_out_norm)
+        return after if spec.per_layer else self._scaled(after)
 
-    def _attention(self, hidden: F32) -> F32:
-        spec, projections = self._spec, self._spec.attention()
+    def per_layer_input(self, hidden: F32) -> F32:
+        """Adds what the layer makes of its part of the inputs."""
+        inputs, after = self._spec.per_layer, hidden.copy()
+        assert inputs is not None
+        self._observer.residual(None)
+        gate, out = inputs.projections(self._spec.hidden_size).values()
+        gated = self._linear(hidden[:, self._stream.residual], gate)
+        first = self._stream.inputs.start + self._layer * inputs.width
+        own = hidden[:, first : first + inputs.width]
+        product = ACTIVATIONS[self._spec.activation].product(gated, own)
+        added = self._norm(self._linear(product, out), inputs.out_norm)
+        after[:, self._stream.residual] += added
+        return self._scaled(after)
+
+    def _scaled(self, hidden: F32) -> F32:
+        """Ends a layer: multiplies the residual stream, in place, if the decoder does."""
+        path = self._spec.layer_scale
+        if path is not None:
+            factor = self._weights.vector(f"{self._prefix}.{path}")
+            hidden[:, self._stream.residual] *= factor
+        return hidden
+
+    def _attention(self, hidden: F32, stream: F32) -> F32:
+        """Attends; keys and values that layers share are put into the stream or read from it."""
+        spec, projections = self._spec, self._spec.attention(self._layer)
         inner = self._rounded(hidden)
         if spec.latent is None:
-            query, key, value = (
-                self._linear(inner, projections[name]) for name in ("q_proj", "k_proj", "v_proj")
-            )
+            products = {
+                name: self._linear(inner, projections[name])
+                for name in ("q_proj", "k_proj", "v_proj")
+                if name in projections
+            }
+            query, key = products["q_proj"], products.get("k_proj")
+            value = products.get("v_proj", key)
         else:
             query, key, value = self._from_latent_rows(spec.latent, inner)
-        query, key = self._norm(query, spec.q_row_norm), self._norm(key, spec.k_row_norm)
-        rope = spec.rope_of(self._layer)
-        query = _rotate(rope, self._heads(query, spec.q_norm))
-        key = self._observer.cached(_rotate(rope, self._heads(key, spec.k_norm)))
-        value = self._observer.cached(self._heads(value, None))
+        query = self._norm(query, spec.q_row_norm)
+        query = rotate(spec.rope_of(self._layer), self._heads(query, spec.q_norm))
+        if key is None or value is None:
+            key, value = self._shared_keys(stream)
+        else:
+            key, value = self._keys(key, value, stream)
         sinks = None
         if spec.sinks is not None:
             sinks = self._weights.vector(f"{self._prefix}.{spec.sinks}")
-        mixed = _attend(spec, self._layer, query, key, value, sinks)
+        mixed = attend(spec, self._layer, query, key, value, sinks)
         mixed = self._rounded(self._norm(mixed, spec.attention_sub_norm))
         return self._linear(mixed, projections["o_proj"])
 
+    def _keys(self, key: F32, value: F32, stream: F32) -> tuple[F32, F32]:
+        """Keys and values ``[heads, tokens, head_dim]`` as they are cached."""
+        spec = self._spec
+        key = self._heads(self._norm(key, spec.k_row_norm), spec.k_norm)
+        key = self._observer.cached(rotate(spec.rope_of(self._layer), key))
+        value = self._heads(value, None)
+        if spec.normalises_values:
+            value = norm(value, np.ones(value.shape[2], np.float32), spec.norm_eps)
+        value = self._observer.cached(value)
+        place = self._stream.keys.get(self._layer)
+        if place is not None:
+            rows = [each.transpose(1, 0, 2).reshape(len(stream), -1) for each in (key, value)]
+            stream[:, place] = np.concatenate(rows, axis=1)
+        return key, value
+
+    def _shared_keys(self, stream: F32) -> tuple[F32, F32]:
+        """Those of the layer that this one attends to."""
+        source = self._spec.layers[self._layer].kv_source
+        assert source is not None
+        rows = np.split(stream[:, self._stream.keys[source]], 2, axis=1)
+        return self._heads(rows[0], None), self._heads(rows[1], None)
+
     def _from_latent_rows(self, latent: LatentAttention, hidden: F32) -> tuple[F32, F32, F32]:
         """Queries, keys and values, the keys of all heads with the same turned part."""
-        spec, projections = self._spec, self._spec.attention()
+        spec, projections = self._spec, self._spec.attention(self._layer)
         row, turned = (
             self._linear(hidden, projections[name]) for name in ("kv_a_proj", "k_rope_proj")
         )
@@ -186,20 +271,23 @@ class Layer:
         mixed = sum(seen[tap : tap + tokens] * taps[:, tap] for tap in range(conv.taps))
         return self._linear(self._rounded(out * mixed), projections["o_proj"])
 
-    def _feed_forward(self, hidden: F32) -> F32:
+    def _feed_forward(self, residual: F32) -> F32:
+        hidden = own = routed = self._norm(residual, self._spec.feed_forward_norm)
         networks, router = self._spec.feed_forward(self._layer), self._spec.router(self._layer)
         if router is None:
             return self._network(hidden, networks[0])
         part, out = self._spec.layers[self._layer].feed_forward, np.zeros_like(hidden)
         assert isinstance(part, Experts)
+        if part.beside is not None:
+            own, routed = (self._norm(residual, path) for path in part.beside.paths[1::-1])
         bias = None
         if part.selection_bias:
             bias = self._weights.vector(f"{self._prefix}.{part.selection_bias}")
-        routes = _route(part, self._linear(hidden, router), bias)
+        routes = route(part, self._linear(routed, router), bias)
         for expert, projections in enumerate(networks):
             tokens = np.flatnonzero(routes[:, expert])
             if len(tokens):
-                results = self._network(hidden[tokens], projections)
+                results = self._network(own[tokens], projections)
                 out[tokens] += routes[tokens, expert, None] * results
         if self._spec.shared_expert(self._layer) is None:
             return out
@@ -207,6 +295,9 @@ class Layer:
         gate = self._spec.shared_gate(self._layer)
         if gate is not None:
             results = results / (1 + np.exp(-self._linear(hidden, gate)))
+        if part.beside is not None:
+            out = self._norm(out, part.beside.experts_out)
+            results = self._norm(results, part.beside.shared_out)
         return out + results
 
     def _network(self, hidden: F32, projections: dict[str, Projection]) -> F32:
@@ -227,71 +318,17 @@ class Layer:
         if path is None:
             return value
         weight = self._weights.vector(f"{self._prefix}.{path}.weight")
-        return _norm(value, weight, self._spec.epsilon(path))
+        return norm(value, weight, self._spec.epsilon(path))
 
     def _rounded(self, value: F32) -> F32:
-        return value if self._spec.ternary is None else _round_rows(value)
+        return value if self._spec.ternary is None else round_rows(value)
 
     def _heads(self, value: F32, path: str | None) -> F32:
-        heads = value.reshape(len(value), -1, self._spec.head_dim)
+        heads = value.reshape(len(value), -1, self._spec.head_dim_of(self._layer))
         return self._norm(heads, path).transpose(1, 0, 2)
 
 
-def _route(experts: Experts, logits: F32, bias: F32 | None) -> F32:
-    """How much each token ``[tokens, experts]`` gets of each expert."""
-    scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    scores /= scores.sum(axis=-1, keepdims=True)
-    if experts.scoring == "sigmoid":
-        scores = 1 / (1 + np.exp(-logits))
-    routes, ranks = np.zeros_like(logits), logits if bias is None else scores + bias
-    for token, row in enumerate(ranks):
-        chosen = sorted(range(experts.count), key=lambda expert: (-row[expert], expert))
-        routes[token, chosen[: experts.top_k]] = scores[token, chosen[: experts.top_k]]
-    if experts.normalise:
-        routes /= routes.sum(axis=-1, keepdims=True) + np.float32(experts.epsilon)
-    return routes * np.float32(experts.scale)
-
-
-def _norm(value: F32, weight: F32, epsilon: float) -> F32:
-    mean = np.mean(value * value, axis=-1, keepdims=True, dtype=np.float32)
-    length: F32 = np.sqrt(mean + np.float32(epsilon))
-    return value / length * weight
-
-
-def _round_rows(value: F32) -> F32:
-    largest: F32 = np.maximum(np.abs(value).max(axis=-1, keepdims=True), np.float32(1e-5))
-    scale = np.float32(127) / largest
-    integers: F32 = np.rint(value * scale)
-    clipped: F32 = np.clip(integers, np.float32(-128), np.float32(127))
-    return clipped / scale
-
-
-def _rotate(rope: Rope | None, heads: F32) -> F32:
-    if rope is None:
-        return heads
-    positions = np.arange(heads.shape[1], dtype=np.float32)
-    angles = positions[:, None] * rope.inv_freq[None, :]
-    factor = np.float32(rope.attention_factor)
-    cos, sin = np.cos(angles) * factor, np.sin(angles) * factor
-    first, second = np.split(heads, 2, axis=-1)
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-
-
-def _attend(
-    spec: DecoderSpec, layer: int, query: F32, key: F32, value: F32, sinks: F32 | None
-) -> F32:
-    """Attention of ``[heads, tokens, head_dim]``; returns ``[tokens, heads * head_dim]``."""
-    tokens = query.shape[1]
-    distance = np.arange(tokens)[:, None] - np.arange(tokens)[None, :]
-    visible = (distance >= 0) & (distance < (spec.layers[layer].window or tokens))
-    shared = spec.num_heads // spec.num_kv_heads
-    key, value = key.repeat(shared, axis=0), value.repeat(shared, axis=0)
-    scores = query @ key.transpose(0, 2, 1) * np.float32(spec.attention_scale)
-    scores = np.where(visible, scores, np.float32(-np.inf))
-    if sinks is not None:
-        column = np.broadcast_to(sinks[:, None, None], (spec.num_heads, tokens, 1))
-        scores = np.concatenate([scores, column], axis=-1)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
-    mixed: F32 = weights[..., :tokens] @ value
-    return mixed.transpose(1, 0, 2).reshape(tokens, -1)
+def parts_of(spec: DecoderSpec) -> list[Callable[[Layer, F32], F32]]:
+    """What a layer does with the stream, one after the other."""
+    parts: list[Callable[[Layer, F32], F32]] = [Layer.attention, Layer.feed_forward]
+    return parts if spec.per_layer is None else [*parts, Layer.per_layer_input]

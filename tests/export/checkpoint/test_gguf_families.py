@@ -329,7 +329,7 @@ def test_granite_without_factors_has_neutral_ones(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "model.gguf", "granite", config, tensors)
     with open_checkpoint(str(path)) as checkpoint:
         spec = describe(checkpoint.config)
-    assert spec.attention_scale == 0.25 and not spec.storage.factors
+    assert spec.attention_scale(0) == 0.25 and not spec.storage.factors
 
 
 def test_sums_of_weights_of_experts_must_be_spoken_of(tmp_path: Path) -> None:

@@ -65,15 +65,15 @@ def test_one_group_is_no_choice_of_groups() -> None:
 def test_scores_are_scaled_by_what_all_dimensions_are() -> None:
     config = config_of("deepseek_v2")
     growth = 1 + 0.1 * 0.5 * math.log(8)
-    assert describe(config).attention_scale == pytest.approx(32**-0.5 * growth**2)
+    assert describe(config).attention_scale(0) == pytest.approx(32**-0.5 * growth**2)
     # Where cosines and sines have the same factor it stays one of the scores.
     ratio = (1 + 0.1 * 0.7 * math.log(8)) / growth
     turned = describe(config).storage.head_rows.factors[:4]
     np.testing.assert_allclose(turned, ratio, rtol=1e-6)
     del config["rope_parameters"]["mscale_all_dim"]
-    assert describe(config).attention_scale == 32**-0.5
+    assert describe(config).attention_scale(0) == 32**-0.5
     plain = {"rope_theta": 10000.0, "rope_type": "default"}
-    assert describe({**config, "rope_parameters": plain}).attention_scale == 32**-0.5
+    assert describe({**config, "rope_parameters": plain}).attention_scale(0) == 32**-0.5
 
 
 def test_halves_of_a_head_may_be_turned_together_instead_of_neighbours() -> None:

@@ -55,6 +55,22 @@ def emit_attention(binder: Binder, node: Node, index: int, shares: int = 1) -> N
 
     In float32 the queries of a key head are computed in so many ``shares``.
     """
+    emit_write(binder, node, _cached(node))
+    _emit_attending(binder, node, shares)
+
+
+def emit_shared_attention(binder: Binder, node: Node, index: int) -> None:
+    """Attends to what an earlier node has written, and combines partial results."""
+    _emit_attending(binder, node, 1)
+
+
+def _cached(node: Node) -> str:
+    """What a layer's keys and values are called, which count as a buffer."""
+    return f"cache{node.attrs['layer']}"
+
+
+def _emit_attending(binder: Binder, node: Node, shares: int) -> None:
+    """Emits all that reads the cache."""
     shares = 1 if _is_tiled(binder, node) else shares
     attrs, kv_heads = node.attrs, node.attrs["num_kv_heads"] * shares
     counted_by = binder.counted_by[node.inputs[0]]
@@ -64,8 +80,7 @@ def emit_attention(binder: Binder, node: Node, index: int, shares: int = 1) -> N
     room = 0 if tiles is None else len(tiles)
     turned: dict[str, Argument] = {"room": room, "turned": tiles}
     units, counts = _units(binder, state_of(binder, node), partial_floats, counted_by, stack, room)
-    cached = f"cache{attrs['layer']}"
-    emit_write(binder, node, cached)
+    cached = _cached(node)
     out = binder.new(node.outputs[0], attrs["num_heads"] * attrs["head_dim"], counted_by)
     shape = {
         "head_dim": attrs["head_dim"],
@@ -326,6 +341,13 @@ def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
     Pages are computed whole, what lies behind a row's own token included. In bfloat16 they are
     turned besides.
     """
+    kv_width = node.attrs["head_dim"] * node.attrs["num_kv_heads"]
+    written = speeds.element_seconds(2 * kv_width * shape.rows, WRITE, shape.rows)
+    return cost_of_reading(graph, node, shape, speeds) + speeds.start_seconds() + written
+
+
+def cost_of_reading(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
+    """The same without what writes keys and values."""
     attrs, rows = node.attrs, shape.rows
     head_dim, kv_width = attrs["head_dim"], attrs["head_dim"] * attrs["num_kv_heads"]
     seen = seen_in_pages(shape.cached, rows, attrs["window"])
@@ -333,9 +355,8 @@ def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
     fast = speeds.attends_fast and not why_exact(node, selected_isa())
     multiply = speeds.attention_seconds(macs, head_dim, rows, fast=fast)
     read = speeds.read_seconds(2 * HALF_BYTES * kv_width * seen / rows)
-    written = speeds.element_seconds(2 * kv_width * rows, WRITE, rows)
-    starts = 3 if rows == 1 else 5 if fast else 4
-    return speeds.start_seconds(starts) + max(read, multiply) + written
+    starts = 2 if rows == 1 else 4 if fast else 3
+    return speeds.start_seconds(starts) + max(read, multiply)
 
 
 def seen_in_pages(cached: int, rows: int, window: int) -> int:

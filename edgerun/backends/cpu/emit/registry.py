@@ -1,4 +1,4 @@
-"""Finds how ops run: the files beside this one that are named after them."""
+"""Finds how ops run: the files beside this one, or below, that are named after them."""
 
 from __future__ import annotations
 
@@ -7,4 +7,7 @@ from collections.abc import Mapping
 from edgerun.backends.cpu.emit.emitter import Emitter
 from edgerun.discovery import entries
 
-EMITTERS: Mapping[str, Emitter] = entries("edgerun.backends.cpu.emit", "EMITTER")
+ROOMS = ("edgerun.backends.cpu.emit", "edgerun.backends.cpu.emit.pointwise")
+EMITTERS: Mapping[str, Emitter] = {
+    name: emitter for room in ROOMS for name, emitter in entries(room, "EMITTER").items()
+}

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(frozen=True, slots=True)
 class Projection:
@@ -23,6 +26,19 @@ class Projection:
     out_features: int
     in_features: int
     bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary position embedding (Su et al. 2021) in the half-split form.
+
+    Attributes:
+        inv_freq: float32 ``[head_dim / 2]``, radians a position; 0 for pairs that are not turned.
+        attention_factor: multiplies cosine and sine (1 except for yarn).
+    """
+
+    inv_freq: NDArray[np.float32]
+    attention_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +76,31 @@ class SharedExpert:
 
 
 @dataclass(frozen=True, slots=True)
+class NormsBeside:
+    """Norms of experts that read the residual stream by themselves (Gemma 4).
+
+    The network that all tokens go through reads it through the layer's norm; what it makes and
+    what the experts make is normalised apart and then added.
+
+    Attributes:
+        router: path of the norm that the router reads through.
+        experts: likewise of the experts.
+        experts_out: of what they make.
+        shared_out: of what the other network makes.
+    """
+
+    router: str = "mlp.router.norm"
+    experts: str = "pre_feedforward_layernorm_2"
+    experts_out: str = "post_feedforward_layernorm_2"
+    shared_out: str = "post_feedforward_layernorm_1"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.router, self.experts, self.experts_out, self.shared_out
+
+
+@dataclass(frozen=True, slots=True)
 class Experts:
     """Many gated networks, of which a router chooses a few for each token.
 
@@ -79,6 +120,7 @@ class Experts:
         router: what its router is called.
         biases: whether the router and all projections have a bias.
         shared: one more, that all tokens go through.
+        beside: norms of their own; ``None`` where experts and router read what it reads.
     """
 
     count: int
@@ -95,6 +137,7 @@ class Experts:
     router: str = "gate"
     biases: bool = False
     shared: SharedExpert | None = None
+    beside: NormsBeside | None = None
 
 
 FeedForward: TypeAlias = Dense | Experts
@@ -162,6 +205,44 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class PerLayerInputs:
+    """What every layer is given of a token beside the residual stream (Gemma 3n and 4).
+
+    A row of a table of its own plus a normalised product with the token's embedding, a part for
+    each layer. A layer multiplies its part by a gate made of the residual stream, and adds what a
+    projection makes of that.
+
+    Attributes:
+        width: elements of a layer's part.
+        norm_eps: epsilon of the norm of the products, part by part.
+    """
+
+    width: int
+    norm_eps: float
+
+    table: ClassVar[str] = "model.embed_tokens_per_layer.weight"
+    projection: ClassVar[str] = "model.per_layer_model_projection.weight"
+    norm: ClassVar[str] = "model.per_layer_projection_norm"
+    out_norm: ClassVar[str] = "post_per_layer_input_norm"
+
+    def projections(self, hidden_size: int) -> dict[str, Projection]:
+        """What makes the gate in a layer, and what makes that which is added."""
+        shapes = {
+            "per_layer_input_gate": (self.width, hidden_size),
+            "per_layer_projection": (hidden_size, self.width),
+        }
+        return {name: Projection(name, name, *shape) for name, shape in shapes.items()}
+
+    def tensors(self, layers: int, hidden_size: int, vocab_size: int) -> dict[str, tuple[int, ...]]:
+        """The tensors that belong to no layer, with their shapes."""
+        return {
+            self.table: (vocab_size, layers * self.width),
+            self.projection: (layers * self.width, hidden_size),
+            f"{self.norm}.weight": (self.width,),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
     """What may differ from layer to layer.
 
@@ -170,9 +251,17 @@ class LayerSpec:
         conv: what stands in the place of attention; ``None`` for attention.
         window: number of latest positions that it attends to, or ``None`` for all.
         rope: which of the decoder's ropes its queries and keys go through; ``None`` for none.
+        head_dim: width of a head; ``None`` for the decoder's.
+        num_kv_heads: key and value heads; ``None`` for the decoder's.
+        keys_are_values: values are what keys are made of, before their norm and rope.
+        kv_source: the earlier layer whose keys and values it attends to; ``None`` for its own.
     """
 
     feed_forward: FeedForward
     conv: ShortConv | None = None
     window: int | None = None
     rope: int | None = 0
+    head_dim: int | None = None
+    num_kv_heads: int | None = None
+    keys_are_values: bool = False
+    kv_source: int | None = None

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _GEMMA_3N = (
-    "an embedding for each layer, four residual streams (AltUp), low-rank layers beside attention "
-    "(LAuReL), activations cut off by their spread, and keys and values shared between layers"
-)
-_GEMMA_4 = (
-    "heads of another width in some layers, norms of values, layers that scale the residual "
-    "stream, an embedding for each layer, and keys and values shared between layers"
+    "four residual streams (AltUp), low-rank layers beside attention (LAuReL), and activations cut "
+    "off by their spread"
 )
 _RECURRENT = "linear recurrences"
 # By the names of Hugging Face and, where those differ, of GGUF.
@@ -20,9 +16,6 @@ MISSING: Mapping[str, str] = {
     "gemma3": "pictures; its text model alone is in GGUF files, and in checkpoints of gemma3_text",
     "gemma3n": _GEMMA_3N,
     "gemma3n_text": _GEMMA_3N,
-    "gemma4": _GEMMA_4,
-    "gemma4_text": _GEMMA_4,
-    "gemma4_unified": _GEMMA_4,
     "lfm2_vl": "pictures",
     "mamba": _RECURRENT,
     "mamba2": _RECURRENT,

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures.decoder.fields import number, positive, section
-from edgerun_export.architectures.decoder.spec import Config, Rope
+from edgerun_export.architectures.decoder.layer import Rope
+from edgerun_export.architectures.decoder.spec import Config
 from edgerun_export.architectures.decoder.storage import HeadRows
 
 _F32 = np.float32
@@ -31,7 +32,7 @@ def rope(config: Config, head_dim: int, default_theta: float = 10000.0) -> Rope:
         CheckpointError: a parameter is missing or out of range.
     """
     parameters = _parameters(config, default_theta)
-    if parameters["partial_rotary_factor"] != 1.0:
+    if parameters["partial_rotary_factor"] != 1.0 and parameters["rope_type"] != "proportional":
         raise UnsupportedError("partial rotary embeddings are not supported")
     return _for_all_texts(parameters, head_dim)
 
@@ -129,7 +130,9 @@ def _of_whole_heads(
 
 
 def _turned(parameters: _Parameters, head_dim: int) -> int:
-    """How many elements of a head are turned."""
+    """How many elements of a head are turned, or have frequencies that may be 0."""
+    if parameters["rope_type"] == "proportional":
+        return head_dim
     turned = int(head_dim * number(parameters, "partial_rotary_factor"))
     if turned > head_dim or turned % 2 or not turned:
         raise CheckpointError(
@@ -204,6 +207,20 @@ def _default(parameters: _Parameters, theta: float, head_dim: int) -> Rope:
 def _linear(parameters: _Parameters, theta: float, head_dim: int) -> Rope:
     factor = _F32(number(parameters, "factor"))
     return Rope(_default(parameters, theta, head_dim).inv_freq / factor)
+
+
+def _proportional(parameters: _Parameters, theta: float, head_dim: int) -> Rope:
+    """With frequencies of the whole head, of which the last pairs have none (Gemma 4)."""
+    turned = int(number(parameters, "partial_rotary_factor", 1.0) * head_dim // 2)
+    if not 0 < turned <= head_dim // 2:
+        raise CheckpointError(
+            f"config.json: of the {head_dim // 2} pairs of a head {turned} would be turned; "
+            "expected 1 or more, and no more than there are"
+        )
+    factor = _F32(number(parameters, "factor", 1))
+    inv_freq = _default(parameters, theta, head_dim).inv_freq / factor
+    inv_freq[turned:] = 0
+    return Rope(inv_freq)
 
 
 def _llama3(parameters: _Parameters, theta: float, head_dim: int) -> Rope:
@@ -300,5 +317,6 @@ _VARIANTS: dict[str, Callable[[_Parameters, float, int], Rope]] = {
     "linear": _linear,
     "llama3": _llama3,
     "longrope": _longrope,
+    "proportional": _proportional,
     "yarn": _yarn,
 }

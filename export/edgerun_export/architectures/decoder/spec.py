@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from edgerun_export.architectures.decoder.layer import (
     Dense,
     Experts,
     FeedForward,
     LatentAttention,
     LayerSpec,
+    PerLayerInputs,
     Projection,
+    Rope,
     SharedExpert,
 )
 from edgerun_export.architectures.decoder.storage import PLAIN, Storage
@@ -23,19 +22,6 @@ from edgerun_export.architectures.decoder.storage import PLAIN, Storage
 Config = Mapping[str, Any]
 TernaryOrigin = Literal["packed", "master"]
 HEAD_WEIGHT = "lm_head.weight"
-
-
-@dataclass(frozen=True, slots=True)
-class Rope:
-    """Rotary position embedding (Su et al. 2021) in the half-split form.
-
-    Attributes:
-        inv_freq: float32 ``[head_dim / 2]``, radians a position; 0 for pairs that are not turned.
-        attention_factor: multiplies cosine and sine (1 except for yarn).
-    """
-
-    inv_freq: NDArray[np.float32]
-    attention_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +36,8 @@ class DecoderSpec:
         hidden_size: width of the residual stream.
         layers: what differs between its layers, in their order.
         num_heads: query heads.
-        num_kv_heads: key and value heads.
-        head_dim: width of a head.
+        num_kv_heads: key and value heads, where a layer does not say otherwise.
+        head_dim: width of a head, likewise.
         vocab_size: rows of the embedding.
         context_length: positions the model was made for, in tokens.
         norm_eps: epsilon of norms, but those of ``latent``.
@@ -72,6 +58,10 @@ class DecoderSpec:
         k_norm: norm of each key head.
         attention_sub_norm: norm before the output projection.
         mlp_sub_norm: norm before the down projection; experts have none.
+        normalises_values: each value head goes through a norm without a weight.
+        layer_scale: what the residual stream is multiplied by at the end of a layer, ``[1]``.
+        per_layer: what layers are given beside the residual stream.
+        softcap: logits ``x`` become ``softcap * tanh(x / softcap)``; ``None`` for as they are.
         score_scale: factor of the attention scores; ``None`` for ``head_dim ** -0.5``.
         storage: how the checkpoint stores the weights, where it is not as they are named here.
         notes: what a user should know of the model, one sentence each.
@@ -104,6 +94,10 @@ class DecoderSpec:
     k_norm: str | None = None
     attention_sub_norm: str | None = None
     mlp_sub_norm: str | None = None
+    normalises_values: bool = False
+    layer_scale: str | None = None
+    per_layer: PerLayerInputs | None = None
+    softcap: float | None = None
     score_scale: float | None = None
     storage: Storage = PLAIN
     notes: tuple[str, ...] = ()
@@ -117,10 +111,10 @@ class DecoderSpec:
         """Name of the tensor that the head multiplies by."""
         return self.embedding_weight if self.tied else HEAD_WEIGHT
 
-    @property
-    def attention_scale(self) -> float:
-        """Factor of the attention scores."""
-        return float(self.head_dim**-0.5) if self.score_scale is None else self.score_scale
+    def attention_scale(self, layer: int) -> float:
+        """Factor of a layer's attention scores."""
+        usual = float(self.head_dim_of(layer) ** -0.5)
+        return usual if self.score_scale is None else self.score_scale
 
     @property
     def num_layers(self) -> int:
@@ -129,7 +123,9 @@ class DecoderSpec:
 
     @property
     def intermediate_size(self) -> int:
-        """Width of every layer's feed-forward part; 0 where layers differ."""
+        """Width of every layer's feed-forward part; 0 where layers differ, or gate inputs, too."""
+        if self.per_layer is not None:
+            return 0
         shared = [part for layer in range(self.num_layers) if (part := self.shared_expert(layer))]
         widths = {part.width for part in (*(layer.feed_forward for layer in self.layers), *shared)}
         return widths.pop() if len(widths) == 1 else 0
@@ -172,10 +168,19 @@ class DecoderSpec:
             self, layers=tuple(replace(layer, feed_forward=part) for layer, part in pairs)
         )
 
-    def attention(self) -> dict[str, Projection]:
-        """The projections of attention, by their short names."""
-        queries = self.num_heads * self.head_dim
-        keys = self.num_kv_heads * self.head_dim
+    def head_dim_of(self, layer: int) -> int:
+        """Width of a layer's heads."""
+        return self.layers[layer].head_dim or self.head_dim
+
+    def num_kv_heads_of(self, layer: int) -> int:
+        """Key and value heads of a layer."""
+        return self.layers[layer].num_kv_heads or self.num_kv_heads
+
+    def attention(self, layer: int) -> dict[str, Projection]:
+        """The projections of a layer's attention, by their short names."""
+        part, width = self.layers[layer], self.head_dim_of(layer)
+        queries = self.num_heads * width
+        keys = self.num_kv_heads_of(layer) * width
         latent, hidden = self.latent, self.hidden_size
         shapes: dict[str, tuple[int, int]] = {}
         of_queries = of_keys = hidden
@@ -191,14 +196,21 @@ class DecoderSpec:
             "v_proj": (keys, of_keys),
             "o_proj": (hidden, queries),
         }
+        absent = {"v_proj"} if part.keys_are_values else set()
+        absent |= set() if part.kv_source is None else {"k_proj", "v_proj"}
         return {
             name: Projection(name, f"self_attn.{name}", *shape, name in self.biases)
             for name, shape in shapes.items()
+            if name not in absent
         }
 
     def attends(self, layer: int) -> bool:
-        """Whether a layer has attention, and so keys and values."""
+        """Whether a layer has attention."""
         return self.layers[layer].conv is None
+
+    def has_keys(self, layer: int) -> bool:
+        """Whether a layer has attention to keys and values of its own."""
+        return self.attends(layer) and self.layers[layer].kv_source is None
 
     def mixer(self, layer: int) -> dict[str, Projection]:
         """The projections of a layer's attention, or of what stands in its place.
@@ -207,7 +219,7 @@ class DecoderSpec:
         """
         conv, hidden = self.layers[layer].conv, self.hidden_size
         if conv is None:
-            return self.attention()
+            return self.attention(layer)
         paths = {name: f"{conv.module}.{name}" for name in ("b_proj", "c_proj", "x_proj")}
         paths["o_proj"] = f"{conv.module}.out_proj"
         return {name: Projection(name, path, hidden, hidden) for name, path in paths.items()}
@@ -262,8 +274,10 @@ class DecoderSpec:
         """Whether a projection, ``model.layers.N.<path>``, is one of an expert, shared or not."""
         number, _, path = module.removeprefix("model.layers.").partition(".")
         layer = int(number)
-        mixer = {each.path for each in self.mixer(layer).values()}
-        return self.router(layer) is not None and path not in mixer
+        others = {each.path for each in self.mixer(layer).values()}
+        if self.per_layer is not None:
+            others |= self.per_layer.projections(self.hidden_size).keys()
+        return self.router(layer) is not None and path not in others
 
     def shared_expert(self, layer: int) -> SharedExpert | None:
         """The expert of a layer that all tokens go through; None without one."""
@@ -302,6 +316,8 @@ class DecoderSpec:
     def projections(self, layer: int) -> list[Projection]:
         """All projections of a layer but those of routers."""
         parts = [self.mixer(layer), *self.feed_forward(layer), self.shared_projections(layer)]
+        if self.per_layer is not None:
+            parts.append(self.per_layer.projections(self.hidden_size))
         return [projection for part in parts for projection in part.values()]
 
     def norms(self, layer: int) -> dict[str, int]:
@@ -313,13 +329,22 @@ class DecoderSpec:
             self.feed_forward_out_norm: self.hidden_size,
             self.sub_norm(layer): self.layers[layer].feed_forward.width,
         }
+        part = self.layers[layer].feed_forward
+        if isinstance(part, Experts) and part.beside is not None:
+            widths |= dict.fromkeys(part.beside.paths, self.hidden_size)
+        if self.per_layer is not None:
+            widths[self.per_layer.out_norm] = self.hidden_size
+        width = self.head_dim_of(layer)
+        if self.has_keys(layer):
+            widths |= {
+                self.k_row_norm: self.num_kv_heads_of(layer) * width,
+                self.k_norm: width,
+            }
         if self.attends(layer):
             widths |= {
-                self.q_row_norm: self.num_heads * self.head_dim,
-                self.k_row_norm: self.num_kv_heads * self.head_dim,
-                self.q_norm: self.head_dim,
-                self.k_norm: self.head_dim,
-                self.attention_sub_norm: self.num_heads * self.head_dim,
+                self.q_row_norm: self.num_heads * width,
+                self.q_norm: width,
+                self.attention_sub_norm: self.num_heads * width,
             }
             if self.latent is not None:
                 widths.update(self.latent.norms)
@@ -332,6 +357,9 @@ class DecoderSpec:
             self.final_norm_weight: (self.hidden_size,),
             self.head_weight: (self.vocab_size, self.hidden_size),
         }
+        if self.per_layer is not None:
+            sizes = self.num_layers, self.hidden_size, self.vocab_size
+            shapes |= self.per_layer.tensors(*sizes)
         for layer in range(self.num_layers):
             shapes.update(self._layer_tensors(layer))
         return shapes
@@ -341,6 +369,8 @@ class DecoderSpec:
         shapes: dict[str, tuple[int, ...]] = {
             f"{prefix}.{path}.weight": (width,) for path, width in self.norms(layer).items()
         }
+        if self.layer_scale is not None:
+            shapes[f"{prefix}.{self.layer_scale}"] = (1,)
         conv = self.layers[layer].conv
         if conv is not None:
             shapes[f"{prefix}.{conv.weight}"] = (self.hidden_size, 1, conv.taps)

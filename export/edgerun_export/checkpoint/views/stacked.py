@@ -6,7 +6,8 @@ gpt-oss has outputs of gate and up in turns (gate, up, gate, ...): as floats ``[
 or in MXFP4 (OCP Microscaling Formats 1.0, section 5.3) as ``_blocks``, uint8
 ``[experts, N, K / 32, 16]``, two codes a byte, and ``_scales``, uint8 ``[experts, N, K / 32]``.
 Biases are ``[experts, N]``. Granite has ``input_linear`` and ``output_linear``, floats
-``[experts, N, K]``, all outputs of gate before those of up.
+``[experts, N, K]``, all outputs of gate before those of up. So has Gemma 4, whose experts have a
+factor each, by which the down projection is multiplied here.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from edgerun_export.checkpoint.stored import MAX_TENSORS, check_finite, row_boun
 from edgerun_export.checkpoint.views.base import View
 
 _STACK = re.compile(r"(model\.layers\.\d+\.\w+\.experts)\.(gate_up_proj|down_proj)(_bias|_blocks)?")
+_SCALED = re.compile(
+    r"(model\.(?:language_model\.)?layers\.\d+)\.experts\.(gate_up_proj|down_proj)"
+)
+_FACTORS = "router.per_expert_scale"
 _LINEAR = re.compile(
     r"(model\.layers\.\d+\.block_sparse_moe)\.(input_linear|output_linear)\.weight"
 )
@@ -71,6 +76,7 @@ class StackedExperts(View):
         """
         super().__init__(checkpoint)
         self._parts: dict[str, _Part] = {}
+        self._factors: dict[str, F32] = {}
         self._others = dict(checkpoint.tensors())
         for name, info in checkpoint.tensors().items():
             stack = _stack(name)
@@ -97,7 +103,8 @@ class StackedExperts(View):
         first, end = self._bounds(part, rows)
         by_output = stack if part.kind == _ROWS else stack.T
         outputs: Array = by_output[part.outputs][first:end]
-        return np.ascontiguousarray(outputs)
+        factors = self._factors.get(part.stack)
+        return np.ascontiguousarray(outputs if factors is None else outputs * factors[part.expert])
 
     def integers(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
         """Read MXFP4 codes, twice their value, and scales; see ``Checkpoint.integers``."""
@@ -133,6 +140,8 @@ class StackedExperts(View):
             )
         if kind == "_blocks":
             self._take_scales(info)
+        if _SCALED.fullmatch(info.name) and stack == "down_proj":
+            self._take_factors(info)
         if len(self._parts) + info.shape[0] * len(_PARTS[stack]) > MAX_TENSORS:
             raise CheckpointError(
                 f"the stacks of experts up to '{info.name}' have more than {MAX_TENSORS} tensors"
@@ -152,6 +161,18 @@ class StackedExperts(View):
                 f"tensor '{blocks.name}' is {blocks.dtype} {list(blocks.shape)} and its scales are "
                 f"{beside}; expected U8 [experts, N, K / 32, 16] and one scale for each 16 bytes"
             )
+
+    def _take_factors(self, down: TensorInfo) -> None:
+        """Takes the factors of a layer's experts, which its down projections are multiplied by."""
+        name = f"{down.name.removesuffix('.experts.down_proj')}.{_FACTORS}"
+        factors = self._others.pop(name, None)
+        if factors is None or factors.shape != down.shape[:1]:
+            beside = "none" if factors is None else f"of shape {list(factors.shape)}"
+            raise CheckpointError(
+                f"tensor '{down.name}' has {down.shape[0]} experts, and factors '{name}' are "
+                f"{beside}; expected one for each"
+            )
+        self._factors[down.name] = self._checkpoint.read(name).astype(np.float32)
 
     def _integers(self, part: _Part, rows: slice | None) -> tuple[I8, F32]:
         first, end = self._bounds(part, rows)
@@ -196,6 +217,9 @@ def _stack(name: str) -> tuple[str, str, str] | None:
     match = _STACK.fullmatch(name)
     if match is not None:
         return match[1], match[2], match[3] or ""
+    match = _SCALED.fullmatch(name)
+    if match is not None:
+        return f"{match[1]}.experts", match[2], _ROWS
     match = _LINEAR.fullmatch(name)
     return None if match is None else (f"{match[1]}.experts", match[2], _ROWS)
 

@@ -111,6 +111,37 @@ def add_to_heads(isa: str, shape: tuple[int, int, int]) -> Call:
     return Call({"lanes": float_lanes(isa)}, fields | strides, rows, check)
 
 
+@cases_of("scale", isa=ISAS, shape=SHAPES)
+def scale(isa: str, shape: tuple[int, int]) -> Call:
+    x, out, factor = random(shape, 1), untouched(shape), np.array([-0.37], np.float32)
+
+    def check() -> None:
+        np.testing.assert_array_equal(out, OPS["scale"].define(x, factor=float(factor[0])))
+
+    fields = {"x": x, "out": out, "width": shape[1], "factor": factor}
+    return Call({"lanes": float_lanes(isa)}, fields, shape[0], check)
+
+
+@cases_of("softcap", isa=ISAS, bound=[5.0, 30.0], shape=[(1, 7, 1), (1, 1000, 4), (3, 64, 2)])
+def softcap(isa: str, bound: float, shape: tuple[int, int, int]) -> Call:
+    rows, width, pieces = shape
+    x, out = random((rows, width), 1, gap=1), untouched((rows, width + 3))
+    x[:, :width] *= np.geomspace(1e-6, 300, width, dtype=np.float32)
+    x[0, :6] = -3000, 3000, 0, bound / 4, np.inf, np.nan
+
+    def check() -> None:
+        exact = bound * np.tanh(x[:, :width].astype(np.float64) / bound)
+        assert np.isnan(out[0, 5])
+        out[0, 5] = exact[0, 5] = 0
+        assert (np.abs(out[:, :width] - exact) <= 8e-7 * np.abs(exact)).all()
+        assert (out[:, width:] == UNTOUCHED).all()
+
+    fields = {"x": x, "out": out, "width": width, "pieces": pieces}
+    fields |= {"bound": np.array([bound], np.float32)}
+    strides = {"x_stride": width + 1, "out_stride": width + 3}
+    return Call({"lanes": float_lanes(isa)}, fields | strides, rows, check, rows * pieces)
+
+
 @cases_of("select_rows", width=[7, 64])
 def select_rows(width: int) -> Call:
     x, index = random((6, width), gap=2), np.array([0, 3, 5], np.int32)

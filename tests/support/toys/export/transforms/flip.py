@@ -13,7 +13,7 @@ from edgerun_export.transforms.weights import Change, TransformedWeights
 
 def apply(source: SourceWeights, recipe: Recipe, text: CalibrationText | None) -> SourceWeights:
     spec = source.spec
-    value, output = (spec.attention()[name] for name in ("v_proj", "o_proj"))
+    value, output = (spec.attention(0)[name] for name in ("v_proj", "o_proj"))
     changes, vectors = {}, {}
     for layer in range(spec.num_layers):
         module = f"model.layers.{layer}"

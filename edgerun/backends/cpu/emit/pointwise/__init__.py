@@ -1,0 +1,1 @@
+"""How ops run that treat every row by itself, and that few models have."""

@@ -1,0 +1,1 @@
+"""Forms that treat every row by itself, and that few models have."""

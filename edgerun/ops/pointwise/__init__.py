@@ -1,0 +1,1 @@
+"""Ops that treat every row by itself, which few models have."""

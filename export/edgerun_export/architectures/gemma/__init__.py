@@ -1,0 +1,1 @@
+"""Gemma 3 and 4, of which some checkpoints have parts for pictures and sound beside the text."""

@@ -1,0 +1,73 @@
+"""What the decoder in NumPy consists of, on arrays alone."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun_export.architectures import DecoderSpec, Experts, Rope
+
+F32 = NDArray[np.float32]
+
+
+def route(experts: Experts, logits: F32, bias: F32 | None) -> F32:
+    """How much each token ``[tokens, experts]`` gets of each expert."""
+    scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    scores /= scores.sum(axis=-1, keepdims=True)
+    if experts.scoring == "sigmoid":
+        scores = 1 / (1 + np.exp(-logits))
+    routes, ranks = np.zeros_like(logits), logits if bias is None else scores + bias
+    for token, row in enumerate(ranks):
+        chosen = sorted(range(experts.count), key=lambda expert: (-row[expert], expert))
+        routes[token, chosen[: experts.top_k]] = scores[token, chosen[: experts.top_k]]
+    if experts.normalise:
+        routes /= routes.sum(axis=-1, keepdims=True) + np.float32(experts.epsilon)
+    return routes * np.float32(experts.scale)
+
+
+def norm(value: F32, weight: F32, epsilon: float) -> F32:
+    """RMS norm over the last axis."""
+    mean = np.mean(value * value, axis=-1, keepdims=True, dtype=np.float32)
+    length: F32 = np.sqrt(mean + np.float32(epsilon))
+    return value / length * weight
+
+
+def round_rows(value: F32) -> F32:
+    """Rounds each row to 8 bits of its largest magnitude (BitNet b1.58)."""
+    largest: F32 = np.maximum(np.abs(value).max(axis=-1, keepdims=True), np.float32(1e-5))
+    scale = np.float32(127) / largest
+    integers: F32 = np.rint(value * scale)
+    clipped: F32 = np.clip(integers, np.float32(-128), np.float32(127))
+    return clipped / scale
+
+
+def rotate(rope: Rope | None, heads: F32) -> F32:
+    """Turns ``[heads, tokens, head_dim]`` by the positions 0, 1, 2, ...; by nothing without one."""
+    if rope is None:
+        return heads
+    positions = np.arange(heads.shape[1], dtype=np.float32)
+    angles = positions[:, None] * rope.inv_freq[None, :]
+    factor = np.float32(rope.attention_factor)
+    cos, sin = np.cos(angles) * factor, np.sin(angles) * factor
+    first, second = np.split(heads, 2, axis=-1)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def attend(
+    spec: DecoderSpec, layer: int, query: F32, key: F32, value: F32, sinks: F32 | None
+) -> F32:
+    """Attention of ``[heads, tokens, head_dim]``; returns ``[tokens, heads * head_dim]``."""
+    tokens = query.shape[1]
+    distance = np.arange(tokens)[:, None] - np.arange(tokens)[None, :]
+    visible = (distance >= 0) & (distance < (spec.layers[layer].window or tokens))
+    shared = len(query) // len(key)
+    key, value = key.repeat(shared, axis=0), value.repeat(shared, axis=0)
+    scores = query @ key.transpose(0, 2, 1) * np.float32(spec.attention_scale(layer))
+    scores = np.where(visible, scores, np.float32(-np.inf))
+    if sinks is not None:
+        column = np.broadcast_to(sinks[:, None, None], (spec.num_heads, tokens, 1))
+        scores = np.concatenate([scores, column], axis=-1)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    mixed: F32 = weights[..., :tokens] @ value
+    return mixed.transpose(1, 0, 2).reshape(tokens, -1)
