@@ -88,6 +88,6 @@ def _check_states(inputs: Sequence[str], graph: Graph) -> None:
                     f"{there or 'nothing of that name'}: {ALTERED}"
                 )
     for name in inputs:
-        kept = name.rpartition(".")[0]
-        if kept.startswith(PAST) and kept not in declared:
+        state = name.rpartition(".")[0]
+        if state.startswith(PAST) and state not in declared:
             raise BundleError(f"the model file takes {name}, which no layer reads: {ALTERED}")
