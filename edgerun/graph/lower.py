@@ -88,6 +88,6 @@ def _check_states(inputs: Sequence[str], graph: Graph) -> None:
                     f"{there or 'nothing of that name'}: {ALTERED}"
                 )
     for name in inputs:
-        state = name.rpartition(".")[0]
-        if state.startswith(PAST) and state not in declared:
+        stored = name.rpartition(".")[0]
+        if stored.startswith(PAST) and stored not in declared:
             raise BundleError(f"the model file takes {name}, which no layer reads: {ALTERED}")
