@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from edgerun.model.bundle import Bundle
 
 OF_EXPERTS = ("num_experts", "experts_per_token")  # of which dense models have nothing to say
+# 0 in a manifest where layers differ, or nothing states it.
+OF_LAYERS = ("intermediate_size", "num_kv_heads", "head_dim")
 EXAMPLES = options.examples("edgerun inspect", "edgerun inspect ./my-model --tensors --json")
 
 
@@ -111,6 +113,14 @@ def _format(constant: Constant) -> str:
     return str(constant.dtype)
 
 
+def _sizes(model: dict[str, Any]) -> dict[str, Any]:
+    """Sizes of a model, without the 0 of those that are not one number."""
+    return {
+        key: "no single number" if key in OF_LAYERS and not value else value
+        for key, value in model.items()
+    }
+
+
 def _stated(recipe: dict[str, Any]) -> dict[str, Any]:
     """The recipe on one screen: `--tensors` and `--json` say which projections rules changed."""
     shown = {name: value for name, value in recipe.items() if value not in ([], {})}
@@ -132,7 +142,7 @@ def _print(description: dict[str, Any]) -> None:
     from edgerun.cli.screen.visible import visible
 
     print(f"{visible(description['path'])}  ({description['digest'][:12]})")
-    print_pairs("model", description["model"])
+    print_pairs("model", _sizes(description["model"]))
     weights = {name: _amount(entry) for name, entry in description["formats"].items()}
     print_pairs("weights", weights)
     print_pairs("ternary weights in memory", description["packing"])

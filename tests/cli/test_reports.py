@@ -234,19 +234,6 @@ def test_what_a_call_costs_is_at_most_the_call(native_s: float, wait_s: float) -
     assert 0 <= costs["share"] <= 1
 
 
-def test_inspect_states_licence_and_source_of_the_model_that_comes_along(run: Run) -> None:
-    shown = run("inspect").out
-    assert "licence   Apache-2.0\n" in shown
-    assert "trained for edgerun by tools/train_default" in shown
-
-
-def test_inspect_counts_a_table_that_embedding_and_head_share_once(run: Run) -> None:
-    shown = json.loads(run("inspect", "--json").out)
-    assert shown["formats"]["int8, blocks of 128"]["weights"] == 6144 * 512
-    total = sum(each["bytes"] for each in shown["formats"].values())
-    assert 0.99 <= total / shown["files"]["model.onnx.data"] <= 1.0001
-
-
 def test_doctor_refuses_a_folder_before_it_announces_anything(run: Run) -> None:
     result = run("doctor", "--calibrate", "/nowhere")
     assert result.code == 2
