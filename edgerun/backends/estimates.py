@@ -18,10 +18,12 @@ def node_seconds(profile: DeviceProfile, graph: Graph, node: Node, shape: Shape)
     """Estimated seconds for a node.
 
     Of an op that keeps keys and values, those in the cache are read out of the pages for every
-    call, unless the device keeps what it read. That new ones are written into them is not counted.
+    call, unless the device keeps what it read. That new ones are written into them is not counted,
+    nor is it that an op reads what another keeps: mostly a device has that at hand.
     """
     work = node_work(graph, node, graph.shapes)
-    if OPS[node.op].state is not None:
+    op = OPS[node.op]
+    if op.state is not None or op.reads is not None:
         seconds = profile.attention_seconds(shape.rows, work.cached_macs, shape.cached)
         if profile.mirrors:
             return seconds

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from edgerun.backends.base import Executable, Values
 from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import input_shapes
+from edgerun.ops.registry import OPS
 from edgerun.state import AttentionState, Batch, SequenceStore, State
+from edgerun.state.store import Block
 
 TOKENS = 16
 # Of the size (root of the sum of squares) of what a head keeps, or of an output. Half precision,
@@ -48,6 +50,8 @@ def difference(
     outputs: dict[str, list[tuple[NDArray[np.float32], NDArray[np.float32]]]] = {}
     for store, slot in zip(stores, slots, strict=True):
         store.reserve(slot, TOKENS)
+        for read in _read_only(segment, states):
+            store.write_block(read.name, slot, 0, _block(read))
     for start in range(0, TOKENS, step):
         stop = min(start + step, TOKENS)
         batch = Batch.of(ids[start:stop], start, slots[0], logits=logits)
@@ -75,6 +79,24 @@ def difference(
     if not name or worst[name] <= ALLOWED:
         return ""
     return f"{name} differ by {worst[name]:.2g} of their size, {ALLOWED} is allowed"
+
+
+def _read_only(segment: Graph, states: tuple[State, ...]) -> list[AttentionState]:
+    """States of earlier segments whose keys and values this one reads."""
+    sharing = [(OPS[node.op], node.attrs) for node in segment.nodes]
+    own = {op.state(attrs).name for op, attrs in sharing if op.state is not None}
+    read = {op.reads(attrs).name for op, attrs in sharing if op.reads is not None} - own
+    return [each for each in states if isinstance(each, AttentionState) and each.name in read]
+
+
+def _block(state: AttentionState) -> Block:
+    """Something for what an earlier segment has written."""
+    rng = np.random.default_rng(TOKENS)
+    keys, values = (
+        rng.standard_normal((TOKENS, state.kv_heads, dim)).astype(np.float32)
+        for dim in (state.key_dim, state.value_dim)
+    )
+    return keys, values
 
 
 def _error(computed: NDArray[np.float32], expected: NDArray[np.float32]) -> float:

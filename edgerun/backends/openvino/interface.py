@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgerun.backends.openvino.mirror import PARTS
-from edgerun.backends.openvino.translation import Extent, Fill, Translation
+from edgerun.backends.openvino.translation import Extent, Fill, Translation, part_names
 from edgerun.state import AttentionState
 
 
@@ -18,7 +17,8 @@ class Interface:
         extent: its static sizes.
         inputs: names.
         fills: of the inputs that are computed for every call, how.
-        past: of the inputs that come out of pages, the layer's state and 0 for keys, 1 for values.
+        past: states of layers whose keys and values before the call's rows are inputs.
+        written: of layers whose keys and values are inputs with those of the call's rows.
         outputs: names of the segment's outputs.
         present: states of the layers whose new keys and values follow, in turn.
         passed: of outputs, keys and values that are an input as it came, by their place, the
@@ -28,7 +28,8 @@ class Interface:
     extent: Extent
     inputs: tuple[str, ...]
     fills: dict[str, Fill]
-    past: dict[str, tuple[AttentionState, int]]
+    past: tuple[AttentionState, ...]
+    written: tuple[AttentionState, ...]
     outputs: tuple[str, ...]
     present: tuple[AttentionState, ...]
     passed: dict[int, str] = field(default_factory=dict)
@@ -61,17 +62,19 @@ def _passed(translation: Translation) -> dict[int, str]:
 def interface_of(translation: Translation, results: list[Any]) -> Interface:
     """What goes into a network, without what no result needs, and what comes out."""
     read = _reachable(results)
+    present = tuple(layer.state for layer in translation.present)
+
+    def reads(state: AttentionState) -> bool:
+        return any(name in read for name in part_names(state))
+
     return Interface(
         translation.extent,
         tuple(name for name in translation.inputs if name in read),
         translation.fills,
-        {
-            f"{layer.state.name}.{part}": (layer.state, index)
-            for layer in translation.present
-            for index, part in enumerate(PARTS)
-        },
+        tuple(state for state in present if reads(state)),
+        tuple(state for state in translation.written_states if reads(state)),
         tuple(translation.outputs),
-        tuple(layer.state for layer in translation.present),
+        present,
         _passed(translation),
     )
 

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from edgerun.state import AttentionState, SequenceStore
 from edgerun.state.store import Block, Slot
 
-PARTS = ("key", "value")
 Rows: TypeAlias = NDArray[np.float32]
 
 

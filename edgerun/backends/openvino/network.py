@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.openvino.interface import Interface
-from edgerun.backends.openvino.mirror import PARTS, Mirror
-from edgerun.backends.openvino.translation import Extent, Piece
+from edgerun.backends.openvino.mirror import Mirror
+from edgerun.backends.openvino.translation import Extent, Piece, part_names
 from edgerun.errors import BackendError
 from edgerun.state import AttentionState
 from edgerun.state.store import Block
@@ -132,13 +132,16 @@ class Network:
         return Running(self._interface, self._request, self.tally, piece, passed, began)
 
     def _past(self, piece: Piece, mirror: Mirror) -> dict[str, NDArray[np.float32]]:
-        """What came before the piece, by input."""
+        """Keys and values that are there already, by input."""
+        before, room = piece.start, self.extent.past
+        reads = [(state, before, room) for state in self._interface.past]
+        reads += [
+            (state, before + piece.length, room + self.extent.rows)
+            for state in self._interface.written
+        ]
         arrays: dict[str, NDArray[np.float32]] = {}
-        for state in dict.fromkeys(state for state, _ in self._interface.past.values()):
-            names = [f"{state.name}.{part}" for part in PARTS]
-            if names[0] in self._interface.inputs:
-                rows = mirror.past(state, piece.start, self.extent.past)
-                arrays.update(zip(names, rows, strict=True))
+        for read in reads:
+            arrays.update(zip(part_names(read[0]), mirror.past(*read), strict=True))
         return arrays
 
 

@@ -54,7 +54,10 @@ class Pieces:
         choices = ROWS[shape.phase]
         enough = next((rows for rows in choices if rows >= shape.rows), choices[-1])
         self._rows = [rows for rows in choices if rows <= enough]
-        self._has_cache = any(OPS[node.op].state is not None for node in segment.nodes)
+        self._has_cache = any(
+            OPS[node.op].state is not None or OPS[node.op].reads is not None
+            for node in segment.nodes
+        )
         self._inputs = input_shapes(segment)
         shapes = value_shapes(segment)  # which may be those of the graph it was cut from
         produced = (name for node in segment.nodes for name in node.outputs)

@@ -93,6 +93,11 @@ class Present:
     rows: tuple[Any, Any]
 
 
+def part_names(state: AttentionState) -> tuple[str, str]:
+    """The inputs with a layer's keys and with its values."""
+    return f"{state.name}.key", f"{state.name}.value"
+
+
 class Translation:
     """A network in the making.
 
@@ -104,6 +109,7 @@ class Translation:
         inputs: by name.
         fills: of every input that the host computes, how, by the input's name.
         present: new keys and values, of each layer that has some.
+        written_states: of layers of earlier networks whose keys and values are read here.
         is_half: the device computes in half precision.
     """
 
@@ -135,6 +141,7 @@ class Translation:
         self.inputs: dict[str, Any] = {}
         self.fills: dict[str, Fill] = {}
         self.present: list[Present] = []
+        self.written_states: list[AttentionState] = []
         self._stored = stored
         self._matrices: dict[str, Any] = {}
         self._read = {name for node in segment.nodes for name in node.inputs}
@@ -209,13 +216,33 @@ class Translation:
 
     def extend_cache(self, state: AttentionState, keys: Any, values: Any) -> tuple[Any, Any]:
         """Makes a layer's new keys and values outputs; returns the inputs with those before."""
-        widths = (state.kv_heads * state.key_dim, state.kv_heads * state.value_dim)
-        past = tuple(
-            self._input(f"{state.name}.{part}", (self.extent.past, width), np.float32)
-            for part, width in zip(("key", "value"), widths, strict=True)
-        )
         self.present.append(Present(state, (keys, values)))
-        return past[0], past[1]
+        return self.past(state)
+
+    def new_rows(self, state: AttentionState) -> tuple[Any, Any] | None:
+        """The keys and values that this network computes of a layer; None if it does not."""
+        return next((each.rows for each in self.present if each.state == state), None)
+
+    def past(self, state: AttentionState) -> tuple[Any, Any]:
+        """The inputs with a layer's keys and values before the rows of the call."""
+        return self._stored_rows(state, self.extent.past)
+
+    def written(self, state: AttentionState) -> tuple[Any, Any]:
+        """The inputs with a layer's keys and values, the rows of the call included.
+
+        An earlier network has computed them.
+        """
+        if state not in self.written_states:
+            self.written_states.append(state)
+        return self._stored_rows(state, self.extent.past + self.extent.rows)
+
+    def _stored_rows(self, state: AttentionState, tokens: int) -> tuple[Any, Any]:
+        widths = (state.kv_heads * state.key_dim, state.kv_heads * state.value_dim)
+        keys, values = (
+            self._input(name, (tokens, width), np.float32)
+            for name, width in zip(part_names(state), widths, strict=True)
+        )
+        return keys, values
 
     def _input(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
         if name not in self.inputs:

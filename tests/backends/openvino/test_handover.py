@@ -14,7 +14,7 @@ from edgerun.backends.openvino.interface import Interface
 from edgerun.backends.openvino.mirror import Mirror
 from edgerun.backends.openvino.network import Network
 from edgerun.backends.openvino.pieces import run_pieces
-from edgerun.backends.openvino.translation import Extent, Piece
+from edgerun.backends.openvino.translation import Extent, Piece, part_names
 from edgerun.errors import BackendError
 from edgerun.state import SequenceStore, same_attention
 
@@ -90,18 +90,15 @@ class Bench:
 
     def network(self, room: int, inputs: tuple[str, ...] = ()) -> Network:
         states = self.store.states
-        past = {
-            f"{state.name}.{part}": (state, index)
-            for state in states
-            for index, part in enumerate(("key", "value"))
-        }
+        past = [name for state in states for name in part_names(state)]
         fills: dict[str, Callable[[Piece], Rows]] = {
             "ids": lambda piece: piece.ids.astype(np.float32),
             "start": lambda piece: np.array([piece.start], np.float32),
         }
         extent = Extent(ROWS, room, 0)
         inputs = inputs or (*fills, *past)
-        return Network(Interface(extent, inputs, fills, past, (), states), self.device)
+        reads = tuple(each for each in states if part_names(each)[0] in inputs)
+        return Network(Interface(extent, inputs, fills, reads, (), (), states), self.device)
 
     def pieces(self, slot: int, lengths: list[int], seed: int) -> list[tuple[Network, Piece]]:
         start, pieces = self.store.length(slot), []

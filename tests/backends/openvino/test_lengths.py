@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +16,12 @@ from edgerun.backends.openvino.executable import OpenvinoExecutable
 from edgerun.backends.openvino.pieces import PAST, PAST_STEP, ROWS
 from edgerun.backends.openvino.session import Session
 from edgerun.backends.reference import ReferenceExecutable
+from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.state import AttentionState, Batch, SequenceStore
 from edgerun.state.spec import attention_name
 from edgerun_export.pipeline import ExportOptions, export
-from tests.backends.openvino.conftest import Placed, placed
+from tests.backends.openvino.conftest import Altered, Placed, placed
 from tests.backends.openvino.test_places import PLACES, ids_of
 from tests.export.test_odd_shapes import odd_checkpoint
 from tests.support.bundles import bundle_of, error_of
@@ -185,6 +187,52 @@ def test_odd_heads_and_windows_smaller_than_a_call(
     assert np.array_equal(*blocks)
     ours, theirs = (np.concatenate(parts) for parts in outputs.values())
     assert error_of(ours, theirs) <= bound
+
+
+def sharing_graph(window: int) -> Graph:
+    """A layer's attention, and attention to what an earlier network has computed of another."""
+    own = attention_graph(16, window)
+    (node,) = own.nodes
+    shared = Node("shared_attention", "b", ("q",), ("other",), {**node.attrs, "layer": 1})
+    return Graph([node, shared], own.inputs, ["out", "other"], {}, shapes=own.shapes)
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_one_window_over_keys_of_this_network_and_of_an_earlier_one(
+    factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = tuple(
+        AttentionState(attention_name(layer), 2, 16, 16, 5, "fp32") for layer in range(2)
+    )
+    graph, session = sharing_graph(5), Session(find_device("CPU"), threads=1)
+    options = CompileOptions(states, fallback=lambda segment, shape: ReferenceExecutable(segment))
+    compile_ = session.compile
+
+    def alter(inputs: list[NDArray[np.float32]], outputs: list[NDArray[np.float32]]) -> Any:
+        return [outputs[0], outputs[1] * np.float32(factor), *outputs[2:]]
+
+    monkeypatch.setattr(session, "compile", lambda *args: Altered(compile_(*args), alter))
+    if factor != 1:  # of numbers that are all zero, nobody would see it
+        with pytest.raises(BackendError, match=r"other differ by 1 of their size"):
+            OpenvinoExecutable(graph, Shape.of(70), session, options)
+        return
+    device, outputs = OpenvinoExecutable(graph, Shape.of(70), session, options), []
+    for executable in (device, ReferenceExecutable(graph)):
+        rng, store = np.random.default_rng(1), SequenceStore(states, 700)
+        slot = store.open()
+        for start in (0, 70):
+            values = {
+                name: rng.standard_normal((70, graph.shapes[name].width)).astype(np.float32)
+                for name in graph.inputs
+            }
+            block = tuple(rng.standard_normal((70, 2, 16)).astype(np.float32) for _ in range(2))
+            store.reserve(slot, start + 70)
+            store.write_block(states[1].name, slot, start, (block[0], block[1]))
+            batch = Batch.of([0] * 70, start, slot, logits="none")
+            outputs.append(executable(batch, store, values)["other"].copy())
+            store.commit(slot, start + 70)
+    assert not session.failure
+    assert error_of(np.concatenate(outputs[:2]), np.concatenate(outputs[2:])) <= 1e-5
 
 
 @pytest.mark.parametrize("place", PLACES)

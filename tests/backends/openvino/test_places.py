@@ -6,6 +6,12 @@ import numpy as np
 import pytest
 
 import edgerun
+from edgerun.backends.base import Shape, Support
+from edgerun.backends.openvino import OpenvinoBackend
+from edgerun.graph.ir import Graph, Node
+from edgerun.model.bundle import open_bundle
+from edgerun.plan.places import Places, placed_candidates
+from edgerun.plan.routes import plan_for
 from edgerun.state import Batch
 from tests.backends.openvino.conftest import placed
 from tests.support.bundles import GOLDEN, bundle_of, error_of
@@ -30,6 +36,7 @@ EXACT = [
     for name, quick in QUICK.items()
     for weights in ("fp32", "int8", "int4", "int2")
 ]
+SHARED = "gemma4_text-per-layer"  # layers attend to keys and values of earlier ones
 ROUNDED = [
     ("llama", "int4"),
     pytest.param("qwen3", "int4", marks=pytest.mark.slow),
@@ -114,3 +121,49 @@ def test_ragged_batches_equal_one_at_a_time(place: str) -> None:
         assert len(results[0][0]) == 22
         for block, expected in zip(results[0][1], results[1][1], strict=True):
             assert error_of(block, expected) <= 1e-5
+
+
+@pytest.fixture
+def without_gates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that has no gates, so that networks end within every layer."""
+    supports = OpenvinoBackend.supports
+
+    def refuse(self: OpenvinoBackend, graph: Graph, node: Node, shape: Shape) -> Support:
+        return Support(False, "none") if node.op == "gate" else supports(self, graph, node, shape)
+
+    monkeypatch.setattr(OpenvinoBackend, "supports", refuse)
+
+
+def segments_of(place: str) -> set[int]:
+    """How many segments replies have in each phase."""
+    graph = open_bundle(bundle_of(SHARED, weights="fp32")).graph
+    plan = plan_for(graph, placed_candidates(Places.read(place), {"threads": 1}))
+    return {len(segments) for segments in plan.segments.values()}
+
+
+def assert_same_logits() -> None:
+    """Compares sequences of all kinds in one call with what the processor computes."""
+    ids, computed = np.resize(ids_of(SHARED), 400).tolist(), []
+    parts = [(70, 60, "last"), (0, 70, "last"), (5, 40, "none"), (300, 1, "last"), (0, 20, "all")]
+    for place in (PLACES[1], "prefill=cpu"):
+        with placed(bundle_of(SHARED, weights="fp32"), place) as model:
+            store, batches = model.store(len(parts)), []
+            for cached, new, logits in parts:
+                slot = store.open()
+                for start in range(0, cached, 128):
+                    past = ids[start : min(start + 128, cached)]
+                    model.run(store, Batch.of(past, start, slot, logits="none"))
+                batches.append(Batch.of(ids[cached : cached + new], cached, slot, logits=logits))
+            computed.append(model.run(store, Batch.join(batches)))
+            assert (model.calls() > 0) == (place != "prefill=cpu")
+    assert error_of(*computed) <= 1e-5
+
+
+def test_keys_of_an_earlier_layer_of_the_same_network() -> None:
+    assert segments_of(PLACES[1]) == {1}
+    assert_same_logits()
+
+
+def test_keys_of_an_earlier_network(without_gates: None) -> None:
+    assert min(segments_of(PLACES[1])) > 3
+    assert_same_logits()

@@ -1,4 +1,4 @@
-"""Finds the translators: the files beside this one, by the name of their op."""
+"""Finds the translators: the files beside this one, and those of the folder of pointwise ops."""
 
 from __future__ import annotations
 
@@ -7,4 +7,7 @@ from collections.abc import Mapping
 from edgerun.backends.openvino.translate.translator import Translator
 from edgerun.discovery import entries
 
-TRANSLATORS: Mapping[str, Translator] = entries("edgerun.backends.openvino.translate", "TRANSLATOR")
+FOLDER = "edgerun.backends.openvino.translate"
+TRANSLATORS: Mapping[str, Translator] = entries(FOLDER, "TRANSLATOR") | entries(
+    f"{FOLDER}.pointwise", "TRANSLATOR"
+)

@@ -13,17 +13,18 @@ from edgerun.graph.ir import Node
 SMALLEST = np.float32(1e-2)  # below it epsilon counts, and must not overflow when it is scaled
 
 
-def _translate(translation: Translation, node: Node) -> Any:
-    ops, weight = translation.ops, translation.segment.array(node.inputs[1])
-    x, rows, width = translation.sized(node.inputs[0])
+def normalised(translation: Translation, name: str, weight_name: str, epsilon_value: float) -> Any:
+    """A value of which each part as long as the weight is normalised, and multiplied with it."""
+    ops, weight = translation.ops, translation.segment.array(weight_name)
+    x, rows, width = translation.sized(name)
     groups = translation.reshape(x, (rows, width // len(weight), len(weight)))
-    epsilon = translation.constant(np.float32(node.attrs["epsilon"]))
+    epsilon = translation.constant(np.float32(epsilon_value))
     if translation.is_half:
         groups, epsilon = _scaled(translation, groups, epsilon)
     mean = ops.reduce_mean(ops.multiply(groups, groups), translation.integers(-1), True)
     root = ops.sqrt(ops.add(mean, epsilon))
-    normalised = ops.multiply(ops.divide(groups, root), translation.constant(weight))
-    return translation.reshape(normalised, (rows, width))
+    weighed = ops.multiply(ops.divide(groups, root), translation.constant(weight))
+    return translation.reshape(weighed, (rows, width))
 
 
 def _scaled(translation: Translation, groups: Any, epsilon: Any) -> tuple[Any, Any]:
@@ -35,6 +36,11 @@ def _scaled(translation: Translation, groups: Any, epsilon: Any) -> tuple[Any, A
     largest = ops.reduce_max(ops.abs(groups), translation.integers(-1), True)
     scale = ops.maximum(largest, translation.constant(SMALLEST))
     return ops.divide(groups, scale), ops.divide(ops.divide(epsilon, scale), scale)
+
+
+def _translate(translation: Translation, node: Node) -> Any:
+    x, weight = node.inputs
+    return normalised(translation, x, weight, node.attrs["epsilon"])
 
 
 TRANSLATOR = Translator(_translate)

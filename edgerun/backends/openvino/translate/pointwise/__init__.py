@@ -1,0 +1,1 @@
+"""Translations of the ops of the same folder of ``edgerun.ops``."""
