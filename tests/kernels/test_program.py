@@ -80,10 +80,10 @@ def test_a_wait_covers_all_steps_before_it() -> None:
 def test_every_chunk_runs_once_whatever_the_rows(threads: int) -> None:
     team = ThreadTeam(threads)
     rng = np.random.default_rng(threads)
-    programs = [chain(40), chain(7)]
+    programs = [chain(40), chain(7), chain(300)]  # of many rows several are taken at once
     expected = [[np.zeros_like(array) for array in arrays] for _, arrays in programs]
     for turn in range(4000):
-        which = 0 if turn % 16 else 1
+        which = 0 if turn % 16 else 1 + turn // 16 % 2
         program, arrays = programs[which]
         rows = int(rng.integers(0, len(arrays[0]) + 1))
         program.frame[ROWS] = rows

@@ -41,6 +41,7 @@ from edgerun.kernels.run.table import (
     NEXT,
     OPEN,
     SIZE,
+    STEP,
     TIMES,
     TOTAL,
 )
@@ -51,20 +52,32 @@ ROW_BYTES = COLUMNS * 8
 TAG_SHIFT = 24
 NUMBER_MASK = (1 << TAG_SHIFT) - 1
 
+# Rows that a thread takes at once, and shares into which it may not take more of them.
+MOST_ROWS, SHARES = 8, 32
+
 # Of a worker without a run. Whoever sleeps is woken by Python, one worker after the other: with
 # many of them that takes longer than a layer, so they doze for a while, which ends by itself.
 YIELDS_BEFORE_DOZING, DOZES_BEFORE_SLEEP = 400, 50
 
 
 @njit
-def _take(counter, run, chunks):  # type: ignore[no-untyped-def]
-    """Takes a chunk number, or -1 when none is left or the run is over."""
+def _take(counter, run, chunks, step):  # type: ignore[no-untyped-def]
+    """Takes so many chunks or what is left; the first one, or -1: none is, or the run is over."""
     while True:
         value = atomic_load(counter)
         if value >> TAG_SHIFT != run or value & NUMBER_MASK >= chunks:
             return -1
-        if compare_exchange(counter, value, value + 1):
+        if compare_exchange(counter, value, value + min(step, chunks - (value & NUMBER_MASK))):
             return value & NUMBER_MASK
+
+
+@njit
+def _step_of(chunks, times, divide):  # type: ignore[no-untyped-def]
+    """Chunks that a thread takes at once: several rows, which may take less time than taking them.
+
+    One of everything else, and so few that threads end together.
+    """
+    return max(1, min(MOST_ROWS, chunks // SHARES)) if times == 1 and divide == 1 else 1
 
 
 @njit
@@ -96,14 +109,16 @@ def _walk(table: int, count: int, counters: int, run: int, first: int) -> None:
         total, following = atomic_load(group + TOTAL), atomic_load(group + NEXT)
         for each in range(index, last + 1):
             row, counter = table + each * ROW_BYTES, counters + each * COUNTER_BYTES
-            chunks = atomic_load(counter + CHUNKS)
-            chunk = _take(counter, run, chunks)
+            chunks, step = atomic_load(counter + CHUNKS), atomic_load(counter + STEP)
+            chunk = _take(counter, run, chunks, step)
             while chunk >= 0:
-                call_chunk(word(row, FUNCTION), word(row, ARGUMENTS), chunk)
-                if atomic_add(group + DONE, 1) + 1 == total:
+                taken = min(step, chunks - chunk)
+                for number in range(chunk, chunk + taken):
+                    call_chunk(word(row, FUNCTION), word(row, ARGUMENTS), number)
+                if atomic_add(group + DONE, taken) + taken == total:
                     _run_alone(table, counters, last + 1, following)
                     atomic_store(group + OPEN, 2 * run + 1)
-                chunk = _take(counter, run, chunks)
+                chunk = _take(counter, run, chunks, step)
         _wait(group + OPEN, 2 * run + 1)
         if atomic_load(group) >> TAG_SHIFT != run:
             return
@@ -122,12 +137,13 @@ def _prepare(table, count, counters, frame, run):  # type: ignore[no-untyped-def
         total, is_shared = 0, False
         for each in range(index, last + 1):
             row, counter = table + each * ROW_BYTES, counters + each * COUNTER_BYTES
-            units, divide = word(frame, word(row, SIZE)) * word(row, TIMES), word(row, DIVIDE)
-            chunks = (units + divide - 1) // divide
+            times, divide = word(row, TIMES), word(row, DIVIDE)
+            chunks = (word(frame, word(row, SIZE)) * times + divide - 1) // divide
             total += chunks
-            is_shared |= chunks > 1 or (chunks == 1 and word(row, TIMES) > 1)
+            is_shared |= chunks > 1 or (chunks == 1 and times > 1)
             atomic_store(counter, (run << TAG_SHIFT) | NUMBER_MASK)
             atomic_store(counter + CHUNKS, chunks)
+            atomic_store(counter + STEP, _step_of(chunks, times, divide))
             atomic_store(counter, run << TAG_SHIFT)
         if is_shared:
             shared = counters + last * COUNTER_BYTES

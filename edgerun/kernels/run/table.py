@@ -9,4 +9,4 @@ FUNCTION, ARGUMENTS, SIZE, TIMES, DIVIDE, LAST, COLUMNS = range(7)
 # Counters of an instruction: the first word are the chunks taken. Those from TOTAL on are a group's
 # and lie with its last instruction. DONE, which all threads write, has a cache line of its own.
 COUNTER_BYTES = 128
-CHUNKS, TOTAL, NEXT, OPEN, DONE = 8, 16, 24, 32, 64
+CHUNKS, TOTAL, NEXT, OPEN, STEP, DONE = 8, 16, 24, 32, 40, 64
