@@ -33,19 +33,7 @@ from edgerun.kernels.lang.simd import Vec, broadcast, constant, load, store
 from edgerun.kernels.lang.tiles import ELEMENT_BYTES, load_stored, load_vector
 
 ROW_BYTES = PAGE_TOKENS * 4  # of a page's keys in one dimension
-FEWEST_QUERIES = 16  # for which turning a page pays
-MOST_DIMENSIONS = 256  # of a head: all of them are unrolled
-LANES, SUMS = 16, 16  # with vectors of 8 turning costs what it saves
-
-
-def pays(dtype: str, head_dim: int, queries: int, lanes: int) -> bool:
-    """Whether so many queries are to meet pages whose keys were turned."""
-    return (
-        dtype != "int8"
-        and queries >= FEWEST_QUERIES
-        and head_dim <= MOST_DIMENSIONS
-        and lanes == LANES
-    )
+SUMS = 16
 
 
 @intrinsic(prefer_literal=True)

@@ -35,6 +35,7 @@ from edgerun.kernels.attention.units import (
     UNIT_PAGE,
     UNIT_ROW,
     UNIT_ROWS,
+    turning_pays,
 )
 from edgerun.kernels.jit.declare import Body, kernel
 from edgerun.kernels.lang.tiles import ELEMENT_BYTES, scratch
@@ -45,7 +46,7 @@ from edgerun.kernels.lang.word import float_at, int_at
 def attention_many(dtype: str, head_dim: int, group: int, lanes: int, stack: int) -> Body:
     """``attention`` for units of up to ``stack`` rows; chunk = unit * kv_heads + kv_head."""
     lanes, size = gcd(head_dim, lanes), ELEMENT_BYTES[dtype]
-    turns = columns.pays(dtype, head_dim, group * stack, lanes)
+    turns = turning_pays(dtype, head_dim, group * stack, lanes)
     shape = blocking(group * stack, 4, head_dim, lanes, columns.SUMS if turns else 8)
     score, weigh = (
         _turned(dtype, head_dim, shape, lanes)

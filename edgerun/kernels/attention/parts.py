@@ -156,17 +156,21 @@ def soften(a, slot, p, out, state, first, last, factor, size, head_dim, lanes): 
     A state is the running maximum and the sum of weights (Milakov and Gimelshein 2018); ``out`` is
     the sum of values under them.
     """
-    highest = top_score(a, slot, p, state, first, last, factor, size, lanes)
-    total = weights_of(a, slot, p, highest, first, last, size, lanes)
+    if first <= 0 and last >= PAGE_TOKENS:
+        highest = top_score(a, slot, p, state, first, last, factor, size, lanes, False)
+        total = weights_of(a, slot, p, highest, first, last, size, lanes, False)
+    else:
+        highest = top_score(a, slot, p, state, first, last, factor, size, lanes, True)
+        total = weights_of(a, slot, p, highest, first, last, size, lanes, True)
     raise_sums(state, out, highest, total, head_dim, lanes)
 
 
-@njit(inline="always")
-def top_score(a, slot, p, state, first, last, factor, size, lanes):  # type: ignore[no-untyped-def]
+@njit(forceinline=True)
+def top_score(a, slot, p, state, first, last, factor, size, lanes, is_masked):  # type: ignore[no-untyped-def]
     """The highest of a page's scores and those before.
 
-    Scores of tokens outside ``first .. last - 1`` become the lowest. Scales of int8 keys and
-    ``factor`` go into the others.
+    Scores of tokens outside ``first .. last - 1`` become the lowest, unless ``is_masked`` says that
+    there are none. Scales of int8 keys and ``factor`` go into the others.
     """
     every, lowest = splat(factor, "f32", lanes), splat(float32(LOWEST), "f32", lanes)
     top = splat(float_at(state, 0), "f32", lanes)
@@ -174,27 +178,32 @@ def top_score(a, slot, p, state, first, last, factor, size, lanes):  # type: ign
         score = load(p + index * 4, "f32", lanes)
         if size == 1:
             score = score * (load(a.key_scales + (slot + index) * 4, "f32", lanes) * every)
-        score = within(score, lowest, first - index, last - index)
-        store(p + index * 4, score)
+        if is_masked:
+            score = within(score, lowest, first - index, last - index)
+        if is_masked or size == 1:
+            store(p + index * 4, score)
         top = maximum(top, score)
     return reduce_max(top)
 
 
-@njit(inline="always")
-def weights_of(a, slot, p, highest, first, last, size, lanes):  # type: ignore[no-untyped-def]
-    """Turns scores into weights, zero for tokens outside ``first .. last - 1``; returns their sum.
+@njit(forceinline=True)
+def weights_of(a, slot, p, highest, first, last, size, lanes, is_masked):  # type: ignore[no-untyped-def]
+    """Turns scores into weights; returns their sum. Scales of int8 values then go into them.
 
-    Scales of int8 values then go into the weights.
+    Weights of tokens outside ``first .. last - 1`` are zero, unless ``is_masked`` says that there
+    are none.
     """
     top, zero = splat(highest, "f32", lanes), splat(float32(0), "f32", lanes)
     total = zero
     for index in range(0, PAGE_TOKENS, lanes):
         weight = exp(load(p + index * 4, "f32", lanes) - top)
-        weight = within(weight, zero, first - index, last - index)
+        if is_masked:
+            weight = within(weight, zero, first - index, last - index)
         total = total + weight
         if size == 1:
             weight = weight * load(a.value_scales + (slot + index) * 4, "f32", lanes)
-            weight = within(weight, zero, first - index, last - index)  # scales may be no numbers
+            if is_masked:  # scales may be no numbers
+                weight = within(weight, zero, first - index, last - index)
         store(p + index * 4, weight)
     return reduce_add(total)
 

@@ -180,12 +180,12 @@ def _softening(
             _fetch(before + scored + m * softened, softened)
             factor = float_at(state + pairs, m) if size == 1 else float32(1)
             scores, running = p + m * PAGE_TOKENS * 4, state + m * 8
-            top = top_score(a, slot, scores, running, low, high, factor, size, lanes)
+            top = top_score(a, slot, scores, running, low, high, factor, size, lanes, True)
             set_float(tops, m, top)
         for m in range(group):
             _fetch(after + m * raised, raised)
             scores, top = p + m * PAGE_TOKENS * 4, float_at(tops, m)
-            set_float(added, m, weights_of(a, slot, scores, top, low, high, size, lanes))
+            set_float(added, m, weights_of(a, slot, scores, top, low, high, size, lanes, True))
         for m in range(group):
             running, place = state + m * 8, out + m * head_dim * 4
             raise_sums(running, place, float_at(tops, m), float_at(added, m), head_dim, lanes)

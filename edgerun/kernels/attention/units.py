@@ -25,6 +25,14 @@ CACHED = " ".join(f"{name}:cache" for name in CACHE)
 # Partial results; rows beyond are not cut. The system commits what is used.
 CAPACITY = 2048
 
+# Rows that attend to a page at a time, of one prompt or with shared pages; more of a prompt where
+# its keys are turned for them (``columns.py``), unless that makes more queries than caches hold.
+STACK_ROWS, TURNED_STACK_ROWS, MOST_QUERIES = 8, 16, 128
+PROMPT_ROWS = 128  # of a call, from which on there are units enough for all threads
+FEWEST_TURNED = 16  # queries for which turning keys pays
+MOST_DIMENSIONS = 256  # of a head whose keys are turned: all of them are unrolled
+TURNED_LANES = 16  # with vectors of 8 turning costs what it saves
+
 # A unit: first row, rows, first page, end of its pages, number of its block in the context.
 UNIT_ROW, UNIT_ROWS, UNIT_PAGE, UNIT_END, UNIT_BLOCK, UNIT_INTS = 0, 1, 2, 3, 4, 8
 # Pages before ``UNIT_TURNED_END`` are in the order of tiles; ``UNIT_TURNED`` and the page's number
@@ -41,3 +49,20 @@ SINGLE, STACKED, SPLIT, TURNED, COUNTS = range(5)
 def turned_bytes(head_dim: int) -> int:
     """Of keys and values of a page and head in the order of tiles, bfloat16."""
     return 2 * PAGE_TOKENS * head_dim * 2
+
+
+def turning_pays(dtype: str, head_dim: int, queries: int, lanes: int) -> bool:
+    """Whether so many queries are to meet pages whose keys were turned."""
+    return (
+        dtype != "int8"
+        and queries >= FEWEST_TURNED
+        and head_dim <= MOST_DIMENSIONS
+        and lanes == TURNED_LANES
+    )
+
+
+def stack_rows(dtype: str, head_dim: int, group: int, lanes: int) -> int:
+    """Most rows of a unit, for queries of so many heads each that share a key head."""
+    queries = TURNED_STACK_ROWS * group
+    turns = turning_pays(dtype, head_dim, queries, lanes)
+    return TURNED_STACK_ROWS if turns and group > 1 and queries <= MOST_QUERIES else STACK_ROWS

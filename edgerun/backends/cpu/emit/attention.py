@@ -21,10 +21,13 @@ from edgerun.kernels.attention.units import (
     CODECS,
     COUNTS,
     DEEP,
+    PROMPT_ROWS,
     SINGLE,
     SPLIT,
+    STACK_ROWS,
     STACKED,
     TURNED,
+    stack_rows,
 )
 from edgerun.kernels.isa import bfloat16_multiplier, selected_isa
 from edgerun.kernels.lang.isa import Isa
@@ -36,7 +39,6 @@ from edgerun.state.spec import attention_of
 
 HALF_BYTES = 2  # of an element of the cache in half precision, the usual storage
 MAX_HEAD_DIM, MAX_GROUP, MAX_QUERIES = 1024, 128, 16384
-STACK_ROWS = 8  # rows that attend to a page at a time, of one prompt or with shared pages
 TILED_QUERIES = 128  # that meet a page at a time, once it is in the order of tiles
 MAX_TILED_DIM = 256
 PAGE_TILES = "page tiles"  # memory that instructions share, as if it were a buffer
@@ -75,7 +77,7 @@ def _emit_attending(binder: Binder, node: Node, shares: int) -> None:
     attrs, kv_heads = node.attrs, node.attrs["num_kv_heads"] * shares
     counted_by = binder.counted_by[node.inputs[0]]
     partial_floats = attrs["num_heads"] * (attrs["head_dim"] + 2)
-    stack = _stack_of(binder, node)
+    stack = _planned_rows(binder, node)
     tiles = _tiles_of_pages(binder, node)
     room = 0 if tiles is None else len(tiles)
     turned: dict[str, Argument] = {"room": room, "turned": tiles}
@@ -177,11 +179,18 @@ def _is_tiled(binder: Binder, node: Node) -> bool:
 
 
 def _stack_of(binder: Binder, node: Node) -> int:
-    """Most rows of a unit of several rows."""
-    if not _is_tiled(binder, node):
-        return STACK_ROWS
-    group = node.attrs["num_heads"] // node.attrs["num_kv_heads"]
-    return max(STACK_ROWS, TILED_QUERIES // int(group))
+    """Most rows of a unit that the kernel for several rows has room for."""
+    group, head_dim = node.attrs["num_heads"] // node.attrs["num_kv_heads"], node.attrs["head_dim"]
+    if _is_tiled(binder, node):
+        return max(STACK_ROWS, TILED_QUERIES // int(group))
+    codec = state_of(binder, node).codec
+    return stack_rows(codec, head_dim, group, binder.lanes_of(head_dim))
+
+
+def _planned_rows(binder: Binder, node: Node) -> int:
+    """Most rows of a unit: few in calls of few rows, so that there are units for all threads."""
+    is_short = binder.shape.rows < PROMPT_ROWS and not _is_tiled(binder, node)
+    return min(_stack_of(binder, node), STACK_ROWS) if is_short else _stack_of(binder, node)
 
 
 def _cache_arguments(binder: Binder, node: Node, value: str) -> dict[str, Argument]:
