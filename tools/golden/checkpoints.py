@@ -229,6 +229,26 @@ GOLDEN: dict[str, Golden] = {
         model="Gemma4",
         stacked=True,
     ),
+    # Layers of other widths, some of which cut off activations, and a table with fewer rows.
+    "gemma3n_text": Golden(
+        "Gemma3nText",
+        {
+            "head_dim": 16,
+            "num_hidden_layers": 6,
+            "intermediate_size": [96, 128, 64, 64, 64, 96],
+            "activation_sparsity_pattern": [0.9, 0.7, 0.0, 0.0, 0.3, 0.0],
+            "layer_types": ["sliding_attention", "full_attention"] * 3,
+            "sliding_window": 8,
+            "num_kv_shared_layers": 2,
+            "laurel_rank": 16,
+            "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": 256,
+            "final_logit_softcapping": 5.0,
+            "rms_norm_eps": 0.001,
+        },
+        reply=64,
+        model="Gemma3n",
+    ),
     "lfm2": Golden(
         "Lfm2",
         {
