@@ -123,7 +123,16 @@ class Sizes:
         return {name: size for name, (size, _) in self._sizes.items()}
 
     def value(self, expression: str) -> int | None:
-        """The value of a name, a number or a product ``a*b``; None if a factor is not known."""
+        """The value of a name, a number, a product or a sum; None if a part of it is not known."""
+        total = 0
+        for term in expression.split("+"):
+            size = self._product(term)
+            if size is None:
+                return None
+            total += size
+        return total
+
+    def _product(self, expression: str) -> int | None:
         product = 1
         for factor in expression.split("*"):
             size = self._sizes[factor][0] if factor in self._sizes else whole_number(factor)

@@ -18,8 +18,6 @@ _SIZE = re.compile(r"(\d+(?:\.\d*)?) ?(|KB|MB|GB)", re.IGNORECASE)
 # More than what the graph and manifest.json say of a projection, and of all that is not one.
 _GRAPH_BYTES, _GRAPH_BYTES_EACH = 16 << 10, 2560
 _PAGE_BYTES, _LINE_BYTES = 4096, 64
-# Of no layer, and stored as the embedding is.
-_LIKE_EMBEDDING = (PerLayerInputs.table, PerLayerInputs.projection)
 _LARGE = 1 << 18  # weights, of which the codes or scales may be large tensors
 
 
@@ -55,11 +53,17 @@ def weight_bytes(spec: DecoderSpec, recipe: Recipe) -> int:
         if name in modules
         else math.prod(shape) * _FLOAT_BYTES
         for name, shape in shapes.items()
-        if name not in (spec.embedding_weight, HEAD_WEIGHT, *_LIKE_EMBEDDING)
+        if name not in (spec.embedding_weight, HEAD_WEIGHT, *_like_embedding(spec))
     )
-    others = [shapes[name] for name in _LIKE_EMBEDDING if name in shapes]
+    others = [shapes[name] for name in _like_embedding(spec)]
     tables = sum(_table_bytes(shape, recipe, recipe.embedding_weights) for shape in others)
     return body + _vocabulary_bytes(spec, recipe) + tables
+
+
+def _like_embedding(spec: DecoderSpec) -> tuple[str, ...]:
+    """Matrices of no layer, which are stored as the embedding is."""
+    of_inputs = (PerLayerInputs.table, PerLayerInputs.projection) if spec.per_layer else ()
+    return (*of_inputs, *spec.altup.begins, *spec.altup.ends) if spec.altup else of_inputs
 
 
 def _vocabulary_bytes(spec: DecoderSpec, recipe: Recipe) -> int:

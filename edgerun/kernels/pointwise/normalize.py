@@ -34,8 +34,8 @@ from edgerun.kernels.pointwise.quantize import (
 
 
 @njit(inline="always")
-def inverse_rms(x, size, epsilon, lanes):  # type: ignore[no-untyped-def]
-    """``1 / sqrt(mean(x ** 2) + epsilon)`` of ``size`` float32."""
+def mean_of_squares(x, size, lanes):  # type: ignore[no-untyped-def]
+    """``mean(x ** 2)`` of ``size`` float32."""
     whole = size // lanes * lanes
     total = splat(float32(0), "f32", lanes)
     for index in range(0, whole, lanes):
@@ -44,7 +44,13 @@ def inverse_rms(x, size, epsilon, lanes):  # type: ignore[no-untyped-def]
     result = reduce_add(total)
     for index in range(whole, size):
         result += float_at(x, index) * float_at(x, index)
-    return float32(1) / float32(sqrt(result / float32(size) + epsilon))
+    return result / float32(size)
+
+
+@njit(inline="always")
+def inverse_rms(x, size, epsilon, lanes):  # type: ignore[no-untyped-def]
+    """``1 / sqrt(mean(x ** 2) + epsilon)`` of ``size`` float32."""
+    return float32(1) / float32(sqrt(mean_of_squares(x, size, lanes) + epsilon))
 
 
 @njit(inline="always")

@@ -140,6 +140,22 @@ def gated(graph: OnnxGraph, name: str, gate: str, up: str, at: str) -> str:
     return graph.node("Mul", [active, other], f"{at}/Mul")
 
 
+def largest(graph: OnnxGraph, value: str, deviations: float, at: str) -> str:
+    """Cuts rows off so many standard deviations above their mean; what is left counts from there.
+
+    Statistical top-k (You et al. 2025), as transformers' ``_gaussian_topk`` computes it.
+    """
+    add, axis = graph.node, graph.integers(-1)
+    mean = add("ReduceMean", [value, axis], f"{at}/mean", keepdims=1)
+    centred = add("Sub", [value, mean], f"{at}/centred")
+    squares = add("Mul", [centred, centred], f"{at}/squares")
+    variance = add("ReduceMean", [squares, axis], f"{at}/variance", keepdims=1)
+    deviation = add("Sqrt", [variance], f"{at}/Sqrt")
+    cut = add("Mul", [deviation, graph.scalar(deviations)], f"{at}/cut")
+    above = add("Sub", [centred, cut], f"{at}/above")
+    return add("Relu", [above], f"{at}/Relu")
+
+
 def quantised_activations(graph: OnnxGraph, value: str, at: str) -> str:
     """Rounds each token's row to 8 bits of its largest magnitude, and scales back.
 

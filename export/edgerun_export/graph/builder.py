@@ -10,7 +10,7 @@ from onnx import helper
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.architectures.decoder.layer import Dense
 from edgerun_export.graph.attention import ATTENTION
-from edgerun_export.graph.blocks import gated, quantised_activations
+from edgerun_export.graph.blocks import gated, largest, quantised_activations
 from edgerun_export.graph.experts import ExpertsBuilder, Projections
 from edgerun_export.graph.fused_experts import FusedExperts, obstacle
 from edgerun_export.graph.latent import LatentBuilder
@@ -18,6 +18,7 @@ from edgerun_export.graph.linear import LinearBuilder
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
 from edgerun_export.graph.per_layer import PerLayerBuilder
 from edgerun_export.graph.short_conv import ConvBuilder
+from edgerun_export.graph.streams import StreamsBuilder
 from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.recipe import Recipe
 
@@ -62,33 +63,65 @@ class _DecoderBuilder:
         self._conv = ConvBuilder(graph, store, spec)
         self._latent = LatentBuilder(graph, spec, self._linear, self._optional_norm)
         self._per_layer = PerLayerBuilder(graph, spec, self._linear, self._norm)
+        self._streams = StreamsBuilder(graph, store, spec, self._linear, self._norm)
 
     def build(self) -> None:
-        hidden = self._linear.embedding()
+        hidden, altup = self._linear.embedding(), self._spec.altup
         if self._spec.per_layer is not None:
             self._per_layer.begin(hidden, self._spec.per_layer)
+        if altup is not None:
+            hidden = self._streams.begin(hidden, altup)
         for layer in range(self._spec.num_layers):
             hidden = self._layer(hidden, layer)
+        if altup is not None:
+            hidden = self._streams.end(hidden, altup)
         final_norm = self._spec.final_norm_weight.removesuffix(".weight")
         hidden = self._norm(hidden, final_norm, self._spec.norm_eps)
         self._linear.head(hidden)
 
     def _layer(self, hidden: str, layer: int) -> str:
+        """Adds a layer to the residual stream, or to all of them."""
+        altup = self._spec.altup
+        if altup is None:
+            return self._scaled(self._with_inputs(self._parts(hidden, layer), layer), layer)
+        streams = self._streams.predict(hidden, layer, altup)
+        at = node_path(f"model.layers.{layer}.altup.active")
+        activated = self._parts(self._streams.first(streams, at), layer)
+        streams, first = self._streams.correct(streams, activated, layer, altup)
+        if self._spec.per_layer is None:
+            return streams
+        added = self._per_layer.make(first, layer, self._spec.per_layer)
+        return self._streams.add_to_others(streams, added, layer, altup)
+
+    def _parts(self, hidden: str, layer: int) -> str:
+        """Adds attention and feed-forward part to a residual stream."""
         module, spec = f"model.layers.{layer}", self._spec
         add, at = self._graph.node, node_path(module)
         mix = self._attention if spec.attends(layer) else self._convolution
-        attended = mix(self._optional_norm(hidden, module, spec.input_norm), layer)
-        attended = self._optional_norm(attended, module, spec.attention_out_norm)
+        normed = self._optional_norm(hidden, module, spec.input_norm)
+        attended = self._optional_norm(mix(normed, layer), module, spec.attention_out_norm)
         hidden = add("Add", [hidden, attended], f"{at}/attention_residual")
+        if spec.laurel is not None:
+            hidden = self._streams.laurel(hidden, normed, layer, spec.laurel)
         fed = self._feed_forward(hidden, layer)
         fed = self._optional_norm(fed, module, spec.feed_forward_out_norm)
-        hidden = add("Add", [hidden, fed], f"{at}/mlp_residual")
-        if spec.per_layer is not None:
-            hidden = self._per_layer.add(hidden, layer, spec.per_layer)
-        if spec.layer_scale is None:
+        return add("Add", [hidden, fed], f"{at}/mlp_residual")
+
+    def _with_inputs(self, hidden: str, layer: int) -> str:
+        """Adds to the residual stream what a layer makes of its inputs, if it has such."""
+        if self._spec.per_layer is None:
             return hidden
-        scale = self._store.vector(f"{module}.{spec.layer_scale}")
-        return add("Mul", [hidden, scale], f"{at}/{spec.layer_scale}")
+        added = self._per_layer.make(hidden, layer, self._spec.per_layer)
+        at = node_path(f"model.layers.{layer}")
+        return self._graph.node("Add", [hidden, added], f"{at}/per_layer_residual")
+
+    def _scaled(self, hidden: str, layer: int) -> str:
+        """Multiplies the residual stream at the end of a layer, if the decoder does."""
+        if self._spec.layer_scale is None:
+            return hidden
+        name = f"model.layers.{layer}.{self._spec.layer_scale}"
+        scale = self._store.vector(name)
+        return self._graph.node("Mul", [hidden, scale], node_path(name))
 
     def _attention(self, hidden: str, layer: int) -> str:
         module = f"model.layers.{layer}"
@@ -158,6 +191,9 @@ class _DecoderBuilder:
         module = f"model.layers.{layer}"
         hidden = self._activations(hidden, f"{at}/input")
         gate = self._linear.projection(hidden, module, projections["gate_proj"])
+        part = self._spec.layers[layer].feed_forward
+        if isinstance(part, Dense) and part.deviations is not None:
+            gate = largest(self._graph, gate, part.deviations, f"{at}/largest")
         up = self._linear.projection(hidden, module, projections["up_proj"])
         inner = gated(self._graph, self._spec.activation, gate, up, at)
         inner = self._optional_norm(inner, module, self._spec.sub_norm(layer))

@@ -15,7 +15,7 @@ Norm = Callable[[str, str, float], str]
 
 
 class PerLayerBuilder:
-    """Adds the inputs of all layers at once, and to each layer what it makes of its own."""
+    """Adds the inputs of all layers at once, and what each layer makes of its own."""
 
     def __init__(
         self, graph: OnnxGraph, spec: DecoderSpec, linear: LinearBuilder, norm: Norm
@@ -37,8 +37,8 @@ class PerLayerBuilder:
         of_tokens = add("Reshape", [looked_up, shape], f"{at}/Reshape_parts")
         self._inputs = add("Add", [normed, of_tokens], "/model/per_layer_inputs")
 
-    def add(self, hidden: str, layer: int, inputs: PerLayerInputs) -> str:
-        """Adds to the residual stream what a layer makes of its part of the inputs."""
+    def make(self, hidden: str, layer: int, inputs: PerLayerInputs) -> str:
+        """Adds what a layer makes of its part of the inputs, which the residual stream opens."""
         module = f"model.layers.{layer}"
         add, at = self._graph.node, node_path(module)
         gate, out = inputs.projections(self._spec.hidden_size).values()
@@ -47,5 +47,4 @@ class PerLayerBuilder:
         opened = self._linear.projection(hidden, module, gate)
         product = gated(self._graph, self._spec.activation, opened, own, f"{at}/per_layer_gate")
         added = self._linear.projection(product, module, out)
-        added = self._norm(added, f"{module}.{inputs.out_norm}", self._spec.norm_eps)
-        return add("Add", [hidden, added], f"{at}/per_layer_residual")
+        return self._norm(added, f"{module}.{inputs.out_norm}", self._spec.norm_eps)

@@ -133,7 +133,7 @@ class SourceWeights:
         shapes: dict[str, tuple[int, ...]] = {}
         for name, shape in self._shapes.items():
             stored, first = self._place(name)
-            shapes[stored] = (first + shape[0], *shape[1:])
+            shapes[stored] = (first + self.spec.storage.rows.get(name, shape[0]), *shape[1:])
         return shapes
 
     def _needed(self) -> set[str]:
@@ -292,6 +292,9 @@ class SourceWeights:
         """Reads rows of a tensor in the order in which the model computes with them."""
         stored, offset = self._place(name)
         first, end, _ = rows.indices(self.shape(name)[0])
+        there = self.spec.storage.rows.get(name, end)
+        if end > there:
+            return self._like_the_first(name, slice(first, there), end - max(first, there), read)
         is_of_heads = _HEADS.search(name) or name.endswith(self._head_norms)
         turned = self.spec.storage.head_rows if is_of_heads else None
         if turned is None:
@@ -304,6 +307,19 @@ class SourceWeights:
         numbers = np.arange(first, end)
         order = numbers // size * size + turned.order[numbers % size] - start
         return cast(Parts, tuple(part[order] for part in parts))
+
+    def _like_the_first(
+        self, name: str, rows: slice, more: int, read: _Read[Parts]
+    ) -> Parts | None:
+        """Reads rows that are there, which may be none, and so many times the first of all."""
+        parts = self._in_order(name, slice(0, 1), read)
+        own = self._in_order(name, rows, read) if rows.start < rows.stop else None
+        if parts is None:
+            return None
+        repeated = [np.repeat(part, more, axis=0) for part in parts]
+        if own is not None:
+            repeated = [np.concatenate(pair) for pair in zip(own, repeated, strict=True)]
+        return cast(Parts, tuple(repeated))
 
     def _quantise_master(self, name: str, rows: slice) -> tuple[I8, F32]:
         """Applies absmean (Ma et al. 2024, equations 1 to 3), as transformers' ``WeightQuant``."""

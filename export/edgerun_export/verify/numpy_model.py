@@ -14,8 +14,15 @@ from numpy.typing import NDArray
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec, Experts, Projection
-from edgerun_export.architectures.decoder.layer import LatentAttention, PerLayerInputs
-from edgerun_export.verify.numpy_ops import attend, norm, rotate, round_rows, route
+from edgerun_export.architectures.decoder.layer import Dense, LatentAttention, PerLayerInputs
+from edgerun_export.architectures.decoder.streams import AltUp, Laurel
+from edgerun_export.verify.numpy_ops import attend, largest, norm, rotate, round_rows, route
+from edgerun_export.verify.numpy_streams import (
+    begin_streams,
+    correct_streams,
+    end_streams,
+    predict_streams,
+)
 from edgerun_export.verify.stream import stream_of
 
 F32 = NDArray[np.float32]
@@ -76,11 +83,17 @@ def embedded(spec: DecoderSpec, weights: Weights, ids: NDArray[np.int64]) -> F32
     values = np.concatenate([hidden, room], axis=1)
     if spec.per_layer is not None:
         values[:, stream.inputs] = _layer_inputs(spec, spec.per_layer, weights, hidden, ids)
+    if spec.altup is not None:
+        values[:, stream.streams] = begin_streams(spec.altup, _square(spec, weights), hidden)
     return values
 
 
 def _rows(weights: Weights, name: str, ids: NDArray[np.int64]) -> F32:
     return np.concatenate([weights.rows(name, slice(i, i + 1)) for i in map(int, ids)])
+
+
+def _square(spec: DecoderSpec, weights: Weights) -> Callable[[str], F32]:
+    return lambda name: weights.rows(name, slice(0, spec.hidden_size))
 
 
 def _layer_inputs(
@@ -108,7 +121,11 @@ def predicted_parts(
     spec: DecoderSpec, weights: Weights, hidden: F32
 ) -> Iterator[tuple[slice, F32]]:
     """The same for one part of the vocabulary after the other, ``[tokens, n]`` with its ids."""
-    hidden = hidden[:, : spec.hidden_size]
+    if spec.altup is None:
+        hidden = hidden[:, : spec.hidden_size]
+    else:
+        streams = hidden[:, stream_of(spec).streams]
+        hidden = end_streams(spec.altup, _square(spec, weights), streams)
     hidden = norm(hidden, weights.vector(spec.final_norm_weight), spec.norm_eps)
     head, bound = weights.head_name(), spec.softcap
     for start in range(0, spec.vocab_size, _HEAD_ROWS):
@@ -151,7 +168,9 @@ class Layer:
     def attention(self, hidden: F32) -> F32:
         """Adds the attention part, or what stands in its place."""
         spec, after = self._spec, hidden.copy()
-        residual = hidden[:, self._stream.residual]
+        if spec.altup is not None:
+            self._predict(spec.altup, after)
+        residual = after[:, self._stream.residual].copy()
         self._observer.residual(residual if spec.attention_out_norm is None else None)
         inner = self._norm(residual, spec.input_norm)
         if spec.attends(self._layer):
@@ -159,7 +178,37 @@ class Layer:
         else:
             attended = self._convolution(inner)
         after[:, self._stream.residual] += self._norm(attended, spec.attention_out_norm)
+        if spec.laurel is not None:
+            after[:, self._stream.residual] += self._past_attention(spec.laurel, inner)
+            after[:, self._stream.residual] *= np.float32(0.5**0.5)
         return after
+
+    def _past_attention(self, laurel: Laurel, hidden: F32) -> F32:
+        left, right = laurel.projections(self._spec.hidden_size).values()
+        product = self._linear(self._linear(hidden, left), right)
+        return hidden + self._norm(product, laurel.norm)
+
+    def _predict(self, altup: AltUp, stream: F32) -> None:
+        """Begins a layer with several streams, in place; it sees the first of them."""
+        streams, residual = self._stream.streams, self._stream.residual
+        coefs = self._coefs(altup, stream[:, streams][:, residual], altup.prediction)
+        stream[:, streams] = predict_streams(altup, stream[:, streams], coefs)
+        stream[:, residual] = stream[:, streams][:, residual]
+
+    def _correct(self, altup: AltUp, stream: F32) -> F32:
+        """Ends it, in place; returns the first stream as it opens the gate of the inputs."""
+        streams, residual = self._stream.streams, self._stream.residual
+        coefs = self._coefs(altup, stream[:, residual], altup.correction)
+        stream[:, streams] = correct_streams(altup, stream[:, streams], stream[:, residual], coefs)
+        first = stream[:, streams][:, residual]
+        if not altup.scales_output:
+            return first
+        return first * self._weights.vector(f"{self._prefix}.{altup.output_scale}")
+
+    def _coefs(self, altup: AltUp, value: F32, path: str) -> F32:
+        router = self._weights.matrix(f"{self._prefix}.{altup.router}.weight")
+        routed = np.tanh(self._norm(value, altup.norm) @ router.T)
+        return np.asarray(routed @ self._weights.matrix(f"{self._prefix}.{path}.weight").T)
 
     def feed_forward(self, hidden: F32) -> F32:
         """Adds the feed-forward part to what attention gave."""
@@ -177,13 +226,19 @@ class Layer:
         assert inputs is not None
         self._observer.residual(None)
         gate, out = inputs.projections(self._spec.hidden_size).values()
-        gated = self._linear(hidden[:, self._stream.residual], gate)
-        first = self._stream.inputs.start + self._layer * inputs.width
-        own = hidden[:, first : first + inputs.width]
+        altup = self._spec.altup
+        first = after[:, self._stream.residual] if altup is None else self._correct(altup, after)
+        gated = self._linear(first, gate)
+        begin = self._stream.inputs.start + self._layer * inputs.width
+        own = hidden[:, begin : begin + inputs.width]
         product = ACTIVATIONS[self._spec.activation].product(gated, own)
         added = self._norm(self._linear(product, out), inputs.out_norm)
-        after[:, self._stream.residual] += added
-        return self._scaled(after)
+        if altup is None:
+            after[:, self._stream.residual] += added
+            return self._scaled(after)
+        others = slice(self._stream.streams.start + self._spec.hidden_size, None)
+        after[:, others] += np.tile(added, altup.count - 1)
+        return after
 
     def _scaled(self, hidden: F32) -> F32:
         """Ends a layer: multiplies the residual stream, in place, if the decoder does."""
@@ -303,6 +358,9 @@ class Layer:
     def _network(self, hidden: F32, projections: dict[str, Projection]) -> F32:
         hidden = self._rounded(hidden)
         gate = self._linear(hidden, projections["gate_proj"])
+        part = self._spec.layers[self._layer].feed_forward
+        if isinstance(part, Dense) and part.deviations is not None:
+            gate = largest(gate, part.deviations)
         up = self._linear(hidden, projections["up_proj"])
         gated = ACTIVATIONS[self._spec.activation].product(gate, up)
         gated = self._rounded(self._norm(gated, self._spec.sub_norm(self._layer)))

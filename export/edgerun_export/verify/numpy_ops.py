@@ -32,6 +32,12 @@ def norm(value: F32, weight: F32, epsilon: float) -> F32:
     return value / length * weight
 
 
+def largest(value: F32, deviations: float) -> F32:
+    """What is above a row's mean plus so many standard deviations (Gemma 3n), and else 0."""
+    cut = value.mean(axis=-1, keepdims=True) + value.std(axis=-1, keepdims=True) * deviations
+    return np.maximum(value - cut.astype(np.float32), np.float32(0))
+
+
 def round_rows(value: F32) -> F32:
     """Rounds each row to 8 bits of its largest magnitude (BitNet b1.58)."""
     largest: F32 = np.maximum(np.abs(value).max(axis=-1, keepdims=True), np.float32(1e-5))

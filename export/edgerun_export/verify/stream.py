@@ -1,7 +1,8 @@
 """What flows from layer to layer of a decoder in NumPy, as columns of one array.
 
 The residual stream comes first. Behind it lies what later layers read of it: the inputs of all
-layers, and keys and values that more than one layer attends to. So whoever takes texts through
+layers, keys and values that more than one layer attends to, and all residual streams where there
+are several; then the one in front is what a layer has made of the first so far. So whoever takes texts through
 layers one by one, as calibration does, needs to know of neither.
 """
 
@@ -21,12 +22,14 @@ class Stream:
         residual: the residual stream.
         inputs: inputs of layers, one after the other.
         keys: by the layer that makes them, its keys and then its values.
+        streams: all residual streams, one after the other; empty where there is one alone.
         width: elements of a row in all.
     """
 
     residual: slice
     inputs: slice
     keys: Mapping[int, slice]
+    streams: slice
     width: int
 
 
@@ -40,4 +43,5 @@ def stream_of(spec: DecoderSpec) -> Stream:
         size = 2 * spec.num_kv_heads_of(source) * spec.head_dim_of(source)
         keys[source] = slice(end, end + size)
         end += size
-    return Stream(slice(hidden), inputs, keys, end)
+    streams = slice(end, end + (spec.altup.count * hidden if spec.altup else 0))
+    return Stream(slice(hidden), inputs, keys, streams, streams.stop)

@@ -11,14 +11,20 @@ _SCALED = Op("Mul", Var("x"), Const("factor"))
 
 
 def fuse_scaling(graph: Graph) -> Graph:
-    """Rewrites products with constants of one element that are in no other form."""
+    """Rewrites products with constants of one element that are in no other form, and ``Tanh``."""
     matcher = Matcher(graph)
+    rewrites = {"Mul": _product, "Tanh": _bounded}
     return graph.with_nodes(
-        _rewrite(node, matcher) if node.op == "Mul" else node for node in graph.nodes
+        rewrites[node.op](node, matcher) if node.op in rewrites else node for node in graph.nodes
     )
 
 
-def _rewrite(node: Node, matcher: Matcher) -> Node:
+def _bounded(node: Node, matcher: Matcher) -> Node:
+    """A bound of 1, unless it belongs to a form with another; then nothing reads it."""
+    return node.replace(op="softcap", attrs={"bound": 1.0})
+
+
+def _product(node: Node, matcher: Matcher) -> Node:
     match = matcher.match(node.outputs[0], _BOUNDED)
     if match is not None:
         bounds = matcher.numbers(match, ("inner", "outer"))

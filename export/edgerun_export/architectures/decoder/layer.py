@@ -47,9 +47,12 @@ class Dense:
 
     Attributes:
         width: of what is between its projections.
+        deviations: what the gate's projection makes is cut off so many standard deviations above
+            its mean, and what is left counts from there; ``None`` for as it is.
     """
 
     width: int
+    deviations: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from edgerun_export.architectures.decoder.layer import (
     SharedExpert,
 )
 from edgerun_export.architectures.decoder.storage import PLAIN, Storage
+from edgerun_export.architectures.decoder.streams import AltUp, Laurel
 
 Config = Mapping[str, Any]
 TernaryOrigin = Literal["packed", "master"]
@@ -61,6 +62,8 @@ class DecoderSpec:
         normalises_values: each value head goes through a norm without a weight.
         layer_scale: what the residual stream is multiplied by at the end of a layer, ``[1]``.
         per_layer: what layers are given beside the residual stream.
+        altup: residual streams beside it.
+        laurel: a way past attention.
         softcap: logits ``x`` become ``softcap * tanh(x / softcap)``; ``None`` for as they are.
         score_scale: factor of the attention scores; ``None`` for ``head_dim ** -0.5``.
         storage: how the checkpoint stores the weights, where it is not as they are named here.
@@ -97,6 +100,8 @@ class DecoderSpec:
     normalises_values: bool = False
     layer_scale: str | None = None
     per_layer: PerLayerInputs | None = None
+    altup: AltUp | None = None
+    laurel: Laurel | None = None
     softcap: float | None = None
     score_scale: float | None = None
     storage: Storage = PLAIN
@@ -213,13 +218,14 @@ class DecoderSpec:
         return self.attends(layer) and self.layers[layer].kv_source is None
 
     def mixer(self, layer: int) -> dict[str, Projection]:
-        """The projections of a layer's attention, or of what stands in its place.
+        """The projections of a layer's attention and beside it, or of what stands in its place.
 
         The last one, ``o_proj``, makes what is added to the residual stream.
         """
         conv, hidden = self.layers[layer].conv, self.hidden_size
         if conv is None:
-            return self.attention(layer)
+            beside = {} if self.laurel is None else self.laurel.projections(hidden)
+            return {**beside, **self.attention(layer)}
         paths = {name: f"{conv.module}.{name}" for name in ("b_proj", "c_proj", "x_proj")}
         paths["o_proj"] = f"{conv.module}.out_proj"
         return {name: Projection(name, path, hidden, hidden) for name, path in paths.items()}
@@ -230,7 +236,8 @@ class DecoderSpec:
         Those of the first stage read the residual stream.
         """
         projections = self.mixer(layer)
-        later = self.latent.readers if self.latent is not None and self.attends(layer) else ()
+        sources = filter(None, (self.latent, self.laurel)) if self.attends(layer) else ()
+        later = [group for source in sources for group in source.readers]
         others = {name for group in later for name in group} | {"o_proj"}
         first = tuple(each for name, each in projections.items() if name not in others)
         middle = [tuple(projections[name] for name in group) for group in later]
@@ -238,12 +245,8 @@ class DecoderSpec:
 
     def feed_forward(self, layer: int) -> list[dict[str, Projection]]:
         """Gate, up and down projection of each feed-forward network of a layer."""
-        part, hidden = self.layers[layer].feed_forward, self.hidden_size
-        shapes = {
-            "gate_proj": (part.width, hidden),
-            "up_proj": (part.width, hidden),
-            "down_proj": (hidden, part.width),
-        }
+        part = self.layers[layer].feed_forward
+        shapes = self._network_shapes(part.width)
         if isinstance(part, Dense):
             return [
                 {
@@ -286,18 +289,18 @@ class DecoderSpec:
 
     def shared_projections(self, layer: int) -> dict[str, Projection]:
         """Gate, up and down projection of the shared expert of a layer; none without one."""
-        part, hidden = self.shared_expert(layer), self.hidden_size
+        part = self.shared_expert(layer)
         if part is None:
             return {}
-        shapes = {
-            "gate_proj": (part.width, hidden),
-            "up_proj": (part.width, hidden),
-            "down_proj": (hidden, part.width),
-        }
         return {
             name: Projection(name, f"{part.module}.{name}", *shape)
-            for name, shape in shapes.items()
+            for name, shape in self._network_shapes(part.width).items()
         }
+
+    def _network_shapes(self, width: int) -> dict[str, tuple[int, int]]:
+        hidden = self.hidden_size
+        inward, outward = (width, hidden), (hidden, width)
+        return {"gate_proj": inward, "up_proj": inward, "down_proj": outward}
 
     def shared_gate(self, layer: int) -> Projection | None:
         """What says how much the shared expert of a layer counts, never quantised.
@@ -332,6 +335,8 @@ class DecoderSpec:
         part = self.layers[layer].feed_forward
         if isinstance(part, Experts) and part.beside is not None:
             widths |= dict.fromkeys(part.beside.paths, self.hidden_size)
+        beside = (self.altup and self.altup.norm, self.laurel and self.laurel.norm)
+        widths |= dict.fromkeys(filter(None, beside), self.hidden_size)
         if self.per_layer is not None:
             widths[self.per_layer.out_norm] = self.hidden_size
         width = self.head_dim_of(layer)
@@ -360,6 +365,8 @@ class DecoderSpec:
         if self.per_layer is not None:
             sizes = self.num_layers, self.hidden_size, self.vocab_size
             shapes |= self.per_layer.tensors(*sizes)
+        if self.altup is not None:
+            shapes |= self.altup.tensors(self.hidden_size)
         for layer in range(self.num_layers):
             shapes.update(self._layer_tensors(layer))
         return shapes
@@ -371,6 +378,9 @@ class DecoderSpec:
         }
         if self.layer_scale is not None:
             shapes[f"{prefix}.{self.layer_scale}"] = (1,)
+        if self.altup is not None:
+            own = self.altup.layer_tensors(self.hidden_size)
+            shapes |= {f"{prefix}.{path}": shape for path, shape in own.items()}
         conv = self.layers[layer].conv
         if conv is not None:
             shapes[f"{prefix}.{conv.weight}"] = (self.hidden_size, 1, conv.taps)

@@ -38,6 +38,8 @@ class Storage:
         names: by the name of a tensor the one that it is stored under, if it is another.
         factors: by the name of a tensor what its values are multiplied by.
         norm_offset: what is added to the stored weights of norms.
+        rows: by the name of a tensor how many rows of it there are, if fewer; those behind are like
+            the first.
         head_rows: how query and key heads are stored; ``None`` for as they are.
         unused: how the names of tensors begin that the decoder does not compute with.
     """
@@ -46,6 +48,7 @@ class Storage:
     names: Mapping[str, str] = field(default_factory=dict)
     factors: Mapping[str, float] = field(default_factory=dict)
     norm_offset: float = 0.0
+    rows: Mapping[str, int] = field(default_factory=dict)
     head_rows: HeadRows | None = None
     unused: tuple[str, ...] = ()
 

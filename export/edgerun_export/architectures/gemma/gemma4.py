@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
-from edgerun_export.architectures.gemma.gemma4_text import Defaults
+from edgerun_export.architectures.gemma.gemma4_text import Defaults, decoder
 from edgerun_export.architectures.gemma.with_pictures import text_part
 
 
@@ -14,7 +16,7 @@ def describe(config: Config) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    return text_part(config, Defaults("gemma4"))
+    return text_part(config, "gemma4", partial(decoder, usual=Defaults("gemma4")))
 
 
 ARCHITECTURE = describe

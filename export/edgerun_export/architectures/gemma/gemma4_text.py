@@ -36,6 +36,15 @@ from edgerun_export.architectures.decoder.layer import (
 from edgerun_export.architectures.decoder.rope import rope_of_type
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import Storage
+from edgerun_export.architectures.gemma.parts import (
+    MAX_WIDTH,
+    like_llama,
+    per_layer_inputs,
+    softcap,
+    sources,
+    stored_factors,
+    unused_keys,
+)
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _THETA = {_FULL: 1000000.0, _SLIDING: 10000.0}
@@ -44,10 +53,7 @@ _USUAL_ROPES = {
     _SLIDING: {"rope_type": "default"},
 }
 _PATTERN = 6  # every so many layers one has no window
-_MAX_WIDTH = 4096
 _SIZES = ("head_dim", "num_key_value_heads")
-# What layers that attend to keys and values of others may still have in a checkpoint.
-_KEY_PARTS = ("k_proj", "v_proj", "k_norm", "v_norm")
 
 
 def describe(config: Config) -> DecoderSpec:
@@ -88,17 +94,7 @@ def decoder(config: Config, usual: Defaults) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    plain = {
-        **config,
-        "hidden_act": config.get("hidden_activation") or "gelu_pytorch_tanh",
-        "head_dim": positive(config, "head_dim", 256, limit=_MAX_WIDTH),
-        "num_key_value_heads": positive(config, "num_key_value_heads", 4),
-        "max_position_embeddings": positive(config, "max_position_embeddings", usual.context),
-        "rope_parameters": None,
-        "rope_scaling": None,
-        "partial_rotary_factor": None,
-        "tie_word_embeddings": flag(config, "tie_word_embeddings", True),
-    }
+    plain = like_llama(config, head_dim=256, kv_heads=4, context=usual.context)
     spec = llama.describe(plain)
     _check(config, usual.architecture, spec.num_layers)
     spec = replace(
@@ -116,7 +112,7 @@ def decoder(config: Config, usual: Defaults) -> DecoderSpec:
         feed_forward_norm="pre_feedforward_layernorm",
         feed_forward_out_norm="post_feedforward_layernorm",
         per_layer=_per_layer(config, spec, usual),
-        softcap=_softcap(config),
+        softcap=softcap(config),
     )
     return replace(spec, ropes=_ropes(config, spec), storage=_storage(spec))
 
@@ -132,22 +128,17 @@ def _check(config: Config, name: str, count: int) -> None:
         raise UnsupportedError(f"{name} checkpoints with bidirectional attention are not supported")
 
 
-def _softcap(config: Config) -> float | None:
-    key = "final_logit_softcapping"
-    return None if config.get(key) is None else number(config, key)
-
-
 def _layers(config: Config, spec: DecoderSpec, usual: Defaults) -> tuple[LayerSpec, ...]:
     """What differs between layers; the last has no window, whatever the configuration says."""
     count = spec.num_layers
     window = positive(config, "sliding_window", usual.window)
     windows = typed_windows(config, window, [(layer + 1) % _PATTERN != 0 for layer in range(count)])
     windows = (*windows[:-1], None)
-    sources = _sources(config, windows)
+    kv_sources = sources(config, windows)
     wide = flag(config, "use_double_wide_mlp")
     own_values = not flag(config, "attention_k_eq_v")
     layers = []
-    for layer, (size, source) in enumerate(zip(windows, sources, strict=True)):
+    for layer, (size, source) in enumerate(zip(windows, kv_sources, strict=True)):
         head_dim, kv_heads = _sizes(config, layer, is_global=size is None, spec=spec)
         width = positive(config, "intermediate_size") * (2 if wide and source is not None else 1)
         part = LayerSpec(
@@ -160,7 +151,7 @@ def _layers(config: Config, spec: DecoderSpec, usual: Defaults) -> tuple[LayerSp
             kv_source=source,
         )
         layers.append(part)
-    for layer, source in enumerate(sources):
+    for layer, source in enumerate(kv_sources):
         if source is not None:
             _check_shared(layers, layer, source)
     return tuple(layers)
@@ -180,23 +171,6 @@ def _feed_forward(config: Config, width: int) -> FeedForward:
         shared=SharedExpert(width, module="mlp", gate=""),
         beside=NormsBeside(),
     )
-
-
-def _sources(config: Config, windows: Sequence[int | None]) -> list[int | None]:
-    """Of every layer the one whose keys and values it attends to; None for its own.
-
-    Layers from some on attend to those of the last one before of their kind.
-    """
-    count = len(windows)
-    first = count - natural(config, "num_kv_shared_layers", 0, limit=count)
-    own = {window: layer for layer, window in enumerate(windows[:first])}
-    lacking = [layer for layer in range(first, count) if windows[layer] not in own]
-    if lacking:
-        raise CheckpointError(
-            f"config.json: by num_kv_shared_layers {count - first} layer {lacking[0]} attends to "
-            "keys and values of an earlier layer of its type, and there is none that has its own"
-        )
-    return [None if layer < first else own[windows[layer]] for layer in range(count)]
 
 
 def _check_shared(layers: Sequence[LayerSpec], layer: int, source: int) -> None:
@@ -224,10 +198,10 @@ def _sizes(config: Config, layer: int, *, is_global: bool, spec: DecoderSpec) ->
                 f"which is not supported; {' and '.join(_SIZES)} are"
             )
     elif is_global:
-        own = {"head_dim": positive(config, "global_head_dim", 512, limit=_MAX_WIDTH)}
+        own = {"head_dim": positive(config, "global_head_dim", 512, limit=MAX_WIDTH)}
         if flag(config, "attention_k_eq_v"):
             own["num_key_value_heads"] = config.get("num_global_key_value_heads")
-    head_dim = positive(own, "head_dim", usual["head_dim"], limit=_MAX_WIDTH)
+    head_dim = positive(own, "head_dim", usual["head_dim"], limit=MAX_WIDTH)
     kv_heads = positive(own, "num_key_value_heads", usual["num_key_value_heads"])
     if spec.num_heads % kv_heads or head_dim % 2:
         raise CheckpointError(
@@ -266,7 +240,7 @@ def _ropes(config: Config, spec: DecoderSpec) -> tuple[Rope, ...]:
 
 def _per_layer(config: Config, spec: DecoderSpec, usual: Defaults) -> PerLayerInputs | None:
     key = "hidden_size_per_layer_input"
-    width = natural(config, key, usual.per_layer_width, limit=_MAX_WIDTH)
+    width = natural(config, key, usual.per_layer_width, limit=MAX_WIDTH)
     if not width:
         return None
     rows = positive(config, "vocab_size_per_layer_input", 262144)
@@ -275,28 +249,13 @@ def _per_layer(config: Config, spec: DecoderSpec, usual: Defaults) -> PerLayerIn
             f"config.json: vocab_size_per_layer_input is {rows} and vocab_size {spec.vocab_size}; "
             "expected the same"
         )
-    # The product is divided by the root of the hidden size, which the norm sees by its epsilon.
-    return PerLayerInputs(width, spec.norm_eps * spec.hidden_size)
+    return per_layer_inputs(spec, width)
 
 
 def _storage(spec: DecoderSpec) -> Storage:
-    root = float(spec.hidden_size) ** 0.5
-    factors = {spec.embedding_weight: root}
-    if spec.tied:
-        factors[spec.final_norm_weight] = 1 / root
-    inputs = spec.per_layer
-    if inputs is not None:  # their sum is divided by the root of 2
-        factors[inputs.table] = (inputs.width / 2) ** 0.5
-        factors[f"{inputs.norm}.weight"] = 0.5**0.5
     names, factors_of_routers = _experts_stored(spec)
-    factors |= factors_of_routers
-    unused = tuple(
-        f"model.layers.{layer}.self_attn.{part}."
-        for layer in range(spec.num_layers)
-        if not spec.has_keys(layer)
-        for part in _KEY_PARTS
-    )
-    return Storage(names=names, factors=factors, unused=unused)
+    factors = stored_factors(spec) | factors_of_routers
+    return Storage(names=names, factors=factors, unused=unused_keys(spec))
 
 
 def _experts_stored(spec: DecoderSpec) -> tuple[dict[str, str], dict[str, float]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
+from edgerun_export.architectures.gemma.gemma4_text import decoder
 from edgerun_export.architectures.gemma.gemma4_unified_text import USUAL
 from edgerun_export.architectures.gemma.with_pictures import text_part
 
@@ -16,7 +18,8 @@ def describe(config: Config) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    return text_part(config, replace(USUAL, architecture="gemma4_unified"))
+    usual = replace(USUAL, architecture="gemma4_unified")
+    return text_part(config, usual.architecture, partial(decoder, usual=usual))
 
 
 ARCHITECTURE = describe

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures.decoder.fields import section
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
-from edgerun_export.architectures.gemma.gemma4_text import Defaults, decoder
 
 _TEXT = "model.language_model."
 _OTHERS = (
@@ -21,12 +21,15 @@ _OTHERS = (
 LEFT_OUT = "its parts for pictures and sound are left out"
 
 
-def text_part(config: Config, usual: Defaults) -> DecoderSpec:
+def text_part(
+    config: Config, architecture: str, decoder: Callable[[Config], DecoderSpec]
+) -> DecoderSpec:
     """Describes the decoder of ``text_config``, whose tensors have a prefix of their own.
 
     Args:
         config: keys of config.json.
-        usual: what stands for absent ones.
+        architecture: the model_type.
+        decoder: describes the text model by what the keys of ``text_config`` say.
 
     Raises:
         CheckpointError: a key of config.json is missing or out of range.
@@ -35,9 +38,9 @@ def text_part(config: Config, usual: Defaults) -> DecoderSpec:
     text = section(config, "text_config")
     if not text:
         raise CheckpointError(
-            f"config.json: a {usual.architecture} has an object 'text_config', and there is none"
+            f"config.json: a {architecture} has an object 'text_config', and there is none"
         )
-    spec = decoder({"tie_word_embeddings": config.get("tie_word_embeddings"), **text}, usual)
+    spec = decoder({"tie_word_embeddings": config.get("tie_word_embeddings"), **text})
     names = {
         name: f"{_TEXT}{spec.storage.names.get(name, name).removeprefix('model.')}"
         for name in spec.tensors()
@@ -45,4 +48,4 @@ def text_part(config: Config, usual: Defaults) -> DecoderSpec:
     }
     unused = tuple(f"{_TEXT}{name.removeprefix('model.')}" for name in spec.storage.unused)
     storage = replace(spec.storage, names=names, unused=(*unused, *_OTHERS))
-    return replace(spec, storage=storage, notes=(*spec.notes, LEFT_OUT))
+    return replace(spec, architecture=architecture, storage=storage, notes=(*spec.notes, LEFT_OUT))

@@ -176,3 +176,85 @@ def rotary(isa: str, shape: tuple[int, int, int]) -> Call:
     fields = {"positions": positions, "table": table, "x": x, "x_stride": width + 3}
     fields |= {"heads": heads, "head_dim": head_dim}
     return Call({"lanes": gcd(head_dim // 2, float_lanes(isa))}, fields, rows, check)
+
+
+@cases_of("match_magnitude", isa=ISAS, shape=SHAPES)
+def match_magnitude(isa: str, shape: tuple[int, int]) -> Call:
+    rows, width = shape
+    x, like = random(shape, 1, gap=1), random(shape, 2, gap=2)
+    x[-1, :width] *= 1e-4  # less than the floor
+    out, floor = untouched((rows, width + 3)), np.array([1e-5], np.float32)
+
+    def check() -> None:
+        expected = OPS["match_magnitude"].define(
+            x[:, :width], like[:, :width], floor=float(floor[0])
+        )
+        assert_near(out[:, :width], expected, 1e-6)
+        assert (out[:, width:] == UNTOUCHED).all()
+
+    fields = {"x": x, "like": like, "out": out, "width": width, "floor": floor}
+    strides = {"x_stride": width + 1, "like_stride": width + 2, "out_stride": width + 3}
+    return Call({"lanes": float_lanes(isa)}, fields | strides, rows, check)
+
+
+@cases_of("gaussian_top_k", isa=ISAS, deviations=[1.6448536, -0.25], shape=SHAPES)
+def gaussian_top_k(isa: str, deviations: float, shape: tuple[int, int]) -> Call:
+    rows, width = shape
+    x, out = random(shape, 1, gap=1), untouched((rows, width + 3))
+    x[:, :width] += 0.5
+
+    def check() -> None:
+        expected = OPS["gaussian_top_k"].define(x[:, :width], deviations=deviations)
+        assert_near(out[:, :width], expected, 1e-6)
+        assert (out[:, width:] == UNTOUCHED).all()
+
+    fields = {"x": x, "out": out, "width": width}
+    fields |= {"deviations": np.array([deviations], np.float32)}
+    strides = {"x_stride": width + 1, "out_stride": width + 3}
+    return Call({"lanes": float_lanes(isa)}, fields | strides, rows, check)
+
+
+STREAMS = [(1, 4, 7), (3, 2, 64), (2, 4, 130), (2, 1, 5)]
+
+
+@cases_of("altup_predict", isa=ISAS, shape=STREAMS)
+def altup_predict(isa: str, shape: tuple[int, int, int]) -> Call:
+    rows, parts, width = shape
+    whole = parts * width
+    streams, coefs = random((rows, whole), 1, gap=1), random((rows, parts * parts), 2, gap=2)
+    out = untouched((rows, whole + 3))
+
+    def check() -> None:
+        given = streams[:, :whole], coefs[:, :-2]
+        assert_near(out[:, :whole], OPS["altup_predict"].define(*given, parts=parts), 1e-6)
+        assert (out[:, whole:] == UNTOUCHED).all()
+
+    fields = {"streams": streams, "coefs": coefs, "out": out, "parts": parts, "width": width}
+    strides = {"streams_stride": whole + 1, "coefs_stride": coefs.shape[1], "out_stride": whole + 3}
+    return Call({"lanes": float_lanes(isa)}, fields | strides, rows, check)
+
+
+@cases_of("altup_correct", isa=ISAS, scaled=[True, False], in_place=[True, False], shape=STREAMS)
+def altup_correct(isa: str, scaled: bool, in_place: bool, shape: tuple[int, int, int]) -> Call:
+    rows, parts, width = shape
+    whole = parts * width
+    activated, predictions = random((rows, width), 1, gap=1), random((rows, whole), 2, gap=3)
+    coefs, scale = random((rows, parts), 3, gap=2), random((width,), 4) if scaled else 0
+    before = predictions.copy()
+    out = predictions if in_place else untouched((rows, whole + 3))
+    first = untouched((rows, width + 1))
+
+    def check() -> None:
+        given = activated[:, :width], before[:, :whole], coefs[:, :parts], scale if scaled else None
+        expected = OPS["altup_correct"].define(*given, parts=parts)
+        assert_near(out[:, :whole], expected[0], 1e-6)
+        assert_near(first[:, :width], expected[1], 1e-6)
+        if not in_place:
+            assert (out[:, whole:] == UNTOUCHED).all()
+        assert (first[:, width:] == UNTOUCHED).all()
+
+    fields = {"activated": activated, "predictions": predictions, "coefs": coefs, "scale": scale}
+    fields |= {"out": out, "first": first, "parts": parts, "width": width}
+    strides = {"activated_stride": width + 1, "predictions_stride": whole + 3}
+    strides |= {"coefs_stride": parts + 2, "out_stride": whole + 3, "first_stride": width + 1}
+    return Call({"lanes": float_lanes(isa)}, fields | strides, rows, check)

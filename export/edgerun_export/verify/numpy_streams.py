@@ -1,0 +1,52 @@
+"""Several residual streams in NumPy, as columns of one array: what becomes of them around layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun_export.architectures.decoder.streams import AltUp
+
+F32 = NDArray[np.float32]
+Read = Callable[[str], F32]  # a square matrix by its name
+
+
+def begin_streams(altup: AltUp, read: Read, hidden: F32) -> F32:
+    """All streams ``[tokens, streams * hidden]`` of what tokens are embedded as."""
+    others = [_matched(hidden @ read(name).T, hidden, altup.floor) for name in altup.begins]
+    return np.concatenate([hidden, *others], axis=1)
+
+
+def end_streams(altup: AltUp, read: Read, streams: F32) -> F32:
+    """What the last norm reads, ``[tokens, hidden]``."""
+    first, *others = np.split(streams, altup.count, axis=1)
+    parts = [
+        _matched(stream @ read(name).T, first, altup.floor)
+        for name, stream in zip(altup.ends, others, strict=True)
+    ]
+    return np.mean([first, *parts], axis=0, dtype=np.float32)
+
+
+def predict_streams(altup: AltUp, streams: F32, coefs: F32) -> F32:
+    """The streams before a layer, each changed by a sum of all."""
+    parts = streams.reshape(len(streams), altup.count, -1)
+    matrices = coefs.reshape(len(streams), altup.count, altup.count)
+    return streams + np.matmul(matrices, parts).reshape(streams.shape)
+
+
+def correct_streams(altup: AltUp, streams: F32, activated: F32, coefs: F32) -> F32:
+    """The streams behind a layer that made ``activated`` of the first."""
+    parts = streams.reshape(len(streams), altup.count, -1)
+    change = activated - parts[:, 0]
+    parts = parts + (coefs + np.float32(1))[:, :, None] * change[:, None]
+    return parts.reshape(streams.shape)
+
+
+def _matched(value: F32, like: F32, floor: float) -> F32:
+    """Rows with the root mean square of those of another; their own counts as a least one."""
+    squares: F32 = np.mean(value * value, axis=-1, keepdims=True, dtype=np.float32)
+    expected: F32 = np.sqrt(np.mean(like * like, axis=-1, keepdims=True, dtype=np.float32))
+    length: F32 = np.sqrt(np.maximum(squares, np.float32(floor)))
+    return value * expected / length
