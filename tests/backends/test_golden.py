@@ -73,7 +73,7 @@ def test_replies_equal_transformers(backend):
 @pytest.mark.parametrize(
     "name",
     ["lfm2", "lfm2_moe", "glm4_moe_lite", "glm4_moe", "dots1", "gemma4_text"]
-    + ["gemma4_text-per-layer", "gemma4_text-experts"],
+    + ["gemma3n_text", "gemma4_text-per-layer", "gemma4_text-experts"],
 )
 def test_replies_by_a_cache_equal_those_of_transformers(name, backend):
     ids, _ = golden(name)
@@ -99,7 +99,7 @@ def reply_of(name, backend, prompt, length):
     "name",
     ["llama", "qwen2", "qwen3", "gpt_oss", "smollm3", "granite", "phi3", "gemma3_text", "lfm2"]
     + ["lfm2_moe", "ernie4_5_moe", "deepseek_v2", "glm4_moe", "gemma4_text"]
-    + ["gemma4_text-per-layer", "gemma4_text-experts"],
+    + ["gemma3n_text", "gemma4_text-per-layer", "gemma4_text-experts"],
 )
 def test_quantised_logits_equal_the_dequantised_reference(name, weights):
     ids, _ = golden(name)

@@ -58,6 +58,7 @@ TINY = [
     ("smollm3", {"weights": "int4"}),
     ("phi3", {"weights": "int4"}),
     ("gemma3_text", {"weights": "int4"}),
+    ("gemma3n_text", {"weights": "int4", "embedding_weights": "int4"}),
     ("gemma4_text", {"weights": "int4"}),
     ("gemma4_text-per-layer", {"weights": "int4", "embedding_weights": "int4"}),
     ("gemma4_text-experts", {"weights": "int4"}),
@@ -79,6 +80,7 @@ FAMILIES = [
     for name in ("smollm3", "olmo2", "olmo3", "granite", "granitemoehybrid", "phi3", "ministral3")
     + (
         "gemma3_text",
+        "gemma3n_text",
         "gemma4_text",
         "gemma4_text-per-layer",
         "lfm2",

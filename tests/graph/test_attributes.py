@@ -34,6 +34,7 @@ SOURCES = {
     "olmoe": {"weights": "int4", "profile": "genai"},
     "lfm2": {"weights": "int4", "head_weights": "int4", "embedding_weights": "int4"},
     "lfm2_moe": {"weights": "int4"},
+    "gemma3n_text": {"weights": "int4"},
 }
 
 
@@ -54,7 +55,7 @@ PLAIN = (
         "Sigmoid",
         "Sin",
     ),
-    *("Slice", "Squeeze", "Sub", "Unsqueeze", "Where"),
+    *("Slice", "Sqrt", "Squeeze", "Sub", "Tanh", "Unsqueeze", "Where"),
 )
 
 
