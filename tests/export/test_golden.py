@@ -129,8 +129,7 @@ def is_exact(model, bundle):
 @pytest.mark.parametrize("head", ["int4", "int8", "fp32"])
 @pytest.mark.parametrize(
     "name",
-    ["llama", "qwen3", "granite", "granitemoehybrid", "gemma3_text", "gemma4_text"]
-    + NOT_FUSED,
+    ["llama", "qwen3", "granite", "granitemoehybrid", "gemma3_text", "gemma4_text"] + NOT_FUSED,
 )
 def test_every_head_format_works_tied_and_untied(name, head, golden, exported):
     options = {"weights": "int4", "head_weights": head, "activations": "fp32"}

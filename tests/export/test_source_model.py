@@ -219,7 +219,9 @@ def test_another_head_beside_a_tied_embedding_is_used_and_said(tmp_path):
     np.testing.assert_array_equal(BundleWeights(result.folder, spec).rows(HEAD, slice(None)), other)
 
 
-@pytest.mark.parametrize("name", ["gemma3_text", "gemma3n_text", "gemma4_text-per-layer", "granite"])
+@pytest.mark.parametrize(
+    "name", ["gemma3_text", "gemma3n_text", "gemma4_text-per-layer", "granite"]
+)
 def test_a_head_of_its_own_takes_no_factor_of_the_embedding_back(name, tmp_path):
     config, tensors = load(name)
     tensors["lm_head.weight"] = 2 * tensors["model.embed_tokens.weight"]

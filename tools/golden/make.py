@@ -135,7 +135,7 @@ def randomise(model: torch.nn.Module, norm_offset: float) -> None:
             values = 1 - norm_offset + 0.2 * values
         elif parameter.dim() == 2:
             values = values * (0.4 if "embed_tokens" in name else 1.5 * parameter.shape[1] ** -0.5)
-            if name.endswith("modality_router.weight"):  # reads values that are divided by the width
+            if "modality_router" in name:  # reads values that are divided by the width
                 values *= parameter.shape[1] / 4
         else:
             values = 0.3 * values

@@ -57,8 +57,8 @@ class StreamsBuilder:
         self, predictions: str, activated: str, layer: int, altup: AltUp
     ) -> tuple[str, str]:
         """Adds the streams behind a layer that made ``activated`` of the first, and that scaled."""
-        module = f"model.layers.{layer}"
-        add, at, integers = self._graph.node, node_path(f"{module}.altup.correct"), self._graph.integers
+        module, integers = f"model.layers.{layer}", self._graph.integers
+        add, at = self._graph.node, node_path(f"{module}.altup.correct")
         ones = np.ones(altup.count, np.float32)
         coefs = self._coefs(activated, layer, altup.correction, ones, at)
         change = self.first(predictions, f"{at}/predicted")
@@ -135,9 +135,9 @@ class StreamsBuilder:
 
     def _magnitude(self, value: str, at: str, floor: float | None = None) -> str:
         """Adds the root of the mean of squares, of no less than ``floor``."""
-        add = self._graph.node
+        add, axis = self._graph.node, self._graph.integers(-1)
         squares = add("Mul", [value, value], f"{at}/Mul")
-        mean = add("ReduceMean", [squares, self._graph.integers(-1)], f"{at}/ReduceMean", keepdims=1)
+        mean = add("ReduceMean", [squares, axis], f"{at}/ReduceMean", keepdims=1)
         if floor is not None:
             mean = add("Clip", [mean, self._graph.scalar(floor)], f"{at}/Clip")
         return add("Sqrt", [mean], f"{at}/Sqrt")

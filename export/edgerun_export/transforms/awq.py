@@ -82,7 +82,7 @@ def _inputs(
 def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
     *inputs, output = spec.mixer(layer).values()
     hidden = np.arange(spec.hidden_size)
-    if spec.input_norm is not None:
+    if spec.input_norm is not None and spec.laurel is None:  # which adds what it reads
         yield _Pair(spec.input_norm, spec.mixer_groups(layer)[0][0], hidden)
     if spec.has_keys(layer) and spec.attention_sub_norm is None and not spec.normalises_values:
         kv_heads, head_dim = spec.num_kv_heads_of(layer), spec.head_dim_of(layer)

@@ -35,7 +35,8 @@ def norm(value: F32, weight: F32, epsilon: float) -> F32:
 def largest(value: F32, deviations: float) -> F32:
     """What is above a row's mean plus so many standard deviations (Gemma 3n), and else 0."""
     cut = value.mean(axis=-1, keepdims=True) + value.std(axis=-1, keepdims=True) * deviations
-    return np.maximum(value - cut.astype(np.float32), np.float32(0))
+    above: F32 = np.maximum(value - cut.astype(np.float32), np.float32(0))
+    return above
 
 
 def round_rows(value: F32) -> F32:

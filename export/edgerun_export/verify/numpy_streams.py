@@ -1,4 +1,4 @@
-"""Several residual streams in NumPy, as columns of one array: what becomes of them around layers."""
+"""Several residual streams in NumPy, as columns of one array, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ def end_streams(altup: AltUp, read: Read, streams: F32) -> F32:
         _matched(stream @ read(name).T, first, altup.floor)
         for name, stream in zip(altup.ends, others, strict=True)
     ]
-    return np.mean([first, *parts], axis=0, dtype=np.float32)
+    mean: F32 = np.mean([first, *parts], axis=0, dtype=np.float32)
+    return mean
 
 
 def predict_streams(altup: AltUp, streams: F32, coefs: F32) -> F32:
     """The streams before a layer, each changed by a sum of all."""
     parts = streams.reshape(len(streams), altup.count, -1)
     matrices = coefs.reshape(len(streams), altup.count, altup.count)
-    return streams + np.matmul(matrices, parts).reshape(streams.shape)
+    sums: F32 = np.matmul(matrices, parts).reshape(streams.shape)
+    return streams + sums
 
 
 def correct_streams(altup: AltUp, streams: F32, activated: F32, coefs: F32) -> F32:
@@ -41,7 +43,7 @@ def correct_streams(altup: AltUp, streams: F32, activated: F32, coefs: F32) -> F
     parts = streams.reshape(len(streams), altup.count, -1)
     change = activated - parts[:, 0]
     parts = parts + (coefs + np.float32(1))[:, :, None] * change[:, None]
-    return parts.reshape(streams.shape)
+    return np.asarray(parts.reshape(streams.shape))
 
 
 def _matched(value: F32, like: F32, floor: float) -> F32:

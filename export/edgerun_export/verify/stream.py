@@ -2,8 +2,8 @@
 
 The residual stream comes first. Behind it lies what later layers read of it: the inputs of all
 layers, keys and values that more than one layer attends to, and all residual streams where there
-are several; then the one in front is what a layer has made of the first so far. So whoever takes texts through
-layers one by one, as calibration does, needs to know of neither.
+are several; then the one in front is what a layer has made of the first so far. So whoever takes
+texts through layers one by one, as calibration does, needs to know of none of them.
 """
 
 from __future__ import annotations

@@ -47,7 +47,5 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
 
 
 # From the operator specifications of ONNX (opset 23).
-READS: Mapping[str, Rules] = {
-    "ReduceMean": {"keepdims": Read(int, 1), "noop_with_empty_axes": 0}
-}
+READS: Mapping[str, Rules] = {"ReduceMean": {"keepdims": Read(int, 1), "noop_with_empty_axes": 0}}
 PASS = Pass(48, fuse_magnitudes, READS)

@@ -236,8 +236,9 @@ class DecoderSpec:
         Those of the first stage read the residual stream.
         """
         projections = self.mixer(layer)
-        sources = filter(None, (self.latent, self.laurel)) if self.attends(layer) else ()
-        later = [group for source in sources for group in source.readers]
+        latent = self.latent.readers if self.latent else ()
+        laurel = self.laurel.readers if self.laurel else ()
+        later = (*latent, *laurel) if self.attends(layer) else ()
         others = {name for group in later for name in group} | {"o_proj"}
         first = tuple(each for name, each in projections.items() if name not in others)
         middle = [tuple(projections[name] for name in group) for group in later]
@@ -335,8 +336,8 @@ class DecoderSpec:
         part = self.layers[layer].feed_forward
         if isinstance(part, Experts) and part.beside is not None:
             widths |= dict.fromkeys(part.beside.paths, self.hidden_size)
-        beside = (self.altup and self.altup.norm, self.laurel and self.laurel.norm)
-        widths |= dict.fromkeys(filter(None, beside), self.hidden_size)
+        beside: tuple[AltUp | Laurel | None, ...] = self.altup, self.laurel
+        widths |= {each.norm: self.hidden_size for each in beside if each}
         if self.per_layer is not None:
             widths[self.per_layer.out_norm] = self.hidden_size
         width = self.head_dim_of(layer)

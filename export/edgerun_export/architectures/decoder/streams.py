@@ -14,8 +14,8 @@ class AltUp:
 
     The others begin as products with the embedding, made as large as it is. Before a layer each
     stream becomes a sum of all, behind it each is corrected by what the layer changed of the first;
-    how much, a router says that reads that. What layers make of their inputs is added to all but the
-    first. In the end the streams are multiplied back, made as large as the first, and averaged.
+    by how much, a router says, which reads the first. What layers make of their inputs is added to
+    the others. In the end these are multiplied back, made as large as the first, and averaged.
 
     Attributes:
         count: streams.

@@ -18,7 +18,6 @@ from edgerun_export.architectures.decoder.fields import (
     experts_chosen,
     flag,
     natural,
-    number,
     positive,
     section,
     typed_windows,
