@@ -138,7 +138,7 @@ def test_prompts_go_through_the_layers_that_share_keys_for_the_wanted_rows_alone
     assert len(selected) == 4 * 7 + 1  # of the last layers but for keys and values, and the head
 
 
-@pytest.mark.parametrize("name", [NAME, "gemma4_text"])
+@pytest.mark.parametrize("name", [NAME, "gemma3n_text", "gemma4_text"])
 @pytest.mark.parametrize("weights", ["fp32", "int8", "int4", "int2", "ternary"])
 def test_every_node_has_kernels(name, weights):
     graph = open_bundle(bundle_of(name, weights=weights)).graph
