@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,11 @@ INTERLEAVED = ("llama", "smollm3", "granite", "granitemoe", "mistral3")
 BARE = {
     ".layer_scalar": "weight",
     ".sinks": "weight",
+    ".correct_output_scale": "weight",
     ".expert_bias": "bias",
     ".e_score_correction_bias": "bias",
 }
+_STREAM = re.compile(r"(model\.altup_\w+)\.(\d+)\.weight")
 Extra = Callable[[gguf.GGUFWriter], None]
 
 
@@ -169,11 +172,14 @@ def write_experts(writer: gguf.GGUFWriter, spec: DecoderSpec) -> None:
 
 
 def stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The tensors as llama.cpp's converter has them: one of all experts of a layer."""
+    """The tensors as llama.cpp's converter has them: one of all experts of a layer, or streams."""
     names = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
     result: dict[str, Any] = {}
     for key, value in tensors.items():
         at, expert, rest = key.replace("block_sparse_moe", "mlp").partition(".experts.")
+        if match := _STREAM.fullmatch(key):
+            result.setdefault(f"{match[1]}.weight", {})[int(match[2])] = value
+            continue
         if not expert:
             result[at] = value[0] if at.endswith("shared_expert_gate.weight") else value
             continue

@@ -56,6 +56,11 @@ _WHOLE_MODEL = {
     "per_layer_model_proj.weight": "model.per_layer_model_projection.weight",
     "per_layer_proj_norm.weight": "model.per_layer_projection_norm.weight",
 }
+# Matrices of streams, which are stacks of all.
+_STREAMS = {
+    "altup_proj.weight": "model.altup_projections",
+    "altup_unembd_proj.weight": "model.altup_unembed_projections",
+}
 _FINAL_NORM = ("output_norm.weight", "token_embd_norm.weight")  # as LFM2's converter calls it
 _LAYER = {
     "attn_norm": "input_layernorm",
@@ -75,6 +80,7 @@ _LAYER = {
 _ROTATED = ("attn_q", "attn_k")
 # Parameters, which have no suffix to Hugging Face, and theirs in GGUF.
 _BARE = {"attn_sinks": ".weight", "exp_probs_b": ".bias", "layer_output_scale": ".weight"}
+_BARE |= {"altup_correct_scale": ".weight"}
 
 
 def claims(path: Path) -> bool:
@@ -130,6 +136,11 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
         rope_factors={tensor.name: _read_factors(tensor, file) for tensor in factors},
     )
     config |= {key: f"blk.0.{name}" in tensors for key, name in kind.told.items()}
+    config |= {
+        key: own.shape[0]
+        for key, name in kind.rows.items()
+        if (own := tensors.get(f"blk.0.{name}"))
+    }
     config |= {key: _lacks(tensors, *pair) for key, pair in kind.lacking.items()}
     head_dim = config["head_dim"] if kind.pairs_interleaved else None
     layers = config["num_hidden_layers"]
@@ -249,7 +260,24 @@ def _stored(
         )
         yield Stored(info, file, tensor.offset, tensor.codec)
         return
+    if tensor.name in _STREAMS:
+        yield from _stored_streams(tensor, file)
+        return
     yield _stored_alone(tensor, file, kind, head_dim)
+
+
+def _stored_streams(tensor: GgufTensor, file: ByteFile) -> Iterator[Stored]:
+    if len(tensor.shape) != 3:
+        raise CheckpointError(
+            f"tensor '{tensor.name}' has shape {list(tensor.shape)}; expected 3 axes, the first of "
+            "residual streams"
+        )
+    shape = tensor.shape[1:]
+    apart = encoded_bytes(shape, tensor.codec)
+    for number in range(tensor.shape[0]):
+        name = f"{_STREAMS[tensor.name]}.{number}.weight"
+        info = TensorInfo(name, shape, tensor.codec.name)
+        yield Stored(info, file, tensor.offset + number * apart, tensor.codec)
 
 
 def _projections_in(stack: str, experts: Experts) -> tuple[str, ...]:

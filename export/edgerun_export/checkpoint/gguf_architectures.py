@@ -64,6 +64,7 @@ class Architecture:
         final_norm: what Hugging Face calls the norm before the head.
         is_latent: whether keys and values are made of narrow rows; then heads have other sizes.
         told: configuration keys that say whether a tensor of the first layer is there.
+        rows: configuration keys of sizes that the rows of a tensor of the first layer say.
         lacking: configuration keys that say whether some layer has the first of two tensors without
             the second.
         by_layer: metadata keys of sizes that may differ from layer to layer, of which
@@ -86,6 +87,7 @@ class Architecture:
     final_norm: str = "model.norm"
     is_latent: bool = False
     told: Mapping[str, str] = field(default_factory=dict)
+    rows: Mapping[str, str] = field(default_factory=dict)
     lacking: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     by_layer: tuple[str, ...] = ()
 
@@ -93,6 +95,13 @@ class Architecture:
 _NORMS_AFTER = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
+}
+_GEMMA_INPUTS = {
+    **_NORMS_AFTER,
+    "ffn_norm": "pre_feedforward_layernorm",
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
 }
 _GRANITE = {
     "embedding_scale": "embedding_multiplier",
@@ -205,19 +214,33 @@ ARCHITECTURES = {
         windows=True,
         norm_offset=1.0,
     ),
+    "gemma3n": Architecture(
+        "gemma3n_text",
+        "Gemma3nForCausalLM",
+        False,
+        {"hidden_activation": "gelu_pytorch_tanh"},
+        tensors={
+            **_GEMMA_INPUTS,
+            "altup_router": "altup.modality_router",
+            "altup_router_norm": "altup.router_norm",
+            "altup_predict_coef": "altup.prediction_coefs",
+            "altup_correct_coef": "altup.correction_coefs",
+            "altup_correct_scale": "altup.correct_output_scale",
+            "laurel_l": "laurel.linear_left",
+            "laurel_r": "laurel.linear_right",
+            "laurel_post_norm": "laurel.post_laurel_norm",
+        },
+        windows=True,
+        factors={"final_logit_softcapping": "final_logit_softcapping"},
+        rows={"laurel_rank": "laurel_l.weight"},
+        by_layer=("feed_forward_length",),
+    ),
     "gemma4": Architecture(
         "gemma4_text",
         "Gemma4ForCausalLM",
         False,
         {"hidden_activation": "gelu_pytorch_tanh"},
-        tensors={
-            **_NORMS_AFTER,
-            "ffn_norm": "pre_feedforward_layernorm",
-            "layer_output_scale": "layer_scalar",
-            "inp_gate": "per_layer_input_gate",
-            "proj": "per_layer_projection",
-            "post_norm": "post_per_layer_input_norm",
-        },
+        tensors={**_GEMMA_INPUTS, "layer_output_scale": "layer_scalar"},
         windows=True,
         factors={"final_logit_softcapping": "final_logit_softcapping"},
         lacking={"attention_k_eq_v": ("attn_k.weight", "attn_v.weight")},

@@ -6,6 +6,7 @@ Meaning of the keys: llama.cpp's ``llama-model.cpp``, ``load_hparams``, and its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from statistics import NormalDist
 from typing import Any
 
 from edgerun.errors import CheckpointError, UnsupportedError
@@ -16,6 +17,7 @@ from edgerun_export.checkpoint.gguf_keys import Keys, short_float
 # Divisors of Phi's rotary frequencies, which stand beside those that any model may have.
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 _GEMMA_27B_LAYERS = 62
+_GEMMA_3N_OWN_KEYS = 20  # layers that have keys of their own
 _NEVER = 1e20  # divides a frequency so that no position turns anything
 
 _Config = Mapping[str, Any]
@@ -100,6 +102,32 @@ def _gemma3(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, An
         "query_pre_attn_scalar": scalar,
         "sliding_window_pattern": keys.size("attention.sliding_window_pattern", 6),
     }
+
+
+def _gemma3n(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    """What llama.cpp takes for granted stands for keys that are not there."""
+    layers = config["num_hidden_layers"]
+    values: dict[str, Any] = {
+        "intermediate_size": keys.by_layer("feed_forward_length", layers),
+        "num_kv_shared_layers": keys.count(
+            "attention.shared_kv_layers", max(layers - _GEMMA_3N_OWN_KEYS, 0)
+        ),
+        "hidden_size_per_layer_input": keys.size("embedding_length_per_layer_input"),
+        "vocab_size_per_layer_input": config["vocab_size"],
+        "altup_active_idx": keys.count("altup.active_idx", 0),
+        "altup_num_inputs": keys.size("altup.num_inputs", 4),
+        "final_logit_softcapping": config["final_logit_softcapping"] or 30.0,
+        "rope_local_base_freq": short_float(keys.positive("rope.freq_base_swa", 10000.0)),
+    }
+    pattern, cut = "attention.sliding_window_pattern", "activation_sparsity_scale"
+    if keys.has(pattern):
+        slides = keys.flags(pattern, layers)
+        kinds = ["sliding_attention" if slide else "full_attention" for slide in slides]
+        values["layer_types"] = kinds
+    if keys.has(cut):  # deviations from the mean, below which nothing is left
+        shares = [NormalDist().cdf(each) for each in keys.numbers(cut, layers)]
+        values["activation_sparsity_pattern"] = shares
+    return values
 
 
 def _gemma4(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
@@ -292,6 +320,7 @@ _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "phi3": _phi3,
     "ministral3": _ministral3,
     "gemma3_text": _gemma3,
+    "gemma3n_text": _gemma3n,
     "gemma4_text": _gemma4,
     "lfm2": _lfm2,
     "deepseek_v2": _deepseek,

@@ -74,6 +74,17 @@ class Keys:
             )
         return [int(number) for number in numbers]
 
+    def numbers(self, key: str, layers: int) -> list[float]:
+        """A number for each layer, which may be infinite."""
+        value = self._get(key, None)
+        numbers = list(value) if isinstance(value, list | tuple | np.ndarray) else []
+        if len(numbers) != layers or not all(map(_is_number, numbers)):
+            raise CheckpointError(
+                f"metadata '{self._prefix}.{key}' is {str(value)[:60]}; expected a number for each "
+                f"of {layers} layers"
+            )
+        return [float(number) for number in numbers]
+
     def flags(self, key: str, layers: int) -> list[bool]:
         """A truth value for each layer."""
         value = self._get(key, None)
@@ -98,6 +109,11 @@ class Keys:
         if value is None:
             raise CheckpointError(f"metadata lacks '{self._prefix}.{key}'")
         return value
+
+
+def _is_number(value: Any) -> bool:
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    return is_number and not isinstance(value, bool) and not math.isnan(value)
 
 
 def _is_count(value: Any) -> bool:
