@@ -219,7 +219,7 @@ def write(config: dict[str, Any], folder: Path, seed: int = 0, dtype: str = "BF1
     with (folder / "model.safetensors").open("wb") as file:
         file.write(header(tensors))
         for name, (kind, shape) in tensors.items():
-            width = widths[name.removesuffix("_scale")]
+            width = widths[name if name in widths else name.removesuffix("_scale")]
             for piece in pieces(kind, shape, width, generator):
                 file.write(np.ascontiguousarray(piece).data)
 
