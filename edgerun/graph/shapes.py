@@ -83,6 +83,7 @@ def node_sizes(graph: Graph, node: Node, shapes: Shapes) -> Sizes:
         operand_sizes = _operand_sizes(graph, operand, name, shapes)
         for expression, size in zip(operand.sizes, operand_sizes, strict=False):
             sizes.unify(expression, size, f"{operand.name} '{name}'")
+    sizes.compare_products()
     sizes.relate(op.equal, op.divides, op.at_most)
     return sizes
 
@@ -155,6 +156,15 @@ class Sizes:
                 f"{self._name()}: {origin} has {expression} = {size}, and "
                 f"{self._origin(expression)} makes it {expected}: {ALTERED}"
             )
+
+    def compare_products(self) -> None:
+        """Compares products with their factors, which a later operand may have said.
+
+        Raises:
+            BundleError: they are others.
+        """
+        for expression, (size, origin) in list(self._sizes.items()):
+            self.unify(expression, size, origin)
 
     def relate(
         self,

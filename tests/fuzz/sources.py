@@ -33,6 +33,7 @@ BUNDLES = (
     partial(bundle_of, "olmoe", weights="int4"),
     partial(bundle_of, "mistral", weights="int4_offset"),
     partial(bundle_of, "deepseek_v2", weights="int4"),
+    partial(bundle_of, "gemma3n_text", weights="int8"),
 )
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}\n"

@@ -7,6 +7,7 @@ import pytest
 
 from edgerun.backends import Backend, Phase, Shape, make_backend
 from edgerun.backends.base import CompileOptions
+from edgerun.errors import BundleError
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.graph.shapes import value_shapes
 from edgerun.llm.loading import resolve
@@ -35,6 +36,24 @@ def test_unknown_ops_and_inputs_are_left_out():
     assert value_shapes(Graph(nodes, ["x"], ["z"], {})) == {}
     graph = Graph(nodes, ["x"], ["z"], {}, shapes={"y": ValueShape(3)})
     assert value_shapes(graph)["z"] == ValueShape(3)
+
+
+def test_products_are_those_of_factors_that_come_later():
+    nodes = [Node("add_to_heads", "sum", ("whole", "row"), ("out",), {"heads": 4})]
+    shapes = {"whole": ValueShape(60), "row": ValueShape(16)}
+    with pytest.raises(BundleError, match=r"whole' has heads\*head_dim = 60, and .* makes it 64"):
+        value_shapes(Graph(nodes, ["whole", "row"], ["out"], {}, shapes=shapes))
+    shapes["whole"] = ValueShape(64)
+    graph = Graph(nodes, ["whole", "row"], ["out"], {}, shapes=shapes)
+    assert value_shapes(graph)["out"] == ValueShape(64)
+
+
+def test_widths_may_be_sums():
+    nodes = [Node("concat", "both", ("x", "y"), ("z",))]
+    graph = Graph(nodes, ["x", "y"], ["z"], {}, shapes={"x": ValueShape(3), "y": ValueShape(4)})
+    assert value_shapes(graph)["z"] == ValueShape(7)
+    del graph.shapes["y"]
+    assert "z" not in value_shapes(graph)
 
 
 class Only(Backend):

@@ -112,6 +112,8 @@ OTHERS = np.ones((STREAMS, 1), np.float32)
         constant("layers.2/altup/correct/scale", 1, np.ones(HIDDEN - 1, np.float32)),
         constant("layers.2/altup/others/Mul", 1, OTHERS),
         constant("layers.2/altup/others/Mul", 1, OTHERS[:-1]),
+        constant("layers.2/altup/others/Mul", 1, np.array([[0, 1, 1, 1]], np.float32)),
+        constant("layers.2/altup/predict/first", 1, np.array(0, np.float32)),
         constant("layers.2/altup/others/Mul", 1, np.ones(STREAMS, np.float32)),
         integers("layers.2/altup/others/Unsqueeze", 1, 1),
         constant("altup_projections.0/magnitude/Clip", 1, np.zeros(1, np.float32)),

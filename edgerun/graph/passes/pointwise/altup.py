@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
@@ -49,7 +51,7 @@ class _Streams:
     def _join(self, node: Node) -> list[Node]:
         """Values of equal width, one behind the other, pair by pair."""
         source = self._matcher.producers.get(node.inputs[0])
-        shape = self._shape(node.inputs[1])
+        shape = self._sizes_of(node.inputs[1])
         if source is None or source.op != "Concat" or source.attrs["axis"] != -1:
             return []
         count, joined = len(source.inputs), source.inputs[0]
@@ -68,7 +70,7 @@ class _Streams:
     def _predict(self, node: Node) -> list[Node]:
         match = self._matcher.match(node.outputs[0], _PREDICTED)
         parts, width = self._size(match)
-        if match is None or self._shape(match["shape"]) != [0, 0, parts, parts]:
+        if match is None or self._sizes_of(match["shape"]) != [0, 0, parts, parts]:
             return []
         self._sizes[node.outputs[0]] = parts, width
         inputs = match["streams"], match["coefs"]
@@ -77,7 +79,7 @@ class _Streams:
     def _part(self, node: Node) -> list[Node]:
         match = self._matcher.match(node.outputs[0], _FIRST)
         parts, width = self._size(match)
-        number = None if match is None else self._index(match["index"])
+        number = None if match is None else self._number(match["index"])
         if match is None or number is None or not 0 <= number < parts:
             return []
         attrs = {"parts": parts, "width": width, "number": number + 1}
@@ -88,8 +90,8 @@ class _Streams:
         parts, width = self._size(match)
         if match is None or not parts:
             return self._correct(node)
-        others = self._matcher.graph.array(match["others"])
-        if others.shape != (parts, 1) or others.ravel().tolist() != [0, *[1] * (parts - 1)]:
+        others, expected = self._constant(match["others"]), [[0], *[[1]] * (parts - 1)]
+        if others is None or others.shape != (parts, 1) or others.tolist() != expected:
             return []
         self._sizes[node.outputs[0]] = parts, width
         inputs = match["row"], match["streams"]
@@ -98,7 +100,7 @@ class _Streams:
     def _correct(self, node: Node) -> list[Node]:
         match = self._matcher.match(node.outputs[0], _CORRECTED)
         parts, width = self._size(match)
-        if match is None or not parts or self._index(match["index"]) != 0:
+        if match is None or not parts or self._number(match["index"]) != 0:
             return []
         streams = node.outputs[0]
         self._sizes[streams] = parts, width
@@ -113,7 +115,7 @@ class _Streams:
         consumers = self._matcher.consumers
         for node in consumers.get(streams, []):
             match = self._matcher.match(node.outputs[0], _FIRST)
-            if match is None or self._index(match["index"]) != 0:
+            if match is None or self._number(match["index"]) != 0:
                 continue
             readers = consumers.get(node.outputs[0], [])
             scales = [
@@ -124,23 +126,32 @@ class _Streams:
             return scales[0] if scales else (node.outputs[0],)
         return (f"{streams}/first",)
 
-    def _is_vector(self, name: str) -> bool:
-        constant = self._matcher.graph.constants.get(name)
-        return isinstance(constant, np.ndarray) and constant.ndim == 1
-
     def _size(self, match: Match | None) -> tuple[int, int]:
         """Parts and width of the streams of a match; zeros if they are none."""
         return (0, 0) if match is None else self._sizes.get(match["streams"], (0, 0))
 
-    def _index(self, name: str) -> int | None:
-        """A constant without axes; None if it has another form."""
-        index = self._matcher.graph.array(name)
-        return None if index.ndim else int(index)
+    def _is_vector(self, name: str) -> bool:
+        constant = self._constant(name)
+        return constant is not None and constant.ndim == 1
 
-    def _shape(self, name: str) -> list[int]:
-        """The elements of a constant; none of a value."""
+    def _number(self, name: str) -> int | None:
+        """A whole number without axes; None if a constant has another form."""
+        constant = self._constant(name)
+        if constant is None or constant.ndim or constant.dtype.kind != "i":
+            return None
+        return int(constant)
+
+    def _sizes_of(self, name: str) -> list[int]:
+        """A constant shape; empty where there is none."""
+        constant = self._constant(name)
+        if constant is None or constant.ndim != 1 or constant.dtype.kind != "i":
+            return []
+        return [int(size) for size in constant]
+
+    def _constant(self, name: str) -> NDArray[Any] | None:
+        """A plain constant; None for a value or a packed matrix."""
         constant = self._matcher.graph.constants.get(name)
-        return constant.ravel().tolist() if isinstance(constant, np.ndarray) else []
+        return constant if isinstance(constant, np.ndarray) else None
 
 
 # From the operator specifications of ONNX (opset 23).
