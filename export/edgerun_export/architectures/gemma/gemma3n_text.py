@@ -146,10 +146,13 @@ def _shares(config: Config, count: int) -> Sequence[float]:
 
 
 def _storage(config: Config, spec: DecoderSpec) -> Storage:
-    factors = stored_factors(spec)
+    assert spec.per_layer is not None and spec.altup is not None
+    factors, unused = stored_factors(spec), unused_keys(spec)
     for layer in range(spec.num_layers):  # a router reads its norm divided by the hidden size
-        factors[f"model.layers.{layer}.{AltUp.norm}.weight"] = 1 / spec.hidden_size
-    assert spec.per_layer is not None
+        module = f"model.layers.{layer}"
+        factors[f"{module}.{AltUp.norm}.weight"] = 1 / spec.hidden_size
+        if not spec.altup.scales_output:
+            unused = (*unused, f"{module}.{AltUp.output_scale}")
     key = "vocab_size_per_layer_input"
     rows = positive(config, key, 262144)
     if rows > spec.vocab_size:
@@ -158,7 +161,7 @@ def _storage(config: Config, spec: DecoderSpec) -> Storage:
         )
     # Tokens for which there is no row read the first.
     fewer = {spec.per_layer.table: rows} if rows < spec.vocab_size else {}
-    return Storage(factors=factors, rows=fewer, unused=unused_keys(spec))
+    return Storage(factors=factors, rows=fewer, unused=unused)
 
 
 ARCHITECTURE = describe
