@@ -136,8 +136,7 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
         rope_factors={tensor.name: _read_factors(tensor, file) for tensor in factors},
     )
     config |= {key: f"blk.0.{name}" in tensors for key, name in kind.told.items()}
-    rows = {key: f"blk.0.{name}" for key, name in kind.rows.items()}
-    config |= {key: tensors[name].shape[0] for key, name in rows.items() if name in tensors}
+    config |= {k: tensors[name].shape[0] for k, name in kind.rows.items() if name in tensors}
     config |= {key: _lacks(tensors, *pair) for key, pair in kind.lacking.items()}
     head_dim = config["head_dim"] if kind.pairs_interleaved else None
     layers = config["num_hidden_layers"]

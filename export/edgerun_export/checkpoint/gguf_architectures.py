@@ -64,7 +64,7 @@ class Architecture:
         final_norm: what Hugging Face calls the norm before the head.
         is_latent: whether keys and values are made of narrow rows; then heads have other sizes.
         told: configuration keys that say whether a tensor of the first layer is there.
-        rows: configuration keys of sizes that the rows of a tensor of the first layer say.
+        rows: configuration keys of sizes, and the tensors whose rows say them.
         lacking: configuration keys that say whether some layer has the first of two tensors without
             the second.
         by_layer: metadata keys of sizes that may differ from layer to layer, of which
@@ -232,7 +232,10 @@ ARCHITECTURES = {
         },
         windows=True,
         factors={"final_logit_softcapping": "final_logit_softcapping"},
-        rows={"laurel_rank": "laurel_l.weight"},
+        rows={
+            "laurel_rank": "blk.0.laurel_l.weight",
+            "vocab_size_per_layer_input": "per_layer_token_embd.weight",
+        },
         by_layer=("feed_forward_length",),
     ),
     "gemma4": Architecture(

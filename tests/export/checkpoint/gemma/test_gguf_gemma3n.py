@@ -64,6 +64,13 @@ def test_files_of_llama_cpp_compute_what_the_checkpoint_computes(tmp_path: Path)
     assert difference(path, NAME, config) < 2e-6
 
 
+def test_a_table_may_have_rows_for_some_tokens_alone(tmp_path: Path) -> None:
+    path, config = written(tmp_path, tensors=lambda own: {**own, TABLE: own[TABLE][:256]})
+    assert difference(path, NAME, config) < 2e-6
+    with open_checkpoint(str(path)) as checkpoint:
+        assert describe(checkpoint.config).storage.rows == {TABLE: 256}
+
+
 def test_what_a_file_leaves_out_is_as_llama_cpp_has_it(tmp_path: Path) -> None:
     absent = (PATTERN, CUT, "altup.active_idx", "altup.num_inputs", "final_logit_softcapping")
     path, _ = written(
@@ -140,7 +147,11 @@ STACK = "model.altup_projections"
             lambda own: {"model.layers.0.laurel.linear_left.weight": np.ones((8, 64), np.float32)},
             r"linear_right.weight' has shape \[64, 16\]; config.json asks for \[64, 8\]",
         ),
-        (lambda own: {TABLE: own[TABLE][:-1]}, r"shape \[263, 96\]; config.json asks for"),
+        (lambda own: {TABLE: np.resize(own[TABLE], (265, 96))}, "is 265 and vocab_size 264"),
+        (
+            lambda own: {TABLE: own[TABLE][:, :-16]},
+            r"\[264, 80\]; config.json asks for \[264, 96\]",
+        ),
     ],
 )
 def test_tensors_of_other_shapes_are_refused(change: Any, message: str, tmp_path: Path) -> None:
