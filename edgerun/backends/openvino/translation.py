@@ -130,7 +130,8 @@ class Translation:
             extent: of the network.
             states: what the layers remember.
             stored: how the device holds weights; None for a sketch, with inputs in their place.
-            translators: by op, what makes OpenVINO's output of a node; None if nothing reads it.
+            translators: by op, what makes OpenVINO's output of a node, or outputs, where it has
+                several; None if nothing reads it.
             is_half: the device computes in half precision.
         """
         from importlib import import_module
@@ -151,8 +152,9 @@ class Translation:
             self._values[name] = self._segment_input(name)
         for node in segment.nodes:
             is_computed = OPS[node.op].state is not None or self._is_computed(node.inputs)
-            output = translators[node.op](self, node) if is_computed else None
-            self._values[node.outputs[0]] = output
+            result = translators[node.op](self, node) if is_computed else None
+            outputs = result if isinstance(result, tuple) else (result,) * len(node.outputs)
+            self._values.update(zip(node.outputs, outputs, strict=True))
 
     @property
     def outputs(self) -> dict[str, Any]:

@@ -30,13 +30,14 @@ QUICK = {
     "mistral": ("int8",),
     "qwen2": ("int4",),
     "qwen3": ("int4",),
+    "gemma3n_text": ("int8",),
 }
 EXACT = [
     pytest.param(name, weights, marks=[] if weights in quick else pytest.mark.slow)
     for name, quick in QUICK.items()
     for weights in ("fp32", "int8", "int4", "int2")
 ]
-SHARED = "gemma4_text-per-layer"  # layers attend to keys and values of earlier ones
+SHARED = ("gemma4_text-per-layer", "gemma3n_text")  # layers attend to keys of earlier ones
 ROUNDED = [
     ("llama", "int4"),
     pytest.param("qwen3", "int4", marks=pytest.mark.slow),
@@ -134,19 +135,19 @@ def without_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OpenvinoBackend, "supports", refuse)
 
 
-def segments_of(place: str) -> set[int]:
-    """How many segments replies have in each phase."""
-    graph = open_bundle(bundle_of(SHARED, weights="fp32")).graph
+def segments_of(name: str, place: str) -> set[int]:
+    """How many segments there are in each phase."""
+    graph = open_bundle(bundle_of(name, weights="fp32")).graph
     plan = plan_for(graph, placed_candidates(Places.read(place), {"threads": 1}))
     return {len(segments) for segments in plan.segments.values()}
 
 
-def assert_same_logits() -> None:
+def assert_same_logits(name: str) -> None:
     """Compares sequences of all kinds in one call with what the processor computes."""
-    ids, computed = np.resize(ids_of(SHARED), 400).tolist(), []
+    ids, computed = np.resize(ids_of(name), 400).tolist(), []
     parts = [(70, 60, "last"), (0, 70, "last"), (5, 40, "none"), (300, 1, "last"), (0, 20, "all")]
     for place in (PLACES[1], "prefill=cpu"):
-        with placed(bundle_of(SHARED, weights="fp32"), place) as model:
+        with placed(bundle_of(name, weights="fp32"), place) as model:
             store, batches = model.store(len(parts)), []
             for cached, new, logits in parts:
                 slot = store.open()
@@ -159,11 +160,13 @@ def assert_same_logits() -> None:
     assert error_of(*computed) <= 1e-5
 
 
-def test_keys_of_an_earlier_layer_of_the_same_network() -> None:
-    assert segments_of(PLACES[1]) == {1}
-    assert_same_logits()
+@pytest.mark.parametrize("name", SHARED)
+def test_keys_of_an_earlier_layer_of_the_same_network(name: str) -> None:
+    assert segments_of(name, PLACES[1]) == {1}
+    assert_same_logits(name)
 
 
-def test_keys_of_an_earlier_network(without_gates: None) -> None:
-    assert min(segments_of(PLACES[1])) > 3
-    assert_same_logits()
+@pytest.mark.parametrize("name", SHARED)
+def test_keys_of_an_earlier_network(name: str, without_gates: None) -> None:
+    assert min(segments_of(name, PLACES[1])) > 3
+    assert_same_logits(name)

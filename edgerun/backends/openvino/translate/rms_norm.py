@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from edgerun.backends.openvino.translate.magnitude import largest_magnitude
 from edgerun.backends.openvino.translate.translator import Translator
 from edgerun.backends.openvino.translation import Translation
 from edgerun.graph.ir import Node
-
-SMALLEST = np.float32(1e-2)  # below it epsilon counts, and must not overflow when it is scaled
 
 
 def normalised(translation: Translation, name: str, weight_name: str, epsilon_value: float) -> Any:
@@ -28,13 +27,8 @@ def normalised(translation: Translation, name: str, weight_name: str, epsilon_va
 
 
 def _scaled(translation: Translation, groups: Any, epsilon: Any) -> tuple[Any, Any]:
-    """The same norm of smaller numbers: elements of 256 and more have no square in half precision.
-
-    Models have some of thousands; a norm that overflows makes zeros of them without a word.
-    """
-    ops = translation.ops
-    largest = ops.reduce_max(ops.abs(groups), translation.integers(-1), True)
-    scale = ops.maximum(largest, translation.constant(SMALLEST))
+    """The same norm of smaller numbers."""
+    ops, scale = translation.ops, largest_magnitude(translation, groups)
     return ops.divide(groups, scale), ops.divide(ops.divide(epsilon, scale), scale)
 
 

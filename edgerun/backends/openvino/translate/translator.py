@@ -19,7 +19,8 @@ class Translator:
     """How OpenVINO runs an op.
 
     Attributes:
-        translate: returns OpenVINO's output for the one of a node; None if nothing reads it.
+        translate: returns OpenVINO's output for the one of a node, or a tuple where it has several;
+            None if nothing reads it.
         supports: whether a node can be translated.
     """
 
