@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.kernels.host.caches import last_cache_bytes
 from edgerun.kernels.host.memory import available_memory
 
 if TYPE_CHECKING:
@@ -22,7 +20,6 @@ SECONDS = 0.08  # for each way of reading
 MIN_PASSES = 3
 # Places read side by side, and how far ahead lines are asked for (0: by the processor alone).
 WAYS = ((1, 0), (2, 0), (4, 0), (8, 0), (1, 4096), (4, 2048))
-CACHE_SIZE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 
 
 def measure_bandwidth(threads: int) -> float:
@@ -81,13 +78,3 @@ def _buffer_bytes() -> int:
     enough = max(BUFFER_BYTES, 4 * last_cache_bytes())
     affordable = available_memory() // 4
     return max(1, min(enough, affordable) // CHUNK_BYTES) * CHUNK_BYTES
-
-
-def last_cache_bytes() -> int:
-    """Size of the processor's last cache; 0 where the system does not say."""
-    with contextlib.suppress(AttributeError, ValueError, OSError):
-        if (nbytes := os.sysconf("SC_LEVEL3_CACHE_SIZE")) > 0:
-            return nbytes
-    with contextlib.suppress(ValueError, OSError):  # in some virtual machines only this does
-        return int(CACHE_SIZE.read_text().strip().removesuffix("K")) << 10
-    return 0

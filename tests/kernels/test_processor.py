@@ -8,14 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from llvmlite import ir
 
 from edgerun.kernels import isa as isa_module
-from edgerun.kernels.host import processor
+from edgerun.kernels.attention import units
+from edgerun.kernels.host import caches, processor
 from edgerun.kernels.host.arm import arm_features, linux_machine
 from edgerun.kernels.host.processor import identity
 from edgerun.kernels.isa import host_features
 from edgerun.kernels.jit.target import host
 from edgerun.kernels.lang.dot import X86
+from edgerun.kernels.lang.ir import prefetch_line
 
 LINUX_X86 = X86 and sys.platform.startswith("linux")
 
@@ -104,3 +107,35 @@ def test_remembered_features_are_llvms(monkeypatch: pytest.MonkeyPatch) -> None:
         assert host_features() == expected
     finally:
         host_features.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "nbytes"),
+    [(4096, "8K", 4096), (0, "32768K\n", 32 << 20), (0, "", 0), (-1, None, 0), (0, "much", 0)],
+)
+def test_sizes_of_caches_are_what_the_system_says(
+    said: int, text: str | None, nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("index0", "index3"):
+        if text is not None:
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "size").write_text(text)
+    monkeypatch.setattr(caches, "FOLDER", tmp_path)
+    monkeypatch.setattr(caches.os, "sysconf", lambda name: said, raising=False)
+    assert caches.first_cache_bytes() == caches.last_cache_bytes() == nbytes
+
+
+@pytest.mark.parametrize(("nbytes", "cache"), [(32 << 10, 2), (48 << 10, 1), (0, 1)])
+def test_a_small_first_cache_is_left_to_what_is_read_now(
+    nbytes: int, cache: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(units, "first_cache_bytes", lambda: nbytes)
+    assert units.cache_of_pages() == cache
+
+
+@pytest.mark.parametrize(("cache", "locality"), [(1, 3), (2, 2)])
+def test_lines_are_asked_into_a_cache(cache: int, locality: int) -> None:
+    module = ir.Module()
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.IntType(64)]), "f")
+    prefetch_line(ir.IRBuilder(function.append_basic_block()), function.args[0], cache)
+    assert f"i32 0, i32 {locality}, i32 1)" in str(function)

@@ -14,6 +14,7 @@ from numba import float32, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from edgerun.kernels.attention.units import cache_of_pages
 from edgerun.kernels.jit.target import host
 from edgerun.kernels.lang.dot import ARM64, X86
 from edgerun.kernels.lang.ir import (
@@ -203,7 +204,9 @@ def score_turned(typingctx, q, k, out, out_stride, ahead, queries, head_dim, ask
             ]
             for j, columns in enumerate(_turned(builder, rows)):
                 for n, column in enumerate(columns):
-                    prefetch_line(builder, offset(builder, ahead, step * asked_bytes))
+                    prefetch_line(
+                        builder, offset(builder, ahead, step * asked_bytes), cache_of_pages()
+                    )
                     step += 1
                     codes = builder.bitcast(column, words)
                     low = builder.ashr(builder.shl(codes, eight), eight)
@@ -268,7 +271,7 @@ def weigh_codes(  # type: ignore[no-untyped-def]
         with cgutils.for_range(builder, count, intp=I64) as loop:
             line = builder.add(ahead, builder.mul(loop.index, integer(asked_bytes)))
             for place in range(0, asked_bytes, LINE):
-                prefetch_line(builder, offset(builder, line, place))
+                prefetch_line(builder, offset(builder, line, place), cache_of_pages())
             row = builder.add(v_base, builder.mul(loop.index, integer(2 * size)))
             first, second = (
                 load_vector(builder, offset(builder, row, at), "i8", j_count * width)

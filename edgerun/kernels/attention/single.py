@@ -9,7 +9,7 @@ float64 below 3e-6 of the largest value plus what the cache's type loses; with i
 One core keeps few reads of memory under way, and computing takes as long as reading. So values
 are asked for while keys are multiplied and the next page's keys while values are, a few lines at
 a time. Small pages are over before what is asked for arrives: there all of the next page is asked
-for while one is read.
+for while one is read. Where the first cache is small they come to the second (``units.py``).
 """
 
 from __future__ import annotations
@@ -40,10 +40,17 @@ from edgerun.kernels.attention.parts import (
     visible_from,
     weights_of,
 )
-from edgerun.kernels.attention.units import PAGE_TOKENS, UNIT_END, UNIT_INTS, UNIT_PAGE, UNIT_ROW
+from edgerun.kernels.attention.units import (
+    PAGE_TOKENS,
+    UNIT_END,
+    UNIT_INTS,
+    UNIT_PAGE,
+    UNIT_ROW,
+    cache_of_pages,
+)
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.dot import X86
-from edgerun.kernels.lang.intrinsics import prefetch
+from edgerun.kernels.lang.intrinsics import prefetch, prefetch_far
 from edgerun.kernels.lang.tiles import ELEMENT_BYTES, scratch
 from edgerun.kernels.lang.word import float_at, int_at, set_float
 
@@ -52,6 +59,9 @@ WIDE_LANES = 8  # from which on four queries share int8 keys and values, as meas
 WEIGH_TOKENS = 8  # values are read row by row, so many rows at a time: what is asked for meanwhile
 # are a few lines of the next keys, and more at once would hold up the reads under way
 SMALL_BYTES = 4096  # of the keys of a page
+
+
+_ask = prefetch_far if cache_of_pages() == 2 else prefetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +294,7 @@ def _weigh_int8(head_dim: int, shape: Blocking, lanes: int, reading: _Reading) -
 def _fetch(address, size):  # type: ignore[no-untyped-def]
     """Asks for ``size`` bytes."""
     for line in range(0, size, LINE):
-        prefetch(address + line)
+        _ask(address + line)
 
 
 @njit(inline="always")

@@ -12,6 +12,8 @@ rest of the batch changes what a row gets.
 
 from __future__ import annotations
 
+from edgerun.kernels.host.caches import first_cache_bytes
+
 PAGE_TOKENS = 64  # as in state/paged.py
 BLOCK_PAGES = 8
 DEEP = 32  # elements that a product of bfloat16 tiles adds up; heads are a multiple of it long
@@ -33,6 +35,8 @@ FEWEST_TURNED = 16  # queries for which turning keys pays
 MOST_DIMENSIONS = 256  # of a head whose keys are turned: all of them are unrolled
 TURNED_LANES = 16  # with vectors of 8 turning costs what it saves
 
+SMALL_CACHE_BYTES = 32 << 10  # of a core's first cache
+
 # A unit: first row, rows, first page, end of its pages, number of its block in the context.
 UNIT_ROW, UNIT_ROWS, UNIT_PAGE, UNIT_END, UNIT_BLOCK, UNIT_INTS = 0, 1, 2, 3, 4, 8
 # Pages before ``UNIT_TURNED_END`` are in the order of tiles; ``UNIT_TURNED`` and the page's number
@@ -44,6 +48,15 @@ ROW_SLOT, ROW_BLOCK, ROW_BLOCKS, ROW_INTS = 0, 1, 2, 4
 # Numbers of units of one row, of units of several rows, of rows whose results are combined, and of
 # pages that several units read in the order of tiles.
 SINGLE, STACKED, SPLIT, TURNED, COUNTS = range(5)
+
+
+def cache_of_pages() -> int:
+    """The cache, 1 or 2, into which single rows ask for what they read next.
+
+    A small first one is full with a page and what is asked for meanwhile, and a core can wait for
+    few lines that are to come there. One of 48 KB is the faster place.
+    """
+    return 2 if 0 < first_cache_bytes() <= SMALL_CACHE_BYTES else 1
 
 
 def turned_bytes(head_dim: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from typing import Any
 
 from llvmlite import ir
 from numba import njit, types
@@ -200,12 +201,17 @@ def write_byte(typingctx, descriptor):  # type: ignore[no-untyped-def]
     return types.void(types.intp), codegen
 
 
-@intrinsic
-def prefetch(typingctx, address):  # type: ignore[no-untyped-def]
-    """Asks for the cache line at an address; any address is allowed."""
+def _prefetch(name: str, cache: int) -> Any:
+    def ask(typingctx, address):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            prefetch_line(builder, args[0], cache)
+            return context.get_dummy_value()
 
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        prefetch_line(builder, args[0])
-        return context.get_dummy_value()
+        return types.void(types.intp), codegen
 
-    return types.void(types.intp), codegen
+    ask.__name__ = name
+    return intrinsic(ask)
+
+
+# Ask for the cache line at an address, whatever that is, into the first cache or the second.
+prefetch, prefetch_far = _prefetch("prefetch", 1), _prefetch("prefetch_far", 2)

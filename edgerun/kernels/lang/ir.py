@@ -75,9 +75,12 @@ def shuffle(builder: Any, left: Any, right: Any, places: Sequence[int]) -> Any:
     return builder.shuffle_vector(left, right, mask)
 
 
-def prefetch_line(builder: Any, address: Any) -> None:
-    """Asks for the cache line of an address, which need not be valid."""
+def prefetch_line(builder: Any, address: Any, cache: int = 1) -> None:
+    """Asks for the cache line of an address, which need not be valid, into a core's first cache.
+
+    ``cache`` is 2 for the second one.
+    """
     kind = I8.as_pointer()
     function = declare(builder, "llvm.prefetch.p0", VOID, kind, I32, I32, I32)
-    flags = [ir.Constant(I32, value) for value in (0, 3, 1)]  # to read, to keep, data
+    flags = [ir.Constant(I32, value) for value in (0, 4 - cache, 1)]  # to read, to keep, data
     builder.call(function, [builder.inttoptr(address, kind), *flags])

@@ -18,9 +18,10 @@ from pathlib import Path
 from edgerun.backends.base import Progress
 from edgerun.backends.cpu.row_paths import measured_paths
 from edgerun.errors import EdgerunError
+from edgerun.kernels.host.caches import last_cache_bytes
 from edgerun.kernels.host.cores import allowed_cpus
 from edgerun.kernels.isa import selected_isa
-from edgerun.machine.bandwidth import last_cache_bytes, measure_bandwidth
+from edgerun.machine.bandwidth import measure_bandwidth
 from edgerun.machine.busy import BusyMeter
 from edgerun.machine.profile import (
     MachineProfile,
