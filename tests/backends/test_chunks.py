@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions, Shape, make_backend
 from edgerun.backends.base import Backend
-from edgerun.graph.ir import Constant, Graph, Node
+from edgerun.backends.cpu.binder import ROWS_AT_ONCE
+from edgerun.graph.ir import Constant, Graph, Node, ValueShape
 from edgerun.kernels.isa import selected_isa
+from edgerun.kernels.run.instructions import Instruction
+from edgerun.kernels.run.program import Program
 from edgerun.plan.calibration.loads import random_weight
 from edgerun.state import Batch, SequenceStore, same_attention
 
@@ -135,3 +138,35 @@ def test_projections_of_different_rows_stay_apart(backend: Backend) -> None:
     output = program(batch, SequenceStore(SPEC, 1), {"x": x, "z": x})["y"].copy()
     program.close()
     np.testing.assert_array_equal(output, gated(backend, whole, x)[0])
+
+
+def test_threads_take_rows_together_and_units_of_attention_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Units are as many as there are, not times so many heads, where one key head is for all."""
+    programs: list[list[Instruction]] = []
+    begin = Program.__init__
+
+    def listed(program: Program, steps: list[Instruction], *rest: Any) -> None:
+        programs.append(steps)
+        begin(program, steps, *rest)
+
+    monkeypatch.setattr(Program, "__init__", listed)
+    sizes = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 16}
+    attributes = {"layer": 0, **sizes, "scale": 0.25, "window": 0}
+    node = Node("attention", "a", ("q", "k", "v"), ("out",), attributes)
+    shapes = {"q": ValueShape(32), "k": ValueShape(16), "v": ValueShape(16)}
+    backend = make_backend("cpu", given={"threads": 1})
+    graph = Graph([node], [*shapes], ["out"], {}, shapes=shapes)
+    values = {name: np.ones((ROWS, each.width), np.float32) for name, each in shapes.items()}
+    program = backend.compile(graph, Shape.of(ROWS), CompileOptions(SPEC))
+    cache = SequenceStore(SPEC, ROWS)
+    slot = cache.open()
+    cache.reserve(slot, ROWS)
+    program(Batch.of([0] * ROWS, 0, slot), cache, values)
+    program.close()
+    backend.close()
+    at_once = {step.label: step.at_once for steps in programs for step in steps}
+    assert at_once.pop("a/write") == ROWS_AT_ONCE
+    assert {"a", "a/many"} <= set(at_once)
+    assert set(at_once.values()) == {1}

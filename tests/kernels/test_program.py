@@ -43,6 +43,7 @@ def adding(
         chunks=(ROWS, 1, 1),
         reads=set(names[:2]),
         writes={names[2]},
+        at_once=8,
     )
 
 

@@ -27,6 +27,7 @@ from edgerun.machine.row_times import BlockPath
 
 # Words of the frame; attention counts its units in those from ATTENTION on.
 ONE, ROWS, LOGIT_ROWS, ANY_LOGITS, ATTENTION = range(5)
+ROWS_AT_ONCE = 8  # that a thread takes: a row may take less time than two threads need to share it
 
 
 @dataclass(slots=True)
@@ -204,6 +205,7 @@ class Binder:
             reads=reads,
             writes=writes,
             label=label,
+            at_once=ROWS_AT_ONCE if chunks in ((ROWS, 1, 1), (LOGIT_ROWS, 1, 1)) else 1,
         )
         self.instructions.append(step)
         self.kernels.add(name)
@@ -263,17 +265,28 @@ class Binder:
         self.counted_by[new] = self.counted_by[old]
         return buffer
 
+    def over(self, source: str, name: str, index: int) -> Buffer:
+        """The buffer for what node ``index`` makes of a value: its own, if it ends here."""
+        if self.dies_at(source, index):
+            return self.rename(source, name)
+        return self.new(name, self.values[source].width, self.counted_by[source])
+
     def copy(self, source: str, name: str, label: str) -> Buffer:
         """Emits a copy of a value under a new name."""
         x, counted_by = self.values[source], self.counted_by[source]
         out = self.new(name, x.width, counted_by)
+        self.copy_into(out, 0, x, counted_by, f"{label}/copy")
+        return out
+
+    def copy_into(self, out: Buffer, first: int, x: Buffer, counted_by: int, label: str) -> None:
+        """Emits a copy of rows to the elements from ``first`` on of those of another buffer."""
         every = np.arange(self.shape.rows, dtype=np.int32)
         arguments: dict[str, Argument] = {
             "rows": self.count(counted_by),
             "index": every,
             "x": x,
             "x_stride": x.stride,
-            "out": out,
+            "out": out.array.reshape(-1)[first:],
             "out_stride": out.stride,
             "width": x.width,
         }
@@ -284,9 +297,8 @@ class Binder:
             chunks=(counted_by, 1, 1),
             reads={x.key},
             writes={out.key},
-            label=f"{label}/copy",
+            label=label,
         )
-        return out
 
     def prepare_stage(self, prepare: Callable[[], None]) -> None:
         """Has something called before the stage runs that is being bound."""

@@ -40,6 +40,7 @@ class Instruction:
         reads: names of buffers it reads.
         writes: names of buffers it writes.
         label: for traces.
+        at_once: most chunks that a thread takes at once, of which there are many and short ones.
     """
 
     code: Code
@@ -51,6 +52,7 @@ class Instruction:
     reads: frozenset[str]
     writes: frozenset[str]
     label: str
+    at_once: int = 1
 
     @property
     def function(self) -> int:
@@ -67,6 +69,7 @@ def instruction(
     reads: set[str],
     writes: set[str],
     label: str = "",
+    at_once: int = 1,
 ) -> Instruction:
     """Binds a kernel to its arguments.
 
@@ -78,6 +81,7 @@ def instruction(
         reads: names of buffers it reads.
         writes: names of buffers it writes.
         label: for traces.
+        at_once: as in ``Instruction``.
 
     Raises:
         KeyError: no such kernel, or ``fields`` are not its arguments.
@@ -97,6 +101,7 @@ def instruction(
         reads=frozenset(reads),
         writes=frozenset(writes),
         label=label or name,
+        at_once=at_once,
     )
 
 

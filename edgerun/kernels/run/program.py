@@ -50,7 +50,10 @@ class Program:
         self.keep = list(keep)
         self.frame = np.zeros(FRAME_WORDS, np.int64) if frame is None else frame
         rows = [
-            (step.function, step.arguments.ctypes.data, step.size, step.times, step.divide, last)
+            (
+                *(step.function, step.arguments.ctypes.data),
+                *(step.size, step.times, step.divide, step.at_once, last),
+            )
             for step, last in zip(instructions, last_of_group(instructions), strict=True)
         ]
         self.table = np.array(rows, np.int64).reshape(-1, COLUMNS)

@@ -31,6 +31,7 @@ from edgerun.kernels.lang.intrinsics import (
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.run.table import (
     ARGUMENTS,
+    AT_ONCE,
     CHUNKS,
     COLUMNS,
     COUNTER_BYTES,
@@ -52,8 +53,8 @@ ROW_BYTES = COLUMNS * 8
 TAG_SHIFT = 24
 NUMBER_MASK = (1 << TAG_SHIFT) - 1
 
-# Rows that a thread takes at once, and shares into which it may not take more of them.
-MOST_ROWS, SHARES = 8, 32
+# A thread takes no more than one of so many shares at once, so that all end together.
+SHARES = 32
 
 # Of a worker without a run. Whoever sleeps is woken by Python, one worker after the other: with
 # many of them that takes longer than a layer, so they doze for a while, which ends by itself.
@@ -69,15 +70,6 @@ def _take(counter, run, chunks, step):  # type: ignore[no-untyped-def]
             return -1
         if compare_exchange(counter, value, value + min(step, chunks - (value & NUMBER_MASK))):
             return value & NUMBER_MASK
-
-
-@njit
-def _step_of(chunks, times, divide):  # type: ignore[no-untyped-def]
-    """Chunks that a thread takes at once: several rows, which may take less time than taking them.
-
-    One of everything else, and so few that threads end together.
-    """
-    return max(1, min(MOST_ROWS, chunks // SHARES)) if times == 1 and divide == 1 else 1
 
 
 @njit
@@ -137,13 +129,14 @@ def _prepare(table, count, counters, frame, run):  # type: ignore[no-untyped-def
         total, is_shared = 0, False
         for each in range(index, last + 1):
             row, counter = table + each * ROW_BYTES, counters + each * COUNTER_BYTES
-            times, divide = word(row, TIMES), word(row, DIVIDE)
-            chunks = (word(frame, word(row, SIZE)) * times + divide - 1) // divide
+            units, divide = word(frame, word(row, SIZE)) * word(row, TIMES), word(row, DIVIDE)
+            chunks = (units + divide - 1) // divide
             total += chunks
-            is_shared |= chunks > 1 or (chunks == 1 and times > 1)
+            is_shared |= chunks > 1 or (chunks == 1 and word(row, TIMES) > 1)
             atomic_store(counter, (run << TAG_SHIFT) | NUMBER_MASK)
             atomic_store(counter + CHUNKS, chunks)
-            atomic_store(counter + STEP, _step_of(chunks, times, divide))
+            step = max(1, min(word(row, AT_ONCE), chunks // SHARES))
+            atomic_store(counter + STEP, step)
             atomic_store(counter, run << TAG_SHIFT)
         if is_shared:
             shared = counters + last * COUNTER_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # Columns of the table that a program is, as native code reads it. Instructions between two waits
 # are a group: LAST is the index of its last one.
-FUNCTION, ARGUMENTS, SIZE, TIMES, DIVIDE, LAST, COLUMNS = range(7)
+FUNCTION, ARGUMENTS, SIZE, TIMES, DIVIDE, AT_ONCE, LAST, COLUMNS = range(8)
 
 # Counters of an instruction: the first word are the chunks taken. Those from TOTAL on are a group's
 # and lie with its last instruction. DONE, which all threads write, has a cache line of its own.

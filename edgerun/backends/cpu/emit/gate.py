@@ -28,9 +28,7 @@ def emit_gate(binder: Binder, node: Node, index: int) -> None:
         return
     gate, up = (binder.values[name] for name in node.inputs)
     counted_by = binder.counted_by[node.inputs[0]]
-    same = binder.dies_at(node.inputs[0], index)
-    name = node.outputs[0]
-    out = binder.rename(node.inputs[0], name) if same else binder.new(name, gate.width, counted_by)
+    out = binder.over(node.inputs[0], node.outputs[0], index)
     pieces = max(1, gate.width // PIECE_ELEMENTS) if binder.shape.rows == 1 else 1
     binder.emit(
         "gate",

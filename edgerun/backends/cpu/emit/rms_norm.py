@@ -47,8 +47,7 @@ def emit_rms_norm(binder: Binder, node: Node, index: int) -> None:
             label=node.name,
         )
         return
-    same = binder.dies_at(source, index)
-    out = binder.rename(source, out_name) if same else binder.new(out_name, x.width, counted_by)
+    out = binder.over(source, out_name, index)
     arguments |= {"out": out, "out_stride": out.stride, "groups": x.width // len(weight)}
     binder.emit(
         "rms_norm",

@@ -11,11 +11,8 @@ def _emit(binder: Binder, node: Node, index: int) -> None:
     """Corrects streams in place where nobody else reads what was predicted."""
     names, (name, first_name) = node.inputs[:3], node.outputs
     activated, predictions, coefs = (binder.values[each] for each in names)
-    counted_by, predicted = binder.counted_by[names[0]], names[1]
-    if binder.dies_at(predicted, index):
-        out = binder.rename(predicted, name)
-    else:
-        out = binder.new(name, predictions.width, counted_by)
+    counted_by = binder.counted_by[names[0]]
+    out = binder.over(names[1], name, index)
     first = binder.new(first_name, activated.width, counted_by)
     binder.emit(
         "altup_correct",

@@ -11,10 +11,9 @@ from edgerun.graph.ir import Node
 
 def _emit(binder: Binder, node: Node, index: int) -> None:
     """Cuts rows off in place where nobody else reads them."""
-    source, name = node.inputs[0], node.outputs[0]
+    source = node.inputs[0]
     x, counted_by = binder.values[source], binder.counted_by[source]
-    same = binder.dies_at(source, index)
-    out = binder.rename(source, name) if same else binder.new(name, x.width, counted_by)
+    out = binder.over(source, node.outputs[0], index)
     binder.emit(
         "gaussian_top_k",
         {"lanes": binder.isa.float_lanes},

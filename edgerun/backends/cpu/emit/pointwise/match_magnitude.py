@@ -11,11 +11,10 @@ from edgerun.graph.ir import Node
 
 def _emit(binder: Binder, node: Node, index: int) -> None:
     """Scales rows in place where nobody else reads them."""
-    source, name = node.inputs[0], node.outputs[0]
+    source = node.inputs[0]
     x, like = (binder.values[each] for each in node.inputs)
     counted_by = binder.counted_by[source]
-    same = binder.dies_at(source, index)
-    out = binder.rename(source, name) if same else binder.new(name, x.width, counted_by)
+    out = binder.over(source, node.outputs[0], index)
     binder.emit(
         "match_magnitude",
         {"lanes": binder.isa.float_lanes},

@@ -14,10 +14,9 @@ PIECE_ELEMENTS = 2048
 
 def _emit(binder: Binder, node: Node, index: int) -> None:
     """Bounds rows, piece by piece, in place where nobody else reads them."""
-    source, name = node.inputs[0], node.outputs[0]
+    source = node.inputs[0]
     x, counted_by = binder.values[source], binder.counted_by[source]
-    same = binder.dies_at(source, index)
-    out = binder.rename(source, name) if same else binder.new(name, x.width, counted_by)
+    out = binder.over(source, node.outputs[0], index)
     pieces = max(1, x.width // PIECE_ELEMENTS)
     binder.emit(
         "softcap",
