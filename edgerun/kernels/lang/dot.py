@@ -169,15 +169,33 @@ def negated(builder: Any, dots: Dots, numbers: Any, bits: int, raised: int) -> A
     is_word = isinstance(dots, PairDots | VnniDots)
     low = 0xFFFF if is_word else 0xFFFFFFFF
     if is_word and lanes in _CHOOSE and mask < kind.lanes:
-        values = [(raised - (each & mask)) & low for each in range(kind.lanes)]
-        choose = declare(builder, _CHOOSE[lanes], kind.llvm, kind.llvm, kind.llvm)
-        return builder.call(choose, [ir.Constant(kind.llvm, values), numbers])
+        return _chosen(builder, [(raised - each) & low for each in range(mask + 1)], numbers)
     masked = builder.and_(numbers, constant(kind, mask))
     if not is_word:
         return builder.sub(constant(kind, raised), masked)
     words = Vec("i16", 2 * kind.lanes).llvm
     minuend = builder.bitcast(constant(kind, raised & low), words)
     return builder.bitcast(builder.sub(minuend, builder.bitcast(masked, words)), kind.llvm)
+
+
+def raising(builder: Any, numbers: Any, bits: int) -> Any:
+    """What raises codes whose zero points are ``numbers % 2**bits`` so that all have ``2**bits``.
+
+    ``numbers`` are in the lanes of a vector that has one for each; each byte of a lane has what
+    raises a code.
+    """
+    beyond = 1 << bits
+    values = [(beyond - each) * 0x01010101 for each in range(beyond)]
+    chosen = _chosen(builder, values, numbers)
+    return builder.bitcast(chosen, _bytes(4 * numbers.type.count))
+
+
+def _chosen(builder: Any, values: list[int], numbers: Any) -> Any:
+    """Of each lane, the value that its low bits tell: as many bits as there are values for."""
+    kind = numbers.type
+    choose = declare(builder, _CHOOSE[4 * kind.count], kind, kind, kind)
+    table = ir.Constant(kind, [values[lane % len(values)] for lane in range(kind.count)])
+    return builder.call(choose, [table, numbers])
 
 
 def products(builder: Any, dots: Dots, factors: Any, value: Any) -> Any:

@@ -69,6 +69,12 @@ def variable(builder: Any, value: Any) -> Any:
     return place
 
 
+def opaque(builder: Any, value: Any) -> Any:
+    """An integer of the machine's width, of which the optimiser knows nothing."""
+    hide = ir.InlineAsm(ir.FunctionType(value.type, [value.type]), "", "=r,0")
+    return builder.call(hide, [value])
+
+
 def shuffle(builder: Any, left: Any, right: Any, places: Sequence[int]) -> Any:
     """Chooses elements of two vectors, those of ``right`` counted from the length of ``left``."""
     mask = ir.Constant(ir.VectorType(I32, len(places)), list(places))

@@ -30,6 +30,9 @@ class Isa:
             two are faster than four, as measured on Zen 4, and fewer broadcasts serve four.
         looks_up: from how many rows on ternary weights are looked up in tables instead, where
             multiplying is slower; 0 for never.
+        raises: from how many rows of a tile on zero points of blocks raise the codes, instead of
+            being multiplied by sums of the input, which takes multipliers that codes need; measured
+            on Zen 4. 0 for never.
         regroups: whether many rows are faster multiplied by int8 with a scale for 128 weights than
             by weights with scales of small blocks; measured, or known of prototypes.
         bfloat16: what multiplies bfloat16, a key of ``BFLOAT16`` (``lang/bfloat16.py``); only on
@@ -50,6 +53,7 @@ class Isa:
     streams: int = 4
     looks_up: int = 0
     unpacks: int = 17
+    raises: int = 0
     regroups: bool = False
     bfloat16: str = ""
     bfloat16_features: tuple[str, ...] = ()
@@ -88,6 +92,7 @@ ISAS: Mapping[str, Isa] = {
             shuffles="x86",
             streams=2,
             unpacks=0,
+            raises=4,
             regroups=True,
             bfloat16="avx512bf16",
             bfloat16_features=("avx512bf16",),

@@ -8,7 +8,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from edgerun.kernels.lang.dot import negated, products, total_type
+from edgerun.kernels.lang.dot import negated, products, raising, total_type
 from edgerun.kernels.lang.ir import (
     F32,
     I32,
@@ -22,11 +22,13 @@ from edgerun.kernels.lang.ir import (
     store_to,
     variable,
 )
+from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.simd import Vec, broadcast, constant
 from edgerun.kernels.layouts.scale_vectors import ScalePlaces, halves_of
 from edgerun.kernels.layouts.zero_kinds import OFFSETS, OWN, RAISED, has_own_vectors
 from edgerun.kernels.linear.tiles import (
     K_STEP,
+    PACKED,
     SCALES_AHEAD_BYTES,
     UNPACKED,
     Tile,
@@ -155,6 +157,12 @@ def _totals(tile: Tile, totals: list[Any], steps: int) -> list[Any]:
     return totals
 
 
+def _raises(shape: TileShape) -> bool:
+    """Whether zero points that blocks have of their own become one, by raising codes."""
+    least, has_room = isa_of(shape.isa).raises, 1 << shape.bits <= shape.lanes // 4
+    return shape.form == PACKED and 0 < least <= shape.tokens and has_room
+
+
 class _Scaling:
     """Zero points and scales of the blocks of a tile."""
 
@@ -177,8 +185,12 @@ class _Scaling:
         rows = [builder.shl(builder.mul(token, x_blocks), integer(2)) for token in tile.tokens]
         self.x_scales = [builder.add(x_scale, row) for row in rows]
         self.x_sums = [builder.add(x_sum, row) for row in rows]
-        greatest, middle = (1 << shape.bits) - 1, zero_point(shape.bits, shape.isa)
-        self.middle = greatest if zeros == RAISED else middle
+        self.raises = zeros == OWN and _raises(shape)
+        self.middle = zero_point(shape.bits, shape.isa)
+        if zeros == RAISED:
+            self.middle = (1 << shape.bits) - 1
+        if self.raises:  # a power of two, so that no product is needed
+            self.middle = 1 << shape.bits
         self.has_offsets = zeros == OFFSETS
         self.points = _Points(tile, vectors, self.scales, self.first) if zeros == OWN else None
         self.floats = Vec("f32", shape.lanes // 4)
@@ -186,8 +198,13 @@ class _Scaling:
     def offsets(self, block: Any) -> list[Any]:
         """What the sums of a block start from, by cell: the zero point's part, negated."""
         builder, shape = self.tile.builder, self.tile.shape
-        kind = total_type(shape.lanes)
-        factors = self.points.factors(block) if self.points else []
+        kind, factors = total_type(shape.lanes), []
+        if self.points:
+            numbers = self.points.numbers(block)
+            if self.raises:
+                self.tile.raising = [raising(builder, each, shape.bits) for each in numbers]
+            else:
+                factors = [self._negated(each) for each in numbers]
         values = []
         for start in self.x_sums:
             count = broadcast(builder, load_from(builder, self._at(start, block), I32), kind)
@@ -198,6 +215,12 @@ class _Scaling:
             else:
                 values += [builder.mul(count, constant(kind, -self.middle))] * shape.vectors
         return values
+
+    def _negated(self, numbers: Any) -> Any:
+        """Zero points, negated, as ``products`` takes them."""
+        bits, isa = self.tile.shape.bits, self.tile.shape.isa
+        raised = (1 << (bits - 1)) - zero_point(bits, isa)
+        return negated(self.tile.builder, self.tile.dots, numbers, bits, raised)
 
     def add(self, block: Any, totals: list[Any], sums: _Sums) -> None:
         """Scales the integer sums of a block and adds them up."""
@@ -268,19 +291,18 @@ class _Points:
         dwords = self._load(builder.mul(vector, integer(lanes)))
         self.dwords = [variable(builder, builder.lshr(each, shift)) for each in dwords]
 
-    def factors(self, block: Any) -> list[Any]:
-        """Zero points of the rows of each vector, negated, as ``products`` takes them."""
-        builder, shape = self.tile.builder, self.tile.shape
+    def numbers(self, block: Any) -> list[Any]:
+        """Zero points of the rows of each vector, in the low bits of lanes."""
+        builder, bits = self.tile.builder, self.tile.shape.bits
         index = builder.urem(builder.add(block, self.first), integer(self.vectors.group))
         with builder.if_then(builder.icmp_unsigned("==", index, integer(0))):
             words = self._load(self._next(self.tile.shape.lanes))
             for dwords, each in zip(self.dwords, words, strict=True):
                 builder.store(each, dwords)
-        raised = (1 << (shape.bits - 1)) - zero_point(shape.bits, shape.isa)
         values = [builder.load(dwords) for dwords in self.dwords]
         for dwords, each in zip(self.dwords, values, strict=True):
-            builder.store(builder.lshr(each, constant(self.kind, shape.bits)), dwords)
-        return [negated(builder, self.tile.dots, each, shape.bits, raised) for each in values]
+            builder.store(builder.lshr(each, constant(self.kind, bits)), dwords)
+        return values
 
     def next_scales(self) -> Any:
         """How far the scales of the next block are from a panel's first vector."""

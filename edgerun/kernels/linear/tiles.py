@@ -27,6 +27,7 @@ from edgerun.kernels.lang.ir import (
     integer,
     load_from,
     offset,
+    opaque,
     prefetch_line,
     shuffle,
     variable,
@@ -153,6 +154,7 @@ class Tile:
         sets = 1 if shape.form == UNPACKED else shape.parts * (1 + shape.paired)
         self.partials = [variable(builder, zero) for _ in range(sets * shape.cells)]
         self.depth = self.dots.depth(shape.part_bits)
+        self.raising: list[Any] = []  # bytes that are added to the codes of each vector, if any
 
     def places(self, address: Any) -> list[Any]:
         """Where the sums of each cell lie in memory."""
@@ -233,28 +235,37 @@ class Tile:
             if shape.form == UNPACKED:
                 at = offset(builder, at, pieces[0] * PIECE_BYTES // shape.parts)
             if index * shape.lanes % LINE == 0:
-                self._prefetch(builder.add(ask, builder.mul(self.pace, integer(index))))
+                self._prefetch(ask)
+            ask = builder.add(ask, self.pace)
+            if self._asks:  # else each of these places would have a register of its own
+                ask = opaque(builder, ask)
             packed = [load_from(builder, builder.add(base, at), kind) for base in self.w]
             for first, group in self._together(packed):
                 planes = [self._planes(vector, pieces) for vector in group]
                 for plane in range(shape.planes):
                     step = integer((index * shape.planes + plane) * K_STEP)
                     codes = [vector[plane]() for vector in planes]
+                    if self.raising:
+                        pairs = zip(codes, self.raising, strict=True)
+                        codes = [[builder.add(code, by) for code in pieces] for pieces, by in pairs]
                     self._step(first, codes, builder.add(x, step), plane % 2 * shape.paired)
         whole = builder.mul(self.w_step, integer(vectors))
         builder.store(builder.add(w, whole), self.w_offset)
         moved = builder.add(x, integer(vectors * shape.planes * K_STEP))
         builder.store(moved, self.x_offset)
-        asked = builder.mul(self.pace, integer(vectors))
-        builder.store(builder.add(ask, asked), self.prefetch_offset)
+        builder.store(ask, self.prefetch_offset)
 
     def _prefetch(self, at: Any) -> None:
-        """Asks for codes ahead where a vector takes so long that the hardware does not."""
-        shape = self.shape
-        slow = shape.tokens > 1 or (self.depth and shape.planes > 2)
-        if slow and shape.form != UNPACKED:
+        """Asks for codes ahead where the hardware does not."""
+        if self._asks:
             for base in self.w:
                 prefetch_line(self.builder, self.builder.add(base, at))
+
+    @property
+    def _asks(self) -> bool:
+        """Whether a vector takes so long that the hardware does not ask for the next ones."""
+        slow = self.shape.tokens > 1 or (self.depth > 0 and self.shape.planes > 2)
+        return slow and self.shape.form != UNPACKED
 
     def _together(self, packed: list[Any]) -> list[tuple[int, list[Any]]]:
         """Vectors that are unpacked side by side; of trits few digits may be alive at a time."""
