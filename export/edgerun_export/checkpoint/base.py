@@ -110,10 +110,17 @@ class Affine(NamedTuple):
 
 
 class Checkpoint(Protocol):
-    """An opened source checkpoint; close it when done (it is also a context manager)."""
+    """An opened source checkpoint; close it when done (it is also a context manager).
+
+    Attributes:
+        config: keys of config.json.
+        source: where it came from.
+        notes: sentences about what was left out knowingly.
+    """
 
     config: Mapping[str, Any]
     source: Source
+    notes: tuple[str, ...]
 
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Describe every tensor, by Hugging Face name."""

@@ -161,6 +161,39 @@ def _mxfp4(blocks: U8) -> tuple[I8, F32]:
     return mxfp4_values(_nibbles(blocks[:, 1:])), mxfp4_scales(blocks[:, :1])
 
 
+def _eight_bit_floats(exponent_bits: int) -> F32:
+    """Values of all codes of a float with a sign, so many bits of exponent, and a mantissa.
+
+    OCP 8-bit Floating Point Specification (OFP8) 1.0, section 5: E4M3 has no infinities and one NaN
+    of each sign, E5M2 keeps its highest exponent for them as IEEE 754 does.
+    """
+    codes, mantissa_bits = np.arange(256), 7 - exponent_bits
+    mantissa = np.ldexp(codes % (1 << mantissa_bits), -mantissa_bits)
+    top, bias = (1 << exponent_bits) - 1, (1 << (exponent_bits - 1)) - 1
+    exponent = codes >> mantissa_bits & top
+    magnitude = np.ldexp(mantissa + (exponent > 0), np.maximum(exponent, 1) - bias)
+    if exponent_bits == 4:
+        magnitude[codes % 128 == 127] = np.nan
+    else:
+        magnitude[exponent == top] = np.where(mantissa[exponent == top], np.nan, np.inf)
+    values: F32 = np.copysign(magnitude, np.where(codes < 128, 1, -1)).astype(np.float32)
+    return values
+
+
+def powers_of_two(exponents: U8) -> F32:
+    """What E8M0 codes stand for; NaN for 255 (OCP Microscaling Formats 1.0, section 5.4.1)."""
+    powers: F32 = np.ldexp(np.float32(1), np.minimum(exponents, 254).astype(np.int32) - 127)
+    return np.where(exponents == 255, np.float32(np.nan), powers)
+
+
+def _by_code(values: F32) -> Callable[[U8], Array]:
+    def decode(blocks: U8) -> Array:
+        decoded: Array = values[blocks]
+        return decoded
+
+    return decode
+
+
 def _two_bits(blocks: U8) -> U8:
     """Codes of I2_S: 128 weights in 32 bytes, the first quarter of them in the two highest bits.
 
@@ -220,6 +253,12 @@ F32_CODEC = Codec("F32", 1, 4, _plain("<f4"))
 _F16 = Codec("F16", 1, 2, _plain("<f2"))
 _BF16 = Codec("BF16", 1, 2, _bf16)
 
+# Weights of FP8 checkpoints, most of which have scales of their own (``views/fp8.py``).
+FP8 = {
+    name: Codec(name, 1, 1, _by_code(_eight_bit_floats(exponent_bits)))
+    for name, exponent_bits in (("F8_E4M3", 4), ("F8_E5M2", 5))
+}
+
 INT32 = Codec("I32", 1, 4, _plain("<i4"), np.int32)  # of layers that GPTQ or AWQ have packed
 
 # Types of the safetensors format. Those without a decoder (position ids, masks) may stand in a file
@@ -232,7 +271,9 @@ SAFETENSORS: dict[str, Codec] = {
         _BF16,
         Codec("U8", 1, 1, _plain("u1"), np.uint8),
         Codec("I8", 1, 1, _plain("i1"), np.int8),
-        *(Codec(name, 1, 1) for name in ("BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0")),
+        *FP8.values(),
+        Codec("F8_E8M0", 1, 1, powers_of_two),
+        Codec("BOOL", 1, 1),
         *(Codec(name, 1, 2) for name in ("I16", "U16")),
         *(Codec(name, 1, 4) for name in ("I32", "U32")),
         *(Codec(name, 1, 8) for name in ("I64", "U64", "F64", "C64")),

@@ -18,6 +18,7 @@ _CONFIG = "config.json"
 _SAFE_FILES = (
     _CONFIG,
     "generation_config.json",
+    "hf_quant_config.json",
     "model*.safetensors",
     "model.safetensors.index.json",
     "tokenizer.json",

@@ -36,6 +36,8 @@ from edgerun_export.checkpoint.stored import (
     check_shape,
     row_bounds,
 )
+from edgerun_export.checkpoint.views.fp8 import Fp8Weights, has_fp8
+from edgerun_export.checkpoint.views.fp8_config import Scaling, scaling_of
 from edgerun_export.checkpoint.views.packed import PackedLayers, as_words, packing_of
 from edgerun_export.checkpoint.views.stacked import with_single_experts
 from edgerun_export.tokenizers import from_hugging_face
@@ -75,7 +77,8 @@ def open_path(path: Path, tokenizer: Path | None = None) -> Checkpoint:
 
     Raises:
         CheckpointError: a file is missing or broken.
-        UnsupportedError: a llama2.c tokenizer was given, or layers are packed in an unknown way.
+        UnsupportedError: a llama2.c tokenizer was given, or layers are packed, or 8-bit floats
+            scaled, in an unknown way.
     """
     if tokenizer is not None:
         raise UnsupportedError("--tokenizer is for llama2.c files; this folder has its own")
@@ -85,7 +88,7 @@ def open_path(path: Path, tokenizer: Path | None = None) -> Checkpoint:
         read_small(folder / "config.json", CONFIG_LIMIT_BYTES, inside=True), "config.json"
     )
     source = Source("safetensors", path.resolve().name, licence=_licence(folder))
-    packing = packing_of(config)
+    packing, scaling = packing_of(config), scaling_of(config, read)
     stored = _open_folder(folder) if path.is_dir() else _open_file(path)
     if packing is not None:
         stored = as_words(stored)
@@ -93,10 +96,17 @@ def open_path(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     try:
         if packing is not None:
             return PackedLayers(checkpoint, packing)
-        return with_single_experts(checkpoint)
+        return with_single_experts(_with_scales(checkpoint, scaling))
     except Exception:
         checkpoint.close()
         raise
+
+
+def _with_scales(checkpoint: Checkpoint, scaling: Scaling | None) -> Checkpoint:
+    """A checkpoint whose 8-bit floats are multiplied by their scales, where it has such."""
+    if scaling is None or (scaling.method is None and not has_fp8(checkpoint)):
+        return checkpoint
+    return Fp8Weights(checkpoint, scaling)
 
 
 class SafetensorsCheckpoint(StoredCheckpoint):

@@ -160,6 +160,7 @@ class StoredCheckpoint:
     ) -> None:
         self.config = config
         self.source = source
+        self.notes: tuple[str, ...] = ()
         self._stored = stored
         self._tokenizer = tokenizer
         self._rows_read: dict[str, int] = {}

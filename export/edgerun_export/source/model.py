@@ -29,7 +29,7 @@ def interpret(checkpoint: Checkpoint) -> tuple[SourceWeights, list[str]]:
     stored = checkpoint.tensors()
     spec = describe(checkpoint.config, stored)
     aliases: dict[str, str] = {}
-    warnings = [*spec.notes]
+    warnings = [*spec.notes, *checkpoint.notes]
     embedding = spec.storage.names.get(spec.embedding_weight, spec.embedding_weight)
     if spec.tied and HEAD_WEIGHT in stored:
         if embedding not in stored:

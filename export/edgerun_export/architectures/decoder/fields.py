@@ -13,6 +13,8 @@ from edgerun_export.architectures.decoder.spec import Config, TernaryOrigin
 # Larger than anything known; what exceeds it would only exhaust memory.
 _MAX_SIZE, _MAX_LAYERS, _MAX_EXPERTS = 1 << 24, 1024, 4096
 _MIN_NUMBER, _MAX_NUMBER = 1e-12, 1e12
+# Quantisation methods whose layers the reader makes plain weights of (``checkpoint/views``).
+_RESOLVED = ("awq", "gptq", "fp8", "compressed-tensors", "modelopt", "fbgemm_fp8")
 # By the names that checkpoints have for them.
 _ACTIVATIONS = {
     alias: name for name, activation in ACTIVATIONS.items() for alias in (name, *activation.aliases)
@@ -226,7 +228,7 @@ def ternary_origin(config: Config, default: TernaryOrigin | None = None) -> Tern
     if not quantization:
         return default
     method = quantization.get("quant_method")
-    if method in ("awq", "gptq"):  # integers like any others
+    if method in _RESOLVED:
         return default
     if method != "bitnet":
         raise UnsupportedError(

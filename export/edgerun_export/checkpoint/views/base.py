@@ -16,12 +16,14 @@ class View:
     Attributes:
         config: keys of config.json.
         source: where the checkpoint came from.
+        notes: sentences about what was left out knowingly.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Takes what lies behind."""
         self.config: Mapping[str, Any] = checkpoint.config
         self.source: Source = checkpoint.source
+        self.notes: tuple[str, ...] = checkpoint.notes
         self._checkpoint = checkpoint
 
     def tokenizer_files(self) -> Mapping[str, bytes]:
