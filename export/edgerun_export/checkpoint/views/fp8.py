@@ -129,7 +129,7 @@ class Fp8Weights(View):
         if block is None or scales.dtype not in _TYPES:
             raise CheckpointError(
                 f"scales '{scales.name}' are {scales.dtype} {list(scales.shape)}, which do not fit "
-                f"'{info.name}' {list(info.shape)}; expected floats: "
+                f"'{info.name}' {list(info.shape)}; expected {', '.join(_TYPES)}: "
                 f"{_expected(info.shape, self._scaling)}"
             )
         return _Scales(scales.name, block, math.prod(scales.shape) == 1)

@@ -55,8 +55,9 @@ def scaling_of(config: _Settings, read: Callable[[str], bytes | None]) -> Scalin
     settings = config.get("quantization_config")
     if not settings:
         data = read(_MODELOPT_FILE)
-        beside = None if data is None else decode_json(data, _MODELOPT_FILE).get("quantization")
-        return _modelopt(beside) if isinstance(beside, Mapping) else Scaling(None)
+        if data is None:
+            return Scaling(None)
+        return _modelopt(_section(decode_json(data, _MODELOPT_FILE), "quantization"))
     method = settings.get("quant_method") if isinstance(settings, Mapping) else None
     return _METHODS[method](settings) if isinstance(method, str) and method in _METHODS else None
 
@@ -67,17 +68,17 @@ def _fp8(settings: _Settings) -> Scaling:
 
 
 def _compressed_tensors(settings: _Settings) -> Scaling:
-    for part in ("sparsity_config", "transform_config"):
-        if settings.get(part):
-            raise UnsupportedError(
-                f"config.json has weights of compressed-tensors with a {part}, which is not "
-                f"supported; {_INSTEAD}"
-            )
-    groups = settings.get("config_groups")
+    is_turned = _section(settings, "transform_config").get("config_groups")
+    if is_turned or _section(settings, "sparsity_config").get("format") not in (None, "dense"):
+        raise UnsupportedError(
+            "config.json has weights of compressed-tensors that are "
+            f"{'turned by a transform_config' if is_turned else 'sparse'}, which is not "
+            f"supported; {_INSTEAD}"
+        )
     blocks = set()
-    for group in groups.values() if isinstance(groups, Mapping) else ():
-        weights = group.get("weights") if isinstance(group, Mapping) else None
-        if isinstance(weights, Mapping):
+    for group in _section(settings, "config_groups").values():
+        weights = _section(group, "weights")
+        if weights:
             _check_format(group.get("format") or settings.get("format"), weights)
             blocks.add(_of_strategy(weights))
     sizes = sorted(block for block in blocks if block is not None)
@@ -87,6 +88,12 @@ def _compressed_tensors(settings: _Settings) -> Scaling:
             f"expected one size for all, so {_INSTEAD}"
         )
     return Scaling("compressed-tensors", sizes[0] if sizes else None)
+
+
+def _section(settings: Any, key: str) -> _Settings:
+    """An object in a configuration; empty for anything else."""
+    section = settings.get(key) if isinstance(settings, Mapping) else None
+    return section if isinstance(section, Mapping) else {}
 
 
 def _check_format(form: Any, weights: _Settings) -> None:
