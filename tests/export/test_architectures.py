@@ -36,6 +36,7 @@ def test_unknown_architecture_names_the_supported_ones():
     [
         ("gemma2", r"softcapping"),
         ("mamba2", "linear recurrences"),
+        ("mistral3", "pictures; its text model alone .* ministral3"),
     ],
 )
 def test_known_architectures_without_a_form_say_what_is_missing(name, missing):

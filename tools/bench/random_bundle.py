@@ -46,6 +46,7 @@ class RandomCheckpoint:
         """Takes the name of the model and its configuration, as transformers has it."""
         self.config = {**config, "bos_token_id": BOS, "eos_token_id": EOS}
         self.source = Source("random", name)
+        self.notes = tuple[str, ...]()
         spec = describe(self.config)
         self._shapes = spec.tensors()
         self._context = spec.context_length

@@ -89,7 +89,7 @@ class Codes:
     """A checkpoint whose tensors are codes, scales and minima in blocks."""
 
     def __init__(self, block: int) -> None:
-        self.config, self.source = CONFIG, None
+        self.config, self.source, self.notes = CONFIG, None, ()
         self.shapes = {
             f"{AT}.kv_a_proj_with_mqa.weight": (RANK + TURNED, HIDDEN),
             f"{AT}.kv_b_proj.weight": (HEADS * (PLAIN + VALUES), RANK),

@@ -148,6 +148,7 @@ def test_fetches_only_safe_files_from_the_hub(
         ("owner/tiny-llama", _SAFE_FILES, "0123abcd"),
     ]
     assert not any(name.endswith((".bin", ".py", ".pt", "*")) for name in _SAFE_FILES)
+    assert "hf_quant_config.json" in _SAFE_FILES  # says of old ModelOpt's weights what they are
 
 
 def test_fetches_one_gguf_from_the_hub(

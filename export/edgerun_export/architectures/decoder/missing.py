@@ -13,6 +13,7 @@ MISSING: Mapping[str, str] = {
     "lfm2_vl": "pictures",
     "mamba": _RECURRENT,
     "mamba2": _RECURRENT,
+    "mistral3": "pictures; its text model alone is in GGUF files, and in checkpoints of ministral3",
 }
 
 

@@ -154,8 +154,8 @@ class Fp8Weights(View):
             del self._infos[name]
         if others:
             self.notes += (
-                f"{len(others)} scales of activations, keys and values are left out, such as "
-                f"'{others[0]}': they tell other runtimes how to round what they compute, and no "
+                f"scales of activations, keys and values are left out ({len(others)}, such as "
+                f"'{others[0]}'): they tell other runtimes how to round what they compute, and no "
                 "weight depends on them",
             )
 

@@ -65,6 +65,7 @@ MODELOPT = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
 SCHEMES = {
     "qwen3": Scheme(BLOCKS, (24, 40), "_scale_inv", dtype=BF16),
     "deepseek": Scheme(BLOCKS, (24, 40), "_scale_inv"),
+    "wide": Scheme(BLOCKS | {"weight_block_size": [24, 4096]}, (24, 4096), "_scale_inv"),
     "deepseek-e8m0": Scheme(BLOCKS, (24, 40), "_scale_inv", dtype=E8M0),
     "ministral3": Scheme(STATIC, None, "_scale_inv", lambda grid: (), BF16, ("activation_scale",)),
     "vllm-static": Scheme(STATIC, None, shape=lambda grid: (), others=("input_scale",)),

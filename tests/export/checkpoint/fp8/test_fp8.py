@@ -11,6 +11,8 @@ import pytest
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.codecs import SAFETENSORS
 from edgerun_export.checkpoint.files import ByteFile
+from edgerun_export.checkpoint.views.fp8 import Fp8Weights
+from edgerun_export.checkpoint.views.stacked import StackedExperts
 from edgerun_export.pipeline import ExportOptions, export
 from tests.export.checkpoint.fp8.schemes import (
     E4M3,
@@ -21,6 +23,7 @@ from tests.export.checkpoint.fp8.schemes import (
     source_tensors,
     write,
 )
+from tests.support.bundles import GOLDEN
 
 NAME = "model.layers.0.mlp.gate_proj.weight"
 EVERY_CODE = np.arange(256, dtype=np.uint8)
@@ -78,6 +81,7 @@ def test_stacks_of_experts_have_scales_of_each(tmp_path: Path) -> None:
             for expert in range(5):
                 up = name.replace("input_linear", f"experts.{expert}.up_proj")
                 np.testing.assert_array_equal(checkpoint.read(up), weights[name][expert, 40:])
+            assert len(checkpoint.notes) == (form == "vllm-static")
 
 
 def test_one_scale_may_be_for_a_whole_stack(tmp_path: Path) -> None:
@@ -91,7 +95,10 @@ def test_one_scale_may_be_for_a_whole_stack(tmp_path: Path) -> None:
     fp8_model(tmp_path / "fp8", SCHEMES["tensor"], "granitemoe", shared)
     with open_checkpoint(str(tmp_path / "fp8")) as checkpoint:
         down = checkpoint.read(name.replace("output_linear", "experts.3.down_proj"))
+        assert isinstance(checkpoint, StackedExperts)
+        whole = checkpoint._checkpoint.read(name)
     np.testing.assert_array_equal(down, codes[name][3].astype(np.float32) * 3)
+    np.testing.assert_array_equal(whole, codes[name].astype(np.float32) * 3)
 
 
 @pytest.mark.parametrize(
@@ -149,10 +156,25 @@ def test_scales_of_activations_keys_and_values_are_left_out_and_named(tmp_path: 
         assert checkpoint.tensors().keys() == weights.keys()
     result = export(tmp_path / "fp8", tmp_path / "out", ExportOptions())
     assert [each for each in result.warnings if "scales" in each] == [
-        f"{14 + len(others)} scales of activations, keys and values are left out, such as "
-        f"'{first}': they tell other runtimes how to round what they compute, and no weight "
+        f"scales of activations, keys and values are left out ({14 + len(others)}, such as "
+        f"'{first}'): they tell other runtimes how to round what they compute, and no weight "
         "depends on them"
     ]
+
+
+def test_a_cache_may_be_all_that_is_quantised(tmp_path: Path) -> None:
+    weights, scale = source_tensors("llama"), "model.layers.0.self_attn.k_proj.k_scale"
+    settings = {"quant_method": "modelopt", "quant_algo": None, "kv_cache_scheme": {}}
+    tensors = weights | {scale: np.ones(1, np.float32)}
+    write(tmp_path / "fp8", "llama", tensors, {"quantization_config": settings})
+    with open_checkpoint(str(tmp_path / "fp8")) as checkpoint:
+        assert checkpoint.tensors().keys() == weights.keys()
+        assert f"are left out (1, such as '{scale}'): they" in checkpoint.notes[0]
+
+
+def test_other_checkpoints_are_left_as_they_are() -> None:
+    with open_checkpoint(str(GOLDEN / "llama")) as checkpoint:
+        assert not isinstance(checkpoint, Fp8Weights)
 
 
 def test_a_scale_of_outputs_that_a_model_computes_with_stays(tmp_path: Path) -> None:

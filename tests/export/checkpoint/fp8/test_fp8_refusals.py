@@ -136,6 +136,28 @@ def test_damaged_checkpoints_are_refused(
     refused(CheckpointError, message, tmp_path)
 
 
+def test_every_expert_has_scales(tmp_path: Path) -> None:
+    name = "model.layers.1.block_sparse_moe.input_linear.weight"
+
+    def of_four(tensors: Tensors) -> None:
+        tensors[f"{name}_scale_inv"] = tensors[f"{name}_scale_inv"][:4]
+
+    fp8_model(tmp_path / "fp8", SCHEMES["deepseek"], "granitemoe", of_four)
+    message = r"are F32 \[4, 4, 2\], which do not fit .* \[5, 80, 64\]; .* or \[5, 4, 2\] with"
+    refused(CheckpointError, message, tmp_path)
+
+
+def test_floats_without_any_scales_are_refused_where_config_json_promises_them(
+    tmp_path: Path,
+) -> None:
+    def unscaled(tensors: Tensors) -> None:
+        for name in [name for name in tensors if name.endswith("_scale_inv")]:
+            del tensors[name]
+
+    fp8_model(tmp_path / "fp8", SCHEMES["deepseek"], alter=unscaled)
+    refused(CheckpointError, "is F8_E4M3 and has no scales beside it", tmp_path)
+
+
 def test_blocks_that_nothing_tells_the_size_of_are_refused(tmp_path: Path) -> None:
     scheme = replace(SCHEMES["deepseek"], settings=SCHEMES["ministral3"].settings)
     fp8_model(tmp_path / "fp8", scheme)
@@ -155,6 +177,7 @@ def unscaled(tensors: Tensors) -> None:
 FLOATS = {"strategy": "tensor"}
 UNSUPPORTED = [
     (BLOCKS | {"weight_block_size": [0, 128]}, r"weight_block_size is \[0, 128\]; expected two"),
+    (BLOCKS | {"weight_block_size": []}, r"weight_block_size is \[\]"),
     (BLOCKS | {"weight_block_size": [128]}, r"weight_block_size is \[128\]"),
     (BLOCKS | {"weight_block_size": [128, True]}, r"weight_block_size is \[128, True\]"),
     (BLOCKS | {"weight_block_size": "128x128"}, "weight_block_size is '128x128'"),
@@ -184,9 +207,11 @@ def test_what_is_not_read_is_refused_by_name(
 
 
 def test_configurations_say_that_there_is_nothing_more(tmp_path: Path) -> None:
-    """As llm-compressor writes it for dense models, of which nothing is turned."""
+    """As llm-compressor writes it of dense models; groups may have formats of their own."""
     more = {"sparsity_config": {"format": "dense"}, "transform_config": {"config_groups": {}}}
-    fp8_model(tmp_path / "fp8", Scheme(compressed(**FLOATS) | more))
+    settings = compressed("mixed-precision", **FLOATS) | more
+    settings["config_groups"]["group_0"]["format"] = "float-quantized"
+    fp8_model(tmp_path / "fp8", Scheme(settings))
     export(tmp_path / "fp8", tmp_path / "out", ExportOptions(weights="int8"))
 
 
