@@ -7,7 +7,7 @@
   ``mxfp8``): groups of layers, each with a strategy for weights, ``tensor``, ``channel``, ``group``
   or ``block``.
 - ``modelopt`` (TensorRT Model Optimizer, ``export/convert_hf_config.py``): ``quant_algo``, a scale
-  of each tensor or output. Before 0.29 it was in ``hf_quant_config.json`` alone.
+  of each tensor or output; old exports say it in ``hf_quant_config.json`` alone.
 - ``fbgemm_fp8`` (transformers, ``integrations/fbgemm_fp8.py``): a scale of each output.
 """
 

@@ -21,7 +21,9 @@ from tests.support.bundles import GOLDEN
 Tensors = dict[str, NDArray]
 E4M3, E8M0, BF16 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e8m0fnu, ml_dtypes.bfloat16
 LARGEST = 448
-QUANTISED = re.compile(r"_proj(_with_mqa)?\.weight$|experts\.\d+\.w[123]\.weight$|_linear\.weight$")
+QUANTISED = re.compile(
+    r"_proj(_with_mqa)?\.weight$|experts\.\d+\.w[123]\.weight$|_linear\.weight$|experts\.\w+_proj$"
+)
 
 
 @dataclass(frozen=True)

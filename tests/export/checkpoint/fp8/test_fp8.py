@@ -108,6 +108,7 @@ def test_one_scale_may_be_for_a_whole_stack(tmp_path: Path) -> None:
         ("ministral3", "ministral3", {"weights": "int4", "method": "rtn"}),
         ("qwen3_moe", "channel", {"weights": "int4"}),
         ("granitemoe", "deepseek", {"weights": "int8"}),
+        ("gemma4_text-experts", "qwen3", {"weights": "int8"}),
         ("deepseek_v3", "deepseek", {"weights": "fp32"}),
     ],
 )
