@@ -47,7 +47,8 @@ def attention_many(dtype: str, head_dim: int, group: int, lanes: int, stack: int
     """``attention`` for units of up to ``stack`` rows; chunk = unit * kv_heads + kv_head."""
     lanes, size = gcd(head_dim, lanes), ELEMENT_BYTES[dtype]
     turns = turning_pays(dtype, head_dim, group * stack, lanes)
-    shape = blocking(group * stack, 4, head_dim, lanes, columns.SUMS if turns else 8)
+    most, sums_of = (8, columns.SUMS) if turns else (4, 8)
+    shape = blocking(group * stack, most, head_dim, lanes, sums_of)
     score, weigh = (
         _turned(dtype, head_dim, shape, lanes)
         if turns
