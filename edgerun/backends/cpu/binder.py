@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from edgerun.machine.row_times import BlockPath
 
 # Words of the frame; attention counts its units in those from ATTENTION on.
 ONE, ROWS, LOGIT_ROWS, ANY_LOGITS, ATTENTION = range(5)
+Preparation: TypeAlias = Callable[[], None]
 ROWS_AT_ONCE = 8  # that a thread takes: a row may take less time than two threads need to share it
 
 
@@ -101,7 +102,8 @@ class Binder:
         shared: memory that nodes use one after the other, by a name of their choice.
         columns: which value a shared buffer holds the columns of.
         stages: of the program, from the first on.
-        before_run: called before each run, when the batch lies in its buffers.
+        before_run: called before each run, when the batch lies in its buffers. Nothing that is
+            called refers to the binder: weights would stay in memory after the model is closed.
         before_stage: likewise, but before runs of the stage of that number alone.
         keep: what later nodes look for, and what ``before_run`` uses.
         operands: memory that the instructions point to.
@@ -126,8 +128,8 @@ class Binder:
     instructions: list[Instruction] = field(default_factory=list)
     patches: list[Patch] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=lambda: [Stage()])
-    before_run: list[Callable[[], None]] = field(default_factory=list)
-    before_stage: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+    before_run: list[Preparation] = field(default_factory=list)
+    before_stage: list[tuple[int, Preparation]] = field(default_factory=list)
     keep: list[Any] = field(default_factory=list)
     operands: list[NDArray[Any]] = field(default_factory=list)
     values: dict[str, Buffer] = field(default_factory=dict)
@@ -217,15 +219,20 @@ class Binder:
             return self.positions, self.sequences
         if self._asked is None:
             self._asked = np.zeros_like(self.positions), np.zeros_like(self.sequences)
-            self.before_run.insert(0, self._find_asked)
+            self.before_run.insert(0, self._finding_asked(self._asked))
         return self._asked
 
-    def _find_asked(self) -> None:
-        assert self._asked is not None
-        count = int(self.frame[LOGIT_ROWS])
-        rows = self.logit_rows[:count]
-        for selected, every in zip(self._asked, (self.positions, self.sequences), strict=True):
-            selected[:count] = every[rows]
+    def _finding_asked(self, asked: tuple[NDArray[np.int32], NDArray[np.int32]]) -> Preparation:
+        """What fills those in; it knows buffers alone, see ``before_run``."""
+        frame, logit_rows, whole = self.frame, self.logit_rows, (self.positions, self.sequences)
+
+        def find_asked() -> None:
+            count = int(frame[LOGIT_ROWS])
+            rows = logit_rows[:count]
+            for selected, every in zip(asked, whole, strict=True):
+                selected[:count] = every[rows]
+
+        return find_asked
 
     def prepared(self, node: Node) -> Prepared:
         """The weight of a linear node in the layout of its kernel."""
@@ -300,7 +307,7 @@ class Binder:
             label=label,
         )
 
-    def prepare_stage(self, prepare: Callable[[], None]) -> None:
+    def prepare_stage(self, prepare: Preparation) -> None:
         """Has something called before the stage runs that is being bound."""
         self.before_stage.append((len(self.stages) - 1, prepare))
 

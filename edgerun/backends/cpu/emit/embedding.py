@@ -15,15 +15,16 @@ from edgerun.graph.ir import Graph, Node
 def emit_embedding(binder: Binder, node: Node, index: int) -> None:
     """Reads the rows of the token ids from a copy of the table, or copies of a large one's."""
     table, ids = binder.graph.matrix(node.inputs[1]), binder.ids
+    batch_ids, frame = binder.ids, binder.frame
     if isinstance(table, PackedWeight):
         check_many_scales(table)
     if can_stage(table):
         staged = StagedRows(table, binder.shape.rows)
-        binder.prepare_stage(lambda: staged.fetch(binder.ids[: binder.frame[ROWS]]))
+        binder.prepare_stage(lambda: staged.fetch(batch_ids[: frame[ROWS]]))
         table, ids = staged.table, staged.ids
     else:
         table, rows = copied(table), table.shape[0]
-        binder.prepare_stage(lambda: check_ids(binder.ids[: binder.frame[ROWS]], rows))
+        binder.prepare_stage(lambda: check_ids(batch_ids[: frame[ROWS]], rows))
     width = table.shape[1]
     out = binder.new(node.outputs[0], width, ROWS)
     arguments: dict[str, Argument] = {

@@ -30,8 +30,8 @@ def emit_rotary(binder: Binder, node: Node, index: int) -> None:
     if tables is None:
         tables = RotaryTables()
         binder.keep.append(tables)
-        reach = tables.reach
-        binder.before_run.append(lambda: reach(binder.positions[: binder.frame[ROWS]]))
+        reach, positions, frame = tables.reach, binder.positions, binder.frame
+        binder.before_run.append(lambda: reach(positions[: frame[ROWS]]))
     shared, counted_by = tables, binder.counted_by[output]
     arguments: dict[str, Argument] = {
         "rows": binder.count(counted_by),
