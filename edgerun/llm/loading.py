@@ -175,7 +175,12 @@ def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
         eos_ids=tuple(dict.fromkeys((*end_ids, *tokenizer.eos_ids))),
         sampling_defaults=sampling_defaults(
             texts[GENERATION_CONFIG],
-            [entry.name for processor in processor_types() for entry in processor.options()],
+            {
+                entry.name: entry.kind.check
+                for processor in processor_types()
+                for entry in processor.options()
+            },
+            bundle.path / GENERATION_CONFIG,
         ),
         chunk_rows=rows,
         weight_bytes=compiled.weight_bytes,

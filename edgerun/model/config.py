@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
-from edgerun.errors import BundleError
+from edgerun.errors import BundleError, SamplingError
 
-LISTS = ("dry_sequence_breakers",)  # what may be a list of texts
+Check: TypeAlias = Callable[[str, Any], Any]
 DRAWING = ("typical_p",)  # would keep greedy choice from the likeliest token
-# Used when a model recommends nothing.
+# Used when a model recommends none of the ways to draw: at a temperature of 1 small models stray.
 FALLBACK = {"temperature": 0.7, "top_p": 0.95}
+WAYS_TO_DRAW = frozenset(("temperature", "top_k", "top_p", "min_p", "typical_p"))
+KEEPS_ALL = {"top_k": -1}  # as vLLM writes it
+
+logger = logging.getLogger(__name__)
 
 
 def read_json_object(name: str, text: str | None) -> dict[str, Any]:
@@ -31,8 +36,10 @@ def read_json_object(name: str, text: str | None) -> dict[str, Any]:
     return value
 
 
-def sampling_defaults(generation_config: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Picks what a model recommends for sampling: numbers, and lists of texts.
+def sampling_defaults(
+    generation_config: Mapping[str, Any], checks: Mapping[str, Check], source: object
+) -> dict[str, Any]:
+    """Picks what a model recommends for sampling; a warning names what cannot be used.
 
     ``do_sample: false`` means greedy, as in transformers: a temperature of 0, whatever the file
     says of it, with penalties as in sampling. What merely keeps likely tokens is passed on for
@@ -40,23 +47,26 @@ def sampling_defaults(generation_config: Mapping[str, Any], names: Iterable[str]
 
     Args:
         generation_config: what the file holds.
-        names: sampling parameters, named there as here.
+        checks: by the names of sampling options, which are those of the file, what returns a value
+            as the option has it, or raises SamplingError.
+        source: the file, for warnings.
     """
-    recommended = {
-        name: generation_config[name]
-        for name in names
-        if _is_value(name, generation_config.get(name))
-    }
+    recommended = {}
+    for name, check in checks.items():
+        value = generation_config.get(name)
+        if value is None or value == KEEPS_ALL.get(name):
+            continue
+        try:
+            is_whole = isinstance(value, float) and value.is_integer()  # some write 50.0
+            recommended[name] = check(name, int(value) if is_whole else value)
+        except SamplingError as error:
+            logger.warning("%s: %s; this recommendation is left out", source, error)
     if generation_config.get("do_sample") is False:
         greedy = {name: value for name, value in recommended.items() if name not in DRAWING}
         return {**greedy, "temperature": 0.0}
-    return recommended or dict(FALLBACK)
-
-
-def _is_value(name: str, value: object) -> bool:
-    if isinstance(value, list):
-        return name in LISTS and all(isinstance(item, str) for item in value)
-    return isinstance(value, int | float)
+    if WAYS_TO_DRAW.isdisjoint(recommended):
+        return {**FALLBACK, **recommended}
+    return recommended
 
 
 def eos_ids(generation_config: Mapping[str, Any]) -> tuple[int, ...]:
