@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -13,26 +15,29 @@ import typer
 
 from edgerun.cli import options
 
-# Names in the cache folder, and what they are; nothing else there is ours to delete.
+# Places in the cache folder, and what is there. Names of ours have a digest, except this file's:
+# whoever names a folder of other things as the cache loses none of them.
+MACHINE, MAX_PROFILE_BYTES = "machine.json", 1 << 24
 CONTENTS = {
     "kernels-*": "compiled CPU kernels",
-    "machine.json": "measured speed of this machine",
-    "sharing": "what sharing layers of experts with devices costs",
-    "verified": "which weights were found whole",
-    "simulators": "compiled simulators of the FPGA overlay",
-    "fpga": "results of synthesis",
-    "openvino": "networks compiled for devices of OpenVINO",
-    "ssh": "connections to boards",
+    MACHINE: "measured speed of this machine",
+    "sharing/*": "what sharing layers of experts with devices costs",
+    "verified/*": "which weights were found whole",
+    "simulators/*": "compiled simulators of the FPGA overlay",
+    "fpga/synthesis/*": "results of synthesis",
+    "openvino/*": "networks compiled for devices of OpenVINO",
+    "ssh/*": "connections to boards",
 }
+DIGEST = re.compile(r"(?<![0-9a-z])(kernels-[0-9a-f]{16}$|[0-9a-f]{32})")
 EXAMPLES = options.examples("edgerun cache show", "edgerun cache clear")
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A file or folder of the cache.
+    """What there is of a kind in the cache.
 
     Attributes:
-        name: in the cache folder.
+        name: the folder or file in the cache folder.
         what: it is.
         bytes: of its files together.
     """
@@ -56,7 +61,7 @@ def cache(
     folder = env.settings().cache_dir
     items = list(contents(folder))
     if action == "clear":
-        clear(folder, items)
+        clear(folder)
     if as_json:
         print(json.dumps({"folder": str(folder), "items": [asdict(item) for item in items]}))
         return
@@ -66,27 +71,53 @@ def cache(
 def contents(folder: Path) -> Iterator[Item]:
     """What there is of ours in a cache folder; links are not followed."""
     for pattern, description in CONTENTS.items():
-        for path in sorted(folder.glob(pattern)):
-            yield Item(path.name, description, _bytes(path))
+        sizes: dict[str, int] = {}
+        for path in _own(folder, pattern):
+            place = path if path.parent == folder else path.parent
+            name = place.relative_to(folder).as_posix()
+            sizes[name] = sizes.get(name, 0) + _bytes(path)
+        yield from (Item(name, description, size) for name, size in sizes.items())
 
 
-def clear(folder: Path, items: list[Item]) -> None:
-    """Deletes items of a cache folder.
+def clear(folder: Path) -> None:
+    """Deletes what there is of ours in a cache folder, and folders that are empty then.
 
     Raises:
-        StorageError: one cannot be deleted.
+        StorageError: something cannot be deleted.
     """
     from edgerun.errors import StorageError
 
-    for item in items:
-        path = folder / item.name
-        try:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot delete {error.filename}: {error.strerror}") from error
+    for pattern in CONTENTS:
+        for path in list(_own(folder, pattern)):
+            try:
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+            except OSError as error:
+                raise StorageError(f"cannot delete {error.filename}: {error.strerror}") from error
+        for parent in (folder / pattern).relative_to(folder).parents[:-1]:
+            with contextlib.suppress(OSError):  # somebody else's files are there
+                (folder / parent).rmdir()
+
+
+def _own(folder: Path, pattern: str) -> Iterator[Path]:
+    """Files and folders of a kind that edgerun has written."""
+    if (folder / pattern).parent.is_symlink():
+        return
+    for path in sorted(folder.glob(pattern)):
+        if DIGEST.search(path.name) or (pattern == MACHINE and _is_profile(path)):
+            yield path
+
+
+def _is_profile(path: Path) -> bool:
+    """Whether a file holds speeds of machines, of whatever version."""
+    try:
+        with path.open("rb") as file:
+            content = json.loads(file.read(MAX_PROFILE_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and "profiles" in content
 
 
 def _bytes(path: Path) -> int:

@@ -58,9 +58,8 @@ class ChatStore:
         Raises:
             StorageError: one cannot be deleted.
         """
-        files = [
-            path for path in (self.folder / HISTORY, *self.folder.glob("*.chat")) if path.exists()
-        ]
+        chats = self.folder.glob(f"last-{'[0-9a-f]' * DIGITS}.chat")  # others somebody saved here
+        files = [path for path in (self.folder / HISTORY, *chats) if path.exists()]
         for path in files:
             try:
                 path.unlink()

@@ -48,3 +48,12 @@ def test_a_folder_of_somebody_else_is_not_written(tmp_path: Path) -> None:
     os.chown(store.folder, 65534, 0)
     _history(store).store_string("a secret")
     assert list(store.folder.iterdir()) == []
+
+
+def test_clearing_leaves_the_chats_that_somebody_saved(tmp_path: Path) -> None:
+    store = ChatStore(tmp_path)
+    saved, last = tmp_path / "story.chat", store.last_chat("0123456789abcdef" * 4)
+    for path in (saved, last, tmp_path / "last-one.chat"):
+        path.touch()
+    assert store.clear() == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last-one.chat", "story.chat"]
