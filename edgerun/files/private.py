@@ -150,7 +150,7 @@ def sync(path: Path) -> None:
 
 def advice(error: OSError) -> str:
     """What a person can do about a file or folder that was refused, or cannot be written."""
-    if isinstance(error, UnsafeError) and error.filename:
+    if isinstance(error, UnsafeError) and error.filename and _is_removable(error.filename):
         return (
             f"remove {error.filename}, take it over (chown, chmod go-w), "
             "or set EDGERUN_CACHE to a folder of your own"
@@ -158,6 +158,11 @@ def advice(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "make room there, or set EDGERUN_CACHE to a folder on another disk"
     return "set EDGERUN_CACHE to a folder that can be written"
+
+
+def _is_removable(path: str) -> bool:
+    """Whether to remove it is good advice, as it is not of devices."""
+    return any(test(path) for test in (os.path.islink, os.path.isfile, os.path.isdir))
 
 
 def _check_parent(folder: Path) -> None:

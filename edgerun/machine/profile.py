@@ -21,6 +21,7 @@ import logging
 import math
 import os
 import platform
+import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -31,7 +32,8 @@ from typing import Annotated, TypeAlias, TypeVar
 import msgspec
 
 from edgerun.env import settings
-from edgerun.files.private import make_folder, read_private, write_atomically
+from edgerun.errors import StorageError
+from edgerun.files.private import advice, make_folder, read_private, write_atomically
 from edgerun.kernels.host.cores import cores
 from edgerun.machine.bandwidth import measure_bandwidth
 from edgerun.machine.busy import BusyMeter
@@ -53,7 +55,7 @@ logger = logging.getLogger(__name__)
 FILE = "machine.json"
 FORMAT = 4  # of the file; 3 had rates of 1 and 128 rows, and of one head size
 PROFILES_KEPT = 8
-MAX_FILE_BYTES = 4 << 20
+MAX_FILE_BYTES, ROOM_BYTES = 4 << 20, 1 << 20
 GATE = "gate"  # the kernel that gates, whose function of an element takes longer than others
 MULTIPLY = "multiply"  # the path of kernels that multiply with the instruction set's vectors
 # Attention of prompts in bfloat16, and how often as fast as exact it counts if it was not measured:
@@ -268,7 +270,7 @@ def write_profile(profile: MachineProfile) -> MachineProfile:
     """Keeps a profile of this machine, dated today, and returns it.
 
     The file appears whole or not at all; a folder that cannot be written only costs measuring
-    again.
+    again, which a warning says.
     """
     dated, file = replace(profile, measured=_today()), _read()[0]
     _write(replace(file, profiles=_newest(file.profiles, machine_key(), dated)))
@@ -283,6 +285,20 @@ def write_disk(folder: Path, disk: DiskProfile) -> DiskProfile:
     return dated
 
 
+def check_storable() -> None:
+    """Refuses before anything is measured that could not be stored.
+
+    Raises:
+        StorageError: the folder cannot be written, or has no room.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=make_folder(path().parent)) as file:
+            file.write(bytes(ROOM_BYTES))
+    except OSError as error:
+        reason = f"{path()} cannot be written ({error.strerror})"
+        raise StorageError(f"{reason}, so nothing was measured: {advice(error)}") from error
+
+
 def _newest(others: Mapping[str, T], key: str, value: T) -> Mapping[str, T]:
     """Some of the others and, last, what is new."""
     older = [item for item in others.items() if item[0] != key]
@@ -290,9 +306,12 @@ def _newest(others: Mapping[str, T], key: str, value: T) -> Mapping[str, T]:
 
 
 def _write(file: _File) -> None:
-    with contextlib.suppress(OSError):
+    try:
         make_folder(path().parent)
         write_atomically(path(), msgspec.json.format(msgspec.json.encode(file)))
+    except OSError as error:
+        message = "what was measured is not stored: %s (%s); %s"
+        logger.warning(message, path(), error.strerror, advice(error))
 
 
 def _today() -> str:

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from edgerun.env import read_settings
+from edgerun.errors import StorageError
 from edgerun.machine import profile
 from edgerun.machine.devices import Call, DeviceProfile
 from edgerun.machine.profile import FAST_TIMES, MachineProfile
 from edgerun.machine.row_times import RowTimes, read_layers, stored
+from edgerun.plan.calibration import processor
 from tests.support.fakes import Meter
 
 ROW_TIMES = RowTimes({1: 1e-6, 4: 4e-6, 16: 16e-6}, {"gemm": {16: 20e-6, 128: 99e-6}}, 1)
@@ -311,3 +313,16 @@ def test_a_device_counts_with_its_driver_only_and_beside_a_measured_processor() 
     assert FULL.other_versions("openvino:CPU", "OpenVINO 1") == []
     assert FULL.other_versions("openvino:GPU", "OpenVINO 2") == []
     assert replace(FULL, bandwidth={}).device("openvino:CPU", "OpenVINO 1") is None
+
+
+def test_what_cannot_be_stored_is_said_before_and_after_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    chosen = read_settings({"EDGERUN_CACHE": str(tmp_path / "file" / "cache")})
+    monkeypatch.setattr(profile, "settings", lambda: chosen)
+    monkeypatch.setattr(processor, "_measure_all", lambda *_: pytest.fail("measured"))
+    with pytest.raises(StorageError, match=r"file/cache/machine.json cannot be written \(Not a d"):
+        processor.calibrate(1)
+    profile.write_profile(MachineProfile(bandwidth={1: 7.0}))
+    assert "what was measured is not stored" in caplog.text

@@ -25,6 +25,7 @@ from edgerun.machine.bandwidth import measure_bandwidth
 from edgerun.machine.busy import BusyMeter
 from edgerun.machine.profile import (
     MachineProfile,
+    check_storable,
     read_profile,
     write_disk,
     write_profile,
@@ -78,8 +79,9 @@ def calibrate(
     Raises:
         EdgerunError: other programs used the machine meanwhile; nothing was stored.
         InputError: there is no such folder.
-        StorageError: its disk cannot be measured; nothing was stored.
+        StorageError: its disk cannot be measured, or what is measured not be stored.
     """
+    check_storable()
     with BusyMeter() as meter:
         disk = None if folder is None else measure_disk(folder, progress)
         profile = _measure_all(threads, progress)
