@@ -98,6 +98,8 @@ def _make(name: str) -> Backend:
         if point.name == name:
             backend = point.load()()
             return backend
+    if name.partition(":")[0] in backend_names():
+        raise InputError(f"{name!r} is a device and no back-end: write --device {name}")
     raise InputError(f"no back-end is called '{name}': there are {', '.join(backend_names())}")
 
 
@@ -132,8 +134,8 @@ def find_candidates(
                 f"the device {asked!r} was named without a back-end: add --backend, or write "
                 "BACKEND:DEVICE"
             )
-        if not device and not _make(asked).chooses_device:
-            raise InputError(f"{asked!r} is a back-end and names no device: write {asked}:DEVICE")
+        if not device:
+            _check_chooses(_make(asked))
     backend, support = _probed(asked, device or None, given)
     if not support:
         raise UnsupportedError(f"the back-end {backend.name!r} does not run here: {support.reason}")
@@ -143,6 +145,17 @@ def find_candidates(
     companions = (make_backend(companion, given=choices) for companion in backend.companions)
     preferred = None if backend.is_simulated else backend.name  # which may name its device
     return Candidates(_acquainted((backend, *companions)), preferred)
+
+
+def _check_chooses(backend: Backend) -> None:
+    """Refuses a back-end whose name stands for no device."""
+    from edgerun.backends.base import Backend
+
+    name = backend.name
+    if type(backend).use_device is Backend.use_device:
+        raise InputError(f"{name!r} is a back-end without devices: write --backend {name}")
+    if not backend.chooses_device:
+        raise InputError(f"{name!r} is a back-end and names no device: write {name}:DEVICE")
 
 
 def _acquainted(backends: tuple[Backend, ...]) -> tuple[Backend, ...]:

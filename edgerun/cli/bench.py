@@ -102,6 +102,8 @@ def bench(
         _check_real(llm)
         prompt = prompt_tokens or max(1, min(PROMPT_TOKENS, llm.model.context - new_tokens))
         filled = None if context is None else context - new_tokens
+        if filled is None:
+            _check_fits(llm.model.context, prompt, new_tokens)
         if filled is None and llm.expert_reads() is not None:
             filled = prompt  # what is read of experts is counted call by call
         runs, segments = measured_runs(llm, prompt, new_tokens, filled, repeat)
@@ -213,6 +215,16 @@ def _check_alone(**others: object) -> None:
     for name, value in others.items():
         if value is not None:
             raise InputError(f"--handover measures no replies, so --{name} says nothing: leave it")
+
+
+def _check_fits(context: int, prompt: int, new_tokens: int) -> None:
+    from edgerun.errors import InputError
+
+    if prompt + new_tokens > context:
+        raise InputError(
+            f"a prompt of {prompt} tokens and {new_tokens} new ones do not fit into the model's "
+            f"context of {context} tokens; expected --prompt-tokens and --new-tokens that do"
+        )
 
 
 def _check_room(context: int | None, new_tokens: int) -> None:

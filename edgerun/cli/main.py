@@ -23,6 +23,7 @@ from edgerun.cli.commands import (
     why_not,
 )
 from edgerun.cli.screen.help import use_plain_pages
+from edgerun.cli.screen.messages import show_warnings
 from edgerun.cli.screen.visible import folded, visible
 from edgerun.errors import EdgerunError, InputError
 
@@ -80,6 +81,7 @@ def _dispatch(arguments: list[str]) -> int:
     else:
         from typer.main import get_command
 
+        show_warnings()
         # Not `application(...)()`: that turns interrupts and broken pipes into errors of its own.
         group = get_command(application([first]))
         use_plain_pages(group)

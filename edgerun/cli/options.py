@@ -315,8 +315,5 @@ def say_forecast(llm: LLM, *, corrected: bool = False) -> None:
 
 def load_by(loader: Callable[..., T], model: Path | None, **options: Any) -> T:
     """Like ``load``, by another function than ``llm.load``."""
-    import logging
-
-    logging.basicConfig(format="edgerun: %(message)s", level=logging.WARNING)
     with first_run() as progress:
         return loader(model, progress=progress, **given(**options))

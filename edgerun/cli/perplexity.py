@@ -89,9 +89,11 @@ def _read(file: Path) -> str:
     from edgerun.errors import InputError
 
     try:
-        if file.stat().st_size > MAX_FILE_BYTES:
+        with file.open("rb") as opened:  # of a device or pipe nobody knows the size before
+            content = opened.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
             raise InputError(f"{file} is larger than {MAX_FILE_BYTES} bytes")
-        text = file.read_bytes().decode("utf-8")
+        text = content.decode("utf-8")
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:

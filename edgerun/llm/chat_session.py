@@ -48,13 +48,18 @@ class ChatSession:
     @property
     def system(self) -> str:
         """The system message, ``""`` if there is none."""
-        first = self.messages[0] if self.messages else {}
-        return str(first["content"]) if first.get("role") == "system" else ""
+        return str(self._system[0]["content"]) if self._system else ""
 
     @system.setter
     def system(self, text: str) -> None:
         message: Message = {"role": "system", "content": check_text("the system message", text)}
-        self.messages[: 1 if self.system else 0] = [message] if text else []
+        self.messages[: len(self._system)] = [message] if text else []
+
+    @property
+    def _system(self) -> list[Message]:
+        """The first message if it is one of the system's, even an empty one."""
+        first = self.messages[:1]
+        return first if first and first[0].get("role") == "system" else []
 
     def send(self, text: str, **sampling: Unpack[SamplingKeywords]) -> TextStream:
         """Sends a message and streams the reply.
@@ -155,7 +160,7 @@ class ChatSession:
         """Goes on from other messages; None for the system message alone."""
         self._check_open()
         self._end()
-        system = self.messages[:1] if self.system else []
+        system = self._system
         self._before = None
         self.messages[:] = system if messages is None else messages
 

@@ -13,6 +13,7 @@ from edgerun.engine.stats import Stats
 from edgerun.errors import EdgerunError, InputError
 from edgerun.model.text.stop_text import StopText
 from edgerun.state.fair_lock import FairLock
+from edgerun.values import shown
 
 
 @dataclass(slots=True, repr=False)
@@ -214,14 +215,28 @@ def together(
     engine: Engine, streams: Iterable[TextStream]
 ) -> Generator[tuple[int, str], None, None]:
     """Yields ``(index of the stream, piece)`` as pieces come; see ``LLM.together``."""
-    everyone = list(streams)
-    if any(stream._engine is not engine for stream in everyone):
-        raise InputError("a stream is another model's: run streams together on the model of all")
+    given: Any = streams
+    everyone = list(given) if isinstance(given, Iterable) else [given]
+    for stream in everyone:
+        if not isinstance(stream, TextStream):
+            raise InputError(f"{shown(stream)} is no stream; expected what 'stream' returns")
+        if stream._engine is not engine:
+            raise InputError(
+                "a stream is another model's: run streams together on the model of all"
+            )
+    pieces = _together(engine, everyone)
+    next(pieces)  # to where closing it closes the streams
+    return pieces
+
+
+def _together(engine: Engine, everyone: list[TextStream]) -> Generator[tuple[int, str], None, None]:
+    """As ``together``, after a first piece that is none."""
     running: dict[Sequence, tuple[int, TextStream]] = {}
     for index, stream in enumerate(everyone):
         if not stream.completion.finish_reason:
             running.setdefault(stream._sequence, (index, stream))
     try:
+        yield -1, ""
         for sequence in running:
             engine.add(sequence)
         while running:

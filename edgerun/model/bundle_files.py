@@ -102,7 +102,9 @@ class BundleFiles:
             BundleError: it is not listed, too large for its purpose, or altered.
         """
         if name not in self.entries:
-            raise BundleError(f"{self.folder} has no file '{name}' in its manifest")
+            is_there = os.path.lexists(self.folder / name)
+            reason = "lists no file in its manifest called" if is_there else "has no file"
+            raise BundleError(f"{self.folder} {reason} '{name}'")
         path, file = self.folder / name, self.opened.get(name) or self._open(name)
         try:
             data = read_open(file.descriptor, path, max_bytes(name) or MAX_TEXT_BYTES)

@@ -221,6 +221,7 @@ def test_a_device_brings_its_back_end() -> None:
     for device, said in [
         ("cosim", "'cosim' was named without a back-end"),
         ("virtual", "'virtual' is a back-end and names no device: write virtual:DEVICE"),
+        ("cpu", "'cpu' is a back-end without devices: write --backend cpu"),
         ("virtual:", "'virtual' is a back-end and names no device"),
         ("gpu:0", "no back-end is called 'gpu': there are cpu"),
     ]:

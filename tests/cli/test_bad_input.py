@@ -227,6 +227,7 @@ OPTIONS = [
     (["--context", "4096"], "context is 4096; this model was made for at most 128"),
     (["--kv-cache", "int3"], "kv_cache is 'int3'; expected one of fp16, fp32, int4, int8"),
     (["--backend", "tpu"], "no back-end is called 'tpu': there are cpu, "),
+    (["--backend", "openvino:CPU"], "is a device and no back-end: write --device openvino:CPU"),
     (["--temprature", "1"], "there is no option --temprature: did you mean --temperature?"),
     (["--frobnicate"], "there is no option --frobnicate; see 'edgerun run --help'"),
     (["surplus"], "surplus"),
@@ -266,7 +267,7 @@ def test_the_settings_of_other_commands(shell: Shell, bundle: Path, tmp_path: Pa
     text.write_text("some text")
     (tmp_path / "bytes").write_bytes(b"a\xff")
     model = (bundle, "--backend", "reference")
-    assert "prompt has 129 tokens" in shell.refuses("bench", *model, "-p", "129", "--json")
+    assert "a prompt of 129 tokens" in shell.refuses("bench", *model, "-p", "129", "--json")
     assert str(10**12) in shell.refuses("bench", *model, "-n", 10**12, "--json")
     assert "context of 1 tokens has no room" in shell.refuses("bench", *model, "--context", "1")
     assert "context of 8 tokens has no" in shell.refuses(

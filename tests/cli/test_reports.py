@@ -49,7 +49,7 @@ def test_bench_holds_each_phase_against_the_limits(run: Run) -> None:
         assert part["launch"] is None  # the fake model does not count
         assert (part["paths"], part["int8_peak_tops"]) == ([], report["int8_peak_tops"])
     used = report["memory"]
-    assert used["peak_bytes"] >= used["kv_bytes"] > 0
+    assert used["peak_bytes"] >= used["resident_bytes"] > used["kv_bytes"] > 0
     assert report["int8_peak_tops"] > 0
 
 
@@ -130,6 +130,14 @@ def test_bench_takes_a_prompt_that_fits_when_none_is_named(run: Run) -> None:
     assert report["prompt_tokens"] == 30
 
 
+@pytest.mark.parametrize("arguments", [["-p", "35"], ["-n", "40"], ["-p", "1", "-n", "50"]])
+def test_bench_measures_no_fewer_tokens_than_were_asked_for(run: Run, arguments: list[str]) -> None:
+    model = fakes.fake_model(context=40)
+    result = run("bench", *arguments, "--repeat", "1", model=model)
+    assert (result.code, result.out) == (2, "")
+    assert "do not fit into the model's context of 40 tokens" in " ".join(result.err.split())
+
+
 def test_launches_are_what_is_left_of_a_call() -> None:
     from edgerun.backends.base import Launches
     from edgerun.cli.benchmark.report import Work, launch
@@ -174,6 +182,13 @@ def test_unusable_files_are_a_mistake(run: Run, tmp_path: Path, content: bytes |
     result = run("perplexity", "m", str(tmp_path / "text"))
     assert (result.code, result.out) == (2, "")
     assert "text" in result.err
+
+
+def test_a_file_without_an_end_is_left(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgerun.cli.perplexity.MAX_FILE_BYTES", 100)
+    result = run("perplexity", "m", "/dev/zero")
+    assert (result.code, result.out) == (2, "")
+    assert "/dev/zero is larger than 100 bytes" in result.err
 
 
 def test_doctor_prints_one_object(run: Run) -> None:

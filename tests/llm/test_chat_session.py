@@ -77,6 +77,9 @@ def test_the_system_message_can_change_and_survives_clear() -> None:
     assert chat.messages == [{"role": "system", "content": "be brief"}]
     chat.system = ""
     assert chat.messages == []
+    chat.messages[:] = [{"role": "system", "content": ""}, {"role": "user", "content": "x"}]
+    chat.system = "be kind"
+    assert [message["content"] for message in chat.messages] == ["be kind", "x"]
 
 
 def test_a_saved_session_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -164,4 +164,18 @@ def test_streams_that_are_no_more_read_together_end() -> None:
     assert llm._engine.room().slots == 4
     assert list(llm.together(streams)) == []
     with pytest.raises(InputError, match="a stream is another model's"):
-        list(llm.together([model().stream("a")]))
+        llm.together([model().stream("a")])
+
+
+@pytest.mark.parametrize("streams", ["abc", None, [None], 3])
+def test_what_is_no_stream_is_not_run(streams: Any) -> None:
+    with pytest.raises(InputError, match="is no stream; expected what 'stream' returns"):
+        model().together(streams)
+
+
+def test_streams_are_closed_by_who_reads_nothing_of_them() -> None:
+    llm = model()
+    streams = [llm.stream(prompt) for prompt in "ab"]
+    llm.together(streams).close()
+    assert [stream.completion.finish_reason for stream in streams] == ["cancelled"] * 2
+    assert llm._engine.room().slots == 4

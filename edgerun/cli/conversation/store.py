@@ -7,6 +7,7 @@ Nothing of it is in the cache folder, which people share and throw away. Files a
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 HISTORY = "chat_history"
 OFF = "history_off"
 DIGITS = 16  # of the model's digest, in the name of its last chat
+LAST_CHAT = re.compile(rf"last-[0-9a-f]{{0,{DIGITS}}}\.chat")  # others somebody saved here
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class ChatStore:
         Raises:
             StorageError: one cannot be deleted.
         """
-        chats = self.folder.glob(f"last-{'[0-9a-f]' * DIGITS}.chat")  # others somebody saved here
+        chats = [path for path in self.folder.glob("*.chat") if LAST_CHAT.fullmatch(path.name)]
         files = [path for path in (self.folder / HISTORY, *chats) if path.exists()]
         for path in files:
             try:

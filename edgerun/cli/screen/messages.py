@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 from edgerun.cli.screen.visible import folded, visible
@@ -20,3 +21,16 @@ def tell(text: str, indent: str = "  ") -> None:
         indent: begins the lines after the first, where a terminal is too narrow for one.
     """
     print(folded(visible(text), sys.stderr, indent), file=sys.stderr, flush=True)
+
+
+def show_warnings() -> None:
+    """From now on warnings of all parts are said."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING, handlers=[_Saying()])
+
+
+class _Saying(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            say(self.format(record))
+        except Exception:
+            self.handleError(record)

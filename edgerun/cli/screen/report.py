@@ -26,7 +26,8 @@ def peak_bytes() -> int:
     except ImportError:  # Windows
         return resident_bytes()
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return max(most, resident_bytes())  # the system brings the two up to date at different times
 
 
 def streaming(llm: LLM, tokens_per_s: float) -> dict[str, Any]:
