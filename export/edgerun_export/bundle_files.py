@@ -10,7 +10,7 @@ from typing import Any
 
 from edgerun._version import __version__
 from edgerun.errors import CheckpointError
-from edgerun_export.architectures import DecoderSpec
+from edgerun_export.architectures import DecoderSpec, text_keys
 from edgerun_export.architectures.decoder.biases import bias_keys
 from edgerun_export.checkpoint.base import Source
 from edgerun_export.checkpoint.files import read_small
@@ -98,16 +98,13 @@ def public_config(config: Mapping[str, Any], spec: DecoderSpec) -> dict[str, Any
     """Returns the keys of config.json as they describe the bundle.
 
     The one that may name a folder of its author is left out; those about biases and a tied head
-    say what the tensors showed. Of a model with parts beside the text it is the text's.
+    say what the tensors showed. Of a model with parts beside the text they are the text's.
     """
-    public = {key: value for key, value in config.items() if key != "_name_or_path"}
-    text = public.pop("text_config", None)
-    if isinstance(text, Mapping):  # of a model with other parts, which are left out
-        public = {key: value for key, value in public.items() if not key.endswith("_config")}
-        public = {**text, **public, "model_type": text.get("model_type", spec.architecture)}
-    if "tie_word_embeddings" in public:
+    text = text_keys(config)
+    public = {key: value for key, value in text.items() if key != "_name_or_path"}
+    if "tie_word_embeddings" in public or text is not config:
         public["tie_word_embeddings"] = spec.tied
-    return public | bias_keys(spec)
+    return public | bias_keys(public["model_type"], spec.biases)
 
 
 def special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -314,7 +314,7 @@ class _Job:
     def _write_files(self) -> None:
         self._progress("files", 0.0)
         config = public_config(self._checkpoint.config, self._spec)
-        generation = self._generation_config()
+        generation = self._generation_config(config)
         self._ids = special_ids(config, generation, self._spec.vocab_size)
         self._texts |= {
             "config.json": to_json(config),
@@ -343,12 +343,11 @@ class _Job:
                 f"tokenizer.json, for example {texts[0]!r}; give it token ids where that matters"
             )
 
-    def _generation_config(self) -> dict[str, Any]:
+    def _generation_config(self, config: dict[str, Any]) -> dict[str, Any]:
         """The checkpoint's own, or what its configuration implies."""
         if "generation_config.json" in self._texts:
             return self._text_object("generation_config.json")
         keys = ("bos_token_id", "eos_token_id", "pad_token_id")
-        config = self._checkpoint.config
         return {key: config[key] for key in keys if config.get(key) is not None}
 
     def _text_object(self, name: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 import edgerun
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures import describe
-from edgerun_export.architectures.gemma.with_pictures import LEFT_OUT
+from edgerun_export.architectures.decoder.multimodal import PICTURES_AND_SOUND
 from edgerun_export.calibrate.step import CalibrationOptions
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
@@ -316,7 +316,7 @@ def test_a_model_with_pictures_becomes_that_of_its_text(
     result = export(
         altered(name, with_pictures, nested), tmp_path / "out", ExportOptions(weights="int4")
     )
-    assert result.warnings == [*plain.warnings, LEFT_OUT]
+    assert result.warnings == [*plain.warnings, PICTURES_AND_SOUND]
     for file in ("model.onnx", "model.onnx.data"):
         assert (result.folder / file).read_bytes() == (plain.folder / file).read_bytes()
     written = json.loads((result.folder / "config.json").read_text())

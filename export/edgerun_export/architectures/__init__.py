@@ -2,6 +2,14 @@
 
 from edgerun_export.architectures.decoder.layer import Experts, Projection, Rope
 from edgerun_export.architectures.decoder.spec import DecoderSpec
-from edgerun_export.architectures.registry import architecture_names, describe
+from edgerun_export.architectures.registry import architecture_names, describe, text_keys
 
-__all__ = ["DecoderSpec", "Experts", "Projection", "Rope", "architecture_names", "describe"]
+__all__ = [
+    "DecoderSpec",
+    "Experts",
+    "Projection",
+    "Rope",
+    "architecture_names",
+    "describe",
+    "text_keys",
+]

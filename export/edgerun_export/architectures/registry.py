@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 from functools import cache
+from typing import TypeAlias
 
 from edgerun.discovery import entries
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures.decoder.biases import with_stored_biases
 from edgerun_export.architectures.decoder.missing import reason
+from edgerun_export.architectures.decoder.multimodal import Multimodal
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
+
+Architecture: TypeAlias = Callable[[Config], DecoderSpec] | Multimodal
+_ROOMS = ("", ".experts", ".gemma", ".multimodal", ".qwen_vl")
 
 
 @cache
-def _architectures() -> dict[str, Callable[[Config], DecoderSpec]]:
-    rooms = [f"edgerun_export.architectures{room}" for room in ("", ".experts", ".gemma")]
+def _architectures() -> dict[str, Architecture]:
+    rooms = [f"edgerun_export.architectures{room}" for room in _ROOMS]
     return dict(sorted(item for room in rooms for item in entries(room, "ARCHITECTURE").items()))
 
 
@@ -23,24 +28,43 @@ def architecture_names() -> list[str]:
     return list(_architectures())
 
 
-def describe(config: Config, tensors: Container[str] = ()) -> DecoderSpec:
+def describe(config: Config, tensors: Collection[str] = ()) -> DecoderSpec:
     """Describes the decoder that ``config`` (the keys of config.json) stands for.
 
     Args:
         config: keys of config.json.
         tensors: names of the checkpoint's tensors; where ``config`` leaves open which projections
-            have biases, they decide.
+            have biases, or where the text model lies, they decide.
 
     Raises:
         UnsupportedError: no such architecture, or a variant of it without an implementation.
         CheckpointError: config.json is inconsistent.
     """
+    name, architecture = _named(config)
+    if isinstance(architecture, Multimodal):
+        return architecture.describe(name, config, tensors)
+    return with_stored_biases(architecture(config), config, tensors)
+
+
+def text_keys(config: Config) -> Config:
+    """The keys of config.json that a model would have if its text model were all there is.
+
+    Raises:
+        UnsupportedError: no such architecture.
+        CheckpointError: config.json is inconsistent.
+    """
+    name, architecture = _named(config)
+    return architecture.text_keys(name, config) if isinstance(architecture, Multimodal) else config
+
+
+def _named(config: Config) -> tuple[str, Architecture]:
     name, architectures = config.get("model_type"), _architectures()
     if name is None:
         raise CheckpointError("config.json names no model_type, so the architecture is unknown")
-    if not isinstance(name, str) or name not in architectures:
+    module = name.replace("-", "_") if isinstance(name, str) else ""  # the first LFM2-VL: lfm2-vl
+    if module not in architectures:
         supported = ", ".join(architectures)
         raise UnsupportedError(
             f"architecture '{name}' is not supported{reason(name)}; supported are: {supported}"
         )
-    return with_stored_biases(architectures[name](config), config, tensors)
+    return module, architectures[module]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgerun_export.architectures import DecoderSpec, Projection
-from edgerun_export.architectures.decoder.spec import HEAD_WEIGHT
+from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT
 from edgerun_export.graph.blocks import FLOAT
 from edgerun_export.graph.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path
 from edgerun_export.graph.weight_store import StoredMatrix, WeightStore

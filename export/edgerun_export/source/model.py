@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgerun_export.architectures import DecoderSpec, describe
-from edgerun_export.architectures.decoder.spec import HEAD_WEIGHT
+from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT
 from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.source.weights import SourceWeights
 
@@ -30,15 +30,15 @@ def interpret(checkpoint: Checkpoint) -> tuple[SourceWeights, list[str]]:
     spec = describe(checkpoint.config, stored)
     aliases: dict[str, str] = {}
     warnings = [*spec.notes, *checkpoint.notes]
-    embedding = spec.storage.names.get(spec.embedding_weight, spec.embedding_weight)
-    if spec.tied and HEAD_WEIGHT in stored:
+    embedding, head = spec.storage.placed(spec.embedding_weight), spec.storage.head
+    if spec.tied and head in stored:
         if embedding not in stored:
             aliases[spec.embedding_weight] = HEAD_WEIGHT
-        elif not _same(checkpoint, embedding, HEAD_WEIGHT):
+        elif not _same(checkpoint, embedding, head):
             spec = describe(_untied(checkpoint.config), stored)
             warnings.append(
                 "config.json says that head and embedding are tied, but the checkpoint holds a "
-                f"'{HEAD_WEIGHT}' with other weights; the head is made of those, as transformers "
+                f"'{head}' with other weights; the head is made of those, as transformers "
                 "does"
             )
     weights = SourceWeights(checkpoint, spec, aliases)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.architectures.decoder.spec import HEAD_WEIGHT
 from edgerun_export.checkpoint.base import Affine, Checkpoint, TensorInfo
 
 F32 = NDArray[np.float32]
@@ -124,7 +123,7 @@ class SourceWeights:
             name
             for name in self._infos
             if name not in names
-            and _DERIVED.fullmatch(name) is None
+            and _DERIVED.fullmatch(self.spec.storage.unplaced(name)) is None
             and not name.startswith(self.spec.storage.unused)
         )
 
@@ -141,14 +140,15 @@ class SourceWeights:
         ternary = {self._stored_name(name) for name in self._ternary}
         scales = {f"{name}_scale" for name in ternary if self._infos[name].dtype == "U8"}
         # A tied head that is stored as well has been compared with the embedding.
-        return needed | scales | ({HEAD_WEIGHT} if self.spec.tied else set())
+        return needed | scales | ({self.spec.storage.head} if self.spec.tied else set())
 
     def _stored_name(self, name: str) -> str:
         return self._place(name)[0]
 
     def _place(self, name: str) -> tuple[str, int]:
         """The tensor of the checkpoint that has the rows of a name, and the first of them."""
-        return self._places.get(name, (self._aliases.get(name, name), 0))
+        path, first = self._places.get(name, (self._aliases.get(name, name), 0))
+        return self.spec.storage.placed(path), first
 
     def natively_ternary(self) -> bool:
         """Whether every projection has ternary values of its own."""

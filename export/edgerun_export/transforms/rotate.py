@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from edgerun.errors import UnsupportedError
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.architectures.decoder.spec import HEAD_WEIGHT
+from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT
 from edgerun_export.calibrate.text import CalibrationText
 from edgerun_export.recipe import Recipe
 from edgerun_export.source.weights import SourceWeights

@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 
 from edgerun_export.architectures import DecoderSpec, Experts
-from edgerun_export.architectures.decoder.spec import HEAD_WEIGHT
+from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT
 from edgerun_export.bundle_files import MODEL_FILE
 from edgerun_export.graph.external_data import find_data
 from edgerun_export.graph.fused_experts import STACKS

@@ -41,10 +41,8 @@ def with_stored_biases(spec: DecoderSpec, config: Config, tensors: Container[str
     return replace(spec, biases=spec.biases | stored) if stored else spec
 
 
-def bias_keys(spec: DecoderSpec) -> dict[str, bool]:
-    """Returns the keys of config.json that declare the biases of ``spec``, where there are such."""
+def bias_keys(model_type: object, biases: frozenset[str]) -> dict[str, bool]:
+    """Returns the keys of a config.json that declare ``biases``, where there are such."""
     return {
-        key: True
-        for key in _OPEN.get(spec.architecture, ())
-        if spec.biases.issuperset(_PROJECTIONS[key])
+        key: True for key in _OPEN.get(str(model_type), ()) if biases.issuperset(_PROJECTIONS[key])
     }

@@ -9,11 +9,8 @@ _RECURRENT = "linear recurrences"
 MISSING: Mapping[str, str] = {
     "falcon_mamba": _RECURRENT,
     "gemma2": "a bound on the scores of attention (softcapping)",
-    "gemma3": "pictures; its text model alone is in GGUF files, and in checkpoints of gemma3_text",
-    "lfm2_vl": "pictures",
     "mamba": _RECURRENT,
     "mamba2": _RECURRENT,
-    "mistral3": "pictures; its text model alone is in GGUF files, and in checkpoints of ministral3",
 }
 
 

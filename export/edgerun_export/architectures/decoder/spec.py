@@ -17,12 +17,11 @@ from edgerun_export.architectures.decoder.layer import (
     Rope,
     SharedExpert,
 )
-from edgerun_export.architectures.decoder.storage import PLAIN, Storage
+from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT, PLAIN, Storage
 from edgerun_export.architectures.decoder.streams import AltUp, Laurel
 
 Config = Mapping[str, Any]
 TernaryOrigin = Literal["packed", "master"]
-HEAD_WEIGHT = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+MODEL, HEAD_WEIGHT = "model.", "lm_head.weight"
 MTP_LEFT_OUT = "its layers for multi-token prediction (MTP) are left out"
 
 
@@ -42,6 +43,8 @@ class Storage:
             the first.
         head_rows: how query and key heads are stored; ``None`` for as they are.
         unused: how the names of tensors begin that the decoder does not compute with.
+        prefix: what stands in the place of ``model.`` in the names of all tensors.
+        head: name of the head's weight.
     """
 
     joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -51,6 +54,21 @@ class Storage:
     rows: Mapping[str, int] = field(default_factory=dict)
     head_rows: HeadRows | None = None
     unused: tuple[str, ...] = ()
+    prefix: str = MODEL
+    head: str = HEAD_WEIGHT
+
+    def placed(self, name: str) -> str:
+        """What a tensor is called that would be ``name`` if the text model were all there is."""
+        if name == HEAD_WEIGHT:
+            return self.head
+        return f"{self.prefix}{name.removeprefix(MODEL)}" if name.startswith(MODEL) else name
+
+    def unplaced(self, name: str) -> str:
+        """The inverse of ``placed``; names of other tensors stay as they are."""
+        if name == self.head:
+            return HEAD_WEIGHT
+        is_own = name.startswith(self.prefix)
+        return f"{MODEL}{name.removeprefix(self.prefix)}" if is_own else name
 
 
 PLAIN = Storage()

@@ -1,1 +1,1 @@
-"""Gemma 3 and 4, of which some checkpoints have parts for pictures and sound beside the text."""
+"""Gemma 3 and 4, with and without parts for pictures and sound beside the text model."""

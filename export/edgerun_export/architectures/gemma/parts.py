@@ -7,11 +7,23 @@ from collections.abc import Sequence
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures.decoder.fields import flag, natural, number, positive
 from edgerun_export.architectures.decoder.layer import PerLayerInputs
+from edgerun_export.architectures.decoder.multimodal import Layout
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 MAX_WIDTH = 4096  # of a head, and of what layers are given beside the residual stream
 # What layers that attend to keys and values of others may still have in a checkpoint.
 _KEY_PARTS = ("k_proj", "v_proj", "k_norm", "v_norm")
+WITH_SOUND = Layout(
+    "model.language_model.",
+    (
+        "model.vision_tower.",
+        "model.vision_embedder.",
+        "model.embed_vision.",
+        "model.audio_tower.",
+        "model.audio_embedder.",
+        "model.embed_audio.",
+    ),
+)
 
 
 def like_llama(config: Config, head_dim: int, kv_heads: int, context: int) -> dict[str, object]:

@@ -1,0 +1,14 @@
+"""LLaVA 1.5 and what is stored like it, such as Pixtral 12B: the text model, beside pictures."""
+
+from __future__ import annotations
+
+from edgerun_export.architectures import llama, mistral, qwen2
+from edgerun_export.architectures.decoder.layouts import BESIDE, INSIDE
+from edgerun_export.architectures.decoder.multimodal import Multimodal
+from edgerun_export.architectures.multimodal.llama_defaults import LLAMA
+
+ARCHITECTURE = Multimodal(
+    texts={"llama": llama.describe, "mistral": mistral.describe, "qwen2": qwen2.describe},
+    layouts=(BESIDE, INSIDE),
+    defaults={"llama": LLAMA},
+)

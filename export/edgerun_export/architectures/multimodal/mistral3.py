@@ -1,0 +1,19 @@
+"""Mistral Small 3.1 and 3.2, Magistral, Devstral, Ministral 3: the text model, beside pictures.
+
+The text model is ``mistral`` in Mistral Small 3.1 and what comes from it, and ``ministral3`` in
+what comes from Ministral 3 (transformers, ``convert_mistral3_weights_to_hf.py`` and
+``convert_ministral3_weights_to_hf.py``). Of the former no key says whether head and embedding are
+one, and the head is stored; of the latter ``text_config`` says it.
+"""
+
+from __future__ import annotations
+
+from edgerun_export.architectures import ministral3, mistral
+from edgerun_export.architectures.decoder.layouts import BESIDE, INSIDE
+from edgerun_export.architectures.decoder.multimodal import Multimodal
+
+ARCHITECTURE = Multimodal(
+    texts={"mistral": mistral.describe, "ministral3": ministral3.describe},
+    layouts=(BESIDE, INSIDE),
+    tied=True,
+)
