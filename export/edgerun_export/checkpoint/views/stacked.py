@@ -7,7 +7,10 @@ or in MXFP4 (OCP Microscaling Formats 1.0, section 5.3) as ``_blocks``, uint8
 ``[experts, N, K / 32, 16]``, two codes a byte, and ``_scales``, uint8 ``[experts, N, K / 32]``.
 Biases are ``[experts, N]``. Granite has ``input_linear`` and ``output_linear``, floats
 ``[experts, N, K]``, all outputs of gate before those of up. So has Gemma 4, whose experts have a
-factor each, by which the down projection is multiplied here.
+factor each, by which the down projection is multiplied here. Qwen3-VL is released with floats
+``[experts, K, N]``, all outputs of gate before those of up, and transformers may write
+``[experts, N, K]`` (``conversion_mapping.py``, ``qwen3_vl_moe``): both stacks of a layer together
+tell which.
 """
 
 from __future__ import annotations
@@ -29,6 +32,9 @@ _SCALED = re.compile(
     r"(model\.(?:language_model\.)?layers\.\d+)\.experts\.(gate_up_proj|down_proj)"
 )
 _FACTORS = "router.per_expert_scale"
+_EITHER = re.compile(
+    r"(model\.language_model\.layers\.\d+\.mlp\.experts)\.(gate_up_proj|down_proj)"
+)
 _LINEAR = re.compile(
     r"(model\.layers\.\d+\.block_sparse_moe)\.(input_linear|output_linear)\.weight"
 )
@@ -39,8 +45,8 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "input_linear": ("gate_proj", "up_proj"),
     "output_linear": ("down_proj",),
 }
-_ROWS = "_rows"  # the kind of Granite's
-_AXES = {"": 3, _ROWS: 3, "_bias": 2, "_blocks": 4}
+_ROWS, _COLUMNS = "_rows", "_columns"  # the kinds of Granite's and of Qwen3-VL's
+_AXES = {"": 3, _ROWS: 3, _COLUMNS: 3, "_bias": 2, "_blocks": 4}
 _HELD = 4  # blocks and scales of an expert are read by its gate and its up projection
 
 
@@ -51,8 +57,8 @@ class _Part:
     Attributes:
         info: its description.
         stack: name of the tensor that holds it.
-        kind: ``""`` for floats, ``_ROWS`` for floats by output, ``"_bias"``, ``"_blocks"`` for
-            MXFP4.
+        kind: ``""`` for floats, ``_ROWS`` for floats by output, ``_COLUMNS`` for floats by input
+            with all outputs of gate before those of up, ``"_bias"``, ``"_blocks"`` for MXFP4.
         expert: its number.
         outputs: which of the outputs in the stack are its own.
     """
@@ -82,7 +88,9 @@ class StackedExperts(View):
             stack = _stack(name)
             if stack is not None:
                 del self._others[name]
-                self._add(info, *stack)
+                module, part, kind = stack
+                is_turned = kind == _COLUMNS and _is_by_output(checkpoint.tensors(), module)
+                self._add(info, module, part, _ROWS if is_turned else kind)
         self._held: dict[tuple[str, int], Array] = {}
         self._rows_read: dict[str, int] = {}
 
@@ -220,8 +228,22 @@ def _stack(name: str) -> tuple[str, str, str] | None:
     match = _SCALED.fullmatch(name)
     if match is not None:
         return f"{match[1]}.experts", match[2], _ROWS
+    match = _EITHER.fullmatch(name)
+    if match is not None:
+        return match[1], match[2], _COLUMNS
     match = _LINEAR.fullmatch(name)
     return None if match is None else (f"{match[1]}.experts", match[2], _ROWS)
+
+
+def _is_by_output(tensors: Mapping[str, TensorInfo], module: str) -> bool:
+    """Whether stacks of a layer are ``[experts, N, K]``, by their sizes.
+
+    As such, gate and up projections read what the down projection makes, and make twice what it
+    reads; otherwise the reverse is so. Stacks that fit neither way are refused for their sizes.
+    """
+    both = [tensors.get(f"{module}.{part}") for part in ("gate_up_proj", "down_proj")]
+    shapes = [info.shape[1:] for info in both if info is not None and len(info.shape) == 3]
+    return len(shapes) == 2 and shapes[0] == (2 * shapes[1][1], shapes[1][0])
 
 
 def _sizes(info: TensorInfo, kind: str) -> tuple[int, tuple[int, ...]]:
@@ -231,6 +253,8 @@ def _sizes(info: TensorInfo, kind: str) -> tuple[int, tuple[int, ...]]:
         return sizes[0], ()
     if kind == _ROWS:
         return sizes[0], (sizes[1],)
+    if kind == _COLUMNS:
+        return sizes[1], (sizes[0],)
     return (sizes[0], (sizes[1] * MXFP4_BLOCK,)) if kind else (sizes[1], (sizes[0],))
 
 
@@ -247,7 +271,7 @@ def _parts(info: TensorInfo, module: str, stack: str, kind: str) -> Iterator[tup
     for expert in range(info.shape[0]):
         for place, name in enumerate(names):
             own = slice(place, None, len(names))
-            if kind == _ROWS:
+            if kind in (_ROWS, _COLUMNS):
                 own = slice(place * each, (place + 1) * each)
             full = f"{module}.{expert}.{name}.{suffix}"
             part = TensorInfo(full, shape, "MXFP4" if kind == "_blocks" else dtype)
