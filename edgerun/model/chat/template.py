@@ -4,6 +4,10 @@ Templates are Jinja, as Hugging Face's ``apply_chat_template`` runs them, with i
 filters (``raise_exception``, ``strftime_now``, ``tojson``, ``{% generation %}``), rendered by
 minijinja in the sandbox (``renderer.py``): a template that exceeds its limits kills a child
 process, not the caller.
+
+Some templates, of models that see pictures as well, read content in parts alone: they go through
+``[{"type": "text", "text": ...}]`` and would say nothing of a plain text. Whether one does shows
+when it renders a short question both ways.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ RENDERER = "edgerun.model.chat.renderer"
 # minijinja does not know transformers' {% generation %}; it only marks training text.
 GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
 # minijinja hands 1.0 to filters as 1.
+PART = re.compile(r"\btext\b")  # what a template must name that reads parts
+QUESTION = "Which numbers are prime?"
 WHOLE_FLOAT = re.compile(r"(?<![\w.])(\d+\.0+)(?=\s*\|\s*tojson\b)")
 
 DEFAULT_TEMPLATE = """\
@@ -66,6 +72,7 @@ class ChatTemplate:
                 f"at most {MAX_SOURCE_CHARACTERS} are accepted"
             )
         self.variables = dict(variables or {})
+        self._reads_parts = None if PART.search(self.source) else False
 
     @classmethod
     def prepare(cls) -> None:
@@ -114,13 +121,28 @@ class ChatTemplate:
         Raises:
             InputError: the messages hold something that is not JSON.
         """
-        named = {**self.variables, "add_generation_prompt": True}
-        try:
-            payloads = [json.dumps({**named, **each}).encode() for each in conversations]
-        except (TypeError, ValueError) as error:
-            raise InputError(f"the messages hold something that is not JSON: {error}") from error
+        if self._reads_parts is None:
+            self._reads_parts = self._asks_for_parts()
+        if self._reads_parts:
+            conversations = list(map(_in_parts, conversations))
+        payloads = self._payloads(conversations)
         for batch in batches([len(payload) + CPU_AS_BYTES for payload in payloads]):
             yield from self._rendered(payloads[batch])
+
+    def _payloads(self, conversations: Sequence[Mapping[str, Any]]) -> list[bytes]:
+        """What the template may name of each, as JSON."""
+        named = {**self.variables, "add_generation_prompt": True}
+        try:
+            return [json.dumps({**named, **each}).encode() for each in conversations]
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the messages hold something that is not JSON: {error}") from error
+
+    def _asks_for_parts(self) -> bool:
+        """Whether a question appears in what is rendered only if it is in parts."""
+        plain = {"messages": [{"role": "user", "content": QUESTION}], "tools": None}
+        texts = self._rendered(self._payloads([plain, _in_parts(plain)]))
+        appears = [isinstance(text, str) and QUESTION in text for text in texts]
+        return appears == [False, True]
 
     def _rendered(self, payloads: Sequence[bytes]) -> Iterator[str | InputError]:
         """Has the sandbox render some conversations; each alone if they fail together.
@@ -159,6 +181,17 @@ def template_source(
         named = {item.get("name"): item.get("template") for item in entry if isinstance(item, dict)}
         entry = named.get("default")
     return entry if isinstance(entry, str) else None
+
+
+def _in_parts(conversation: Mapping[str, Any]) -> dict[str, Any]:
+    """The same conversation, with texts as content of one part."""
+    messages = [
+        {**message, "content": [{"type": "text", "text": content}]}
+        if isinstance(content := message.get("content"), str)
+        else message
+        for message in conversation["messages"]
+    ]
+    return {**conversation, "messages": messages}
 
 
 def _text_or_refusal(rendered: Mapping[str, str]) -> str | InputError:
