@@ -27,6 +27,9 @@ _SAFE_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "chat_template.json",
+    "processor_config.json",
+    "tekken.json",
     "README.md",
 )
 

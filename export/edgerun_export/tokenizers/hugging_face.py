@@ -13,13 +13,17 @@ from edgerun_export.tokenizers.vocabulary import dump
 
 ReadFile = Callable[[str], bytes | None]
 _PASSED = ("special_tokens_map.json", "generation_config.json")
+_PROCESSOR = ("chat_template.json", "processor_config.json")
+_TEKKEN = "tekken.json"
 
 
 def from_hugging_face(read: ReadFile) -> dict[str, bytes]:
     """Collect a folder's tokenizer.
 
     ``tokenizer.json`` is passed on byte for byte. A ``chat_template.jinja`` is put into
-    ``tokenizer_config.json``, where it wins over the template there, as in transformers.
+    ``tokenizer_config.json``, where it wins over the template there, as in transformers. Where
+    there is neither, the template of a processor, which reads pictures, is taken
+    (``chat_template.json``, ``processor_config.json``; transformers, ``processing_utils.py``).
 
     Args:
         read: returns a file of the folder by name, or ``None`` where there is none.
@@ -34,6 +38,8 @@ def from_hugging_face(read: ReadFile) -> dict[str, bytes]:
     config_bytes = read("tokenizer_config.json")
     config = _json(config_bytes, "tokenizer_config.json")
     jinja = _text(read("chat_template.jinja"))
+    if jinja is None and not config.get("chat_template"):
+        jinja = _of_processor(read)
     files = _tokenizer(read, config, jinja)
     if config_bytes is not None:
         files["tokenizer_config.json"] = (
@@ -58,6 +64,12 @@ def _tokenizer(read: ReadFile, config: dict[str, Any], jinja: str | None) -> dic
             raise CheckpointError("'tokenizer.json' has no 'model'; it is not a tokenizer")
         return {"tokenizer.json": data}
     pieces = read("tokenizer.model")
+    if pieces is None and read(_TEKKEN) is not None:
+        raise CheckpointError(
+            f"the folder has its tokenizer as {_TEKKEN} alone, which is not read; put "
+            "tokenizer.json and tokenizer_config.json beside it, from a copy of the model that has "
+            f"them or by transformers' convert_tekken_tokenizer('{_TEKKEN}').save_pretrained"
+        )
     if pieces is None:
         raise CheckpointError(
             "the folder has neither tokenizer.json nor tokenizer.model; save the tokenizer with "
@@ -65,6 +77,12 @@ def _tokenizer(read: ReadFile, config: dict[str, Any], jinja: str | None) -> dic
         )
     added = _json(read("added_tokens.json"), "added_tokens.json")
     return sentencepiece.convert(pieces, config, added, jinja)
+
+
+def _of_processor(read: ReadFile) -> str | None:
+    """The template of a processor; None without one."""
+    templates = (_json(read(name), name).get("chat_template") for name in _PROCESSOR)
+    return next((each for each in templates if isinstance(each, str)), None)
 
 
 def _json(data: bytes | None, name: str, kind: Any = dict[str, Any]) -> Any:
