@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgerun.formats import format_named
-from edgerun_export.architectures.decoder.spec import HEAD_WEIGHT
+from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.source.model import interpret
 from edgerun_export.transforms import check_unchanged

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.architectures.decoder.spec import HEAD_WEIGHT
+from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT
 
 Array = Any  # of NumPy or torch
 PAIRS = ("attention", "values", "mlp", "up")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from edgerun_export.architectures.decoder.spec import HEAD_WEIGHT
+from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT
 from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.source.weights import SourceWeights
 

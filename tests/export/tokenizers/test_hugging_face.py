@@ -51,6 +51,37 @@ def test_puts_a_template_file_into_the_configuration() -> None:
     assert json.loads(alone["tokenizer_config.json"]) == {"chat_template": template}
 
 
+def template_of(**files: bytes) -> str | None:
+    converted = convert(tokenizer__json=TOKENIZER, **files)
+    template = json.loads(converted.get("tokenizer_config.json", b"{}")).get("chat_template")
+    assert isinstance(template, str | None)
+    return template
+
+
+def test_takes_the_template_of_a_processor_where_there_is_no_other() -> None:
+    """``chat_template.json`` comes before ``processor_config.json``, as newer before older."""
+    processor = b'{"processor_class": "SmolVLMProcessor", "chat_template": "processor"}'
+    both = {
+        "chat_template__json": b'{"chat_template": "json"}',
+        "processor_config__json": processor,
+    }
+    assert template_of(**both) == "json"
+    assert template_of(processor_config__json=processor) == "processor"
+    assert template_of(**both, tokenizer_config__json=b'{"eos_token": "<e>"}') == "json"
+    assert template_of(**both, tokenizer_config__json=CONFIG) == "old"
+    assert template_of(**both, chat_template__jinja=b"jinja") == "jinja"
+    assert template_of(chat_template__json=b'{"chat_template": 3}') is None
+    with pytest.raises(CheckpointError, match=r"'chat_template.json' is not the JSON expected"):
+        template_of(chat_template__json=b"[]")
+
+
+def test_says_what_to_take_for_a_tokenizer_that_is_tekken_alone() -> None:
+    words = r"as tekken.json alone, .*; put tokenizer.json and tokenizer_config.json beside it"
+    with pytest.raises(CheckpointError, match=words):
+        convert(tekken__json=b"{}", tokenizer_config__json=CONFIG)
+    assert convert(tekken__json=b"{}", tokenizer__json=TOKENIZER) == {"tokenizer.json": TOKENIZER}
+
+
 @pytest.mark.parametrize("bad", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
 @pytest.mark.parametrize(
     "name",
