@@ -68,7 +68,7 @@ def _tokenizer(read: ReadFile, config: dict[str, Any], jinja: str | None) -> dic
         raise CheckpointError(
             f"the folder has its tokenizer as {_TEKKEN} alone, which is not read; put "
             "tokenizer.json and tokenizer_config.json beside it, from a copy of the model that has "
-            f"them or by transformers' convert_tekken_tokenizer('{_TEKKEN}').save_pretrained"
+            "them, or as transformers.integrations.mistral.convert_tekken_tokenizer makes them"
         )
     if pieces is None:
         raise CheckpointError(

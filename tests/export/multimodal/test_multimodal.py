@@ -11,7 +11,7 @@ import pytest
 
 import edgerun
 from edgerun.errors import CheckpointError
-from edgerun_export.architectures.decoder.multimodal import PICTURES
+from edgerun_export.architectures.decoder.multimodal import PICTURES, PICTURES_AND_SOUND
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, ExportResult, export
 from edgerun_export.source.model import interpret
@@ -23,6 +23,7 @@ from tests.export.multimodal.wrapped import (
     INSIDE,
     PAIRS,
     QWEN,
+    Case,
     Config,
     Layout,
     Tensors,
@@ -179,6 +180,21 @@ def test_frequencies_that_are_stored_as_well_are_not_read(exported: Any, tmp_pat
     assert same_bytes(exported_to(folder, tmp_path / "bundle"), exported("llama", weights="fp32"))
 
 
+def test_keys_that_a_layer_does_not_compute_with_may_be_stored(
+    exported: Any, tmp_path: Path
+) -> None:
+    """Those of layers that attend to the keys of others."""
+
+    def alter(tensors: Tensors) -> None:
+        tensors[f"{INSIDE.text}layers.5.self_attn.k_proj.weight"] = np.ones((4, 4), np.float32)
+
+    layout = Layout(INSIDE.text, HEAD, ("model.embed_vision.embedding_projection.weight",))
+    case = Case("gemma4", "gemma4_text-per-layer", "gemma4_text", (layout,))
+    result = exported_to(wrap(tmp_path / "checkpoint", case, alter=alter), tmp_path / "bundle")
+    assert same_bytes(result, exported(case.text, weights="fp32"))
+    assert result.warnings == [PICTURES_AND_SOUND]
+
+
 def test_what_is_not_there_is_not_said_to_be_left_out(exported: Any, tmp_path: Path) -> None:
     def alter(tensors: Tensors) -> None:
         for name in BESIDE.others:
@@ -297,19 +313,27 @@ def test_a_head_that_is_missing_is_named(
         exported_to(folder, tmp_path / "bundle")
 
 
-def test_families_differ_in_what_silence_means(tmp_path: Path) -> None:
-    """And LFM2 has a key of its own for it."""
-
+@pytest.mark.parametrize("place", ["beside", "inside"])
+def test_lfm2_says_of_the_head_by_a_key_of_its_own(place: str, tmp_path: Path) -> None:
     def config(content: Config) -> Config:
         del content["text_config"]["tie_word_embeddings"]
-        content["text_config"]["tie_embedding"] = False
+        part = content if place == "beside" else content["text_config"]
+        part["tie_embedding"] = False
         return content
 
     folder = wrap(tmp_path / "checkpoint", CASES["lfm2_vl"], config=config)
     with pytest.raises(CheckpointError, match=r"no tensor 'lm_head.weight', which lfm2_vl needs"):
         exported_to(folder, tmp_path / "bundle")
-    folder = wrap(tmp_path / "silent", CASES["idefics3"], config=stating(None, None))
-    with pytest.raises(CheckpointError, match=f"no tensor '{HEAD}', which idefics3 needs"):
+
+
+@pytest.mark.parametrize("name", ["lfm2_vl", "idefics3", "qwen3_vl"])
+def test_families_differ_in_what_silence_says_of_the_head(name: str, tmp_path: Path) -> None:
+    """By the defaults of transformers' configurations."""
+    folder = wrap(tmp_path / "checkpoint", CASES[name], config=stating(None, None))
+    if name == "lfm2_vl":
+        assert exported_to(folder, tmp_path / "bundle").manifest
+        return
+    with pytest.raises(CheckpointError, match=f"no tensor '{HEAD}', which {name} needs"):
         exported_to(folder, tmp_path / "bundle")
 
 

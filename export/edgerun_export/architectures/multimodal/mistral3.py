@@ -1,4 +1,4 @@
-"""Mistral Small 3.1 and 3.2, Magistral, Devstral, Ministral 3: the text model, beside pictures.
+"""Mistral Small 3.1 and what comes from it, Ministral 3: the text model, beside pictures.
 
 The text model is ``mistral`` in Mistral Small 3.1 and what comes from it, and ``ministral3`` in
 what comes from Ministral 3 (transformers, ``convert_mistral3_weights_to_hf.py`` and
