@@ -64,9 +64,7 @@ class Storage:
         return f"{self.prefix}{name.removeprefix(MODEL)}" if name.startswith(MODEL) else name
 
     def unplaced(self, name: str) -> str:
-        """The inverse of ``placed``; names of other tensors stay as they are."""
-        if name == self.head:
-            return HEAD_WEIGHT
+        """The inverse of ``placed`` but for the head; names of other tensors stay as they are."""
         is_own = name.startswith(self.prefix)
         return f"{MODEL}{name.removeprefix(self.prefix)}" if is_own else name
 
