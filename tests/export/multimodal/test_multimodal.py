@@ -122,6 +122,7 @@ def test_experts_may_be_counted_by_the_key_of_transformers_5(exported: Any, tmp_
         ("gate_up_proj", lambda stack: stack[:, :-2], r"gate_proj.weight' has .*\[48, 62\];"),
         ("down_proj", lambda stack: stack[:, :-2], r"down_proj.weight' has shape \[64, 46\];"),
         ("down_proj", lambda stack: stack[0], r"down_proj' has shape .*expected 3 axes"),
+        ("down_proj", lambda stack: None, r"no tensor '.*experts.0.down_proj.weight', which"),
     ],
 )
 def test_stacks_of_other_sizes_are_refused(
@@ -129,7 +130,8 @@ def test_stacks_of_other_sizes_are_refused(
 ) -> None:
     def damage(tensors: Tensors) -> None:
         stacked(False, tensors)
-        tensors[f"{MODULE}.{part}"] = change(tensors[f"{MODULE}.{part}"])
+        stack = change(tensors.pop(f"{MODULE}.{part}"))
+        tensors |= {} if stack is None else {f"{MODULE}.{part}": stack}
 
     folder = wrap(tmp_path / "checkpoint", CASES["qwen3_vl_moe"], alter=damage)
     with pytest.raises(CheckpointError, match=shape):

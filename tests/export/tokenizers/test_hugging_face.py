@@ -80,6 +80,9 @@ def test_says_what_to_take_for_a_tokenizer_that_is_tekken_alone() -> None:
     with pytest.raises(CheckpointError, match=words):
         convert(tekken__json=b"{}", tokenizer_config__json=CONFIG)
     assert convert(tekken__json=b"{}", tokenizer__json=TOKENIZER) == {"tokenizer.json": TOKENIZER}
+    with pytest.raises(CheckpointError) as caught:
+        convert(tekken__json=b"{}", tokenizer__model=b"no sentencepiece")
+    assert "tekken" not in str(caught.value)
 
 
 @pytest.mark.parametrize("bad", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
