@@ -149,6 +149,8 @@ def test_fetches_only_safe_files_from_the_hub(
     ]
     assert not any(name.endswith((".bin", ".py", ".pt", "*")) for name in _SAFE_FILES)
     assert "hf_quant_config.json" in _SAFE_FILES  # says of old ModelOpt's weights what they are
+    # Have the chat templates of models that see pictures, and what a refusal is about.
+    assert {"chat_template.json", "processor_config.json", "tekken.json"} <= {*_SAFE_FILES}
 
 
 def test_fetches_one_gguf_from_the_hub(

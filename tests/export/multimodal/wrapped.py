@@ -84,6 +84,9 @@ class Case:
 
 _MROPE = {"rope_theta": 10000.0, "mrope_section": [4, 2, 2], "type": "mrope"}
 _INTERLEAVED = {**_MROPE, "mrope_interleaved": True, "rope_type": "default"}
+# Which Qwen3-VL does not have, whatever its configuration says.
+_WINDOWS = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}
+_WINDOWS |= {"layer_types": None}
 CASES = {
     "gemma3": Case("gemma3", "gemma3_text", "gemma3_text", (BESIDE, INSIDE)),
     "mistral3": Case("mistral3", "mistral", "mistral", (BESIDE, INSIDE)),
@@ -115,14 +118,14 @@ CASES = {
         "qwen3",
         "qwen3_vl_text",
         (QWEN_INSIDE,),
-        {"rope_parameters": _INTERLEAVED, "use_sliding_window": True, "sliding_window": 4},
+        {"rope_parameters": _INTERLEAVED, **_WINDOWS},
     ),
     "qwen3_vl_moe": Case(
         "qwen3_vl_moe",
         "qwen3_moe",
         "qwen3_vl_moe_text",
         (QWEN_INSIDE,),
-        {"rope_parameters": _INTERLEAVED, "use_sliding_window": True, "sliding_window": 4},
+        {"rope_parameters": _INTERLEAVED, **_WINDOWS},
     ),
 }
 PAIRS = [(name, layout) for name, case in CASES.items() for layout in case.layouts]
