@@ -211,6 +211,16 @@ class Checkpoint(Protocol):
         """
         ...
 
+    def digest(self) -> str:
+        """Tell checkpoints apart: SHA-256 of the configuration and of all files with weights.
+
+        The files are read whole, a piece at a time; their names do not count.
+
+        Raises:
+            CheckpointError: one cannot be read.
+        """
+        ...
+
     def close(self) -> None:
         """Release the files; reading afterwards raises ``CheckpointError``."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
@@ -20,6 +21,7 @@ MIB = 1 << 20
 # Room for the longest real one (about 1 MB of remote quantisation settings) many times over; parsed
 # JSON can take 20 times its size in memory.
 CONFIG_LIMIT_BYTES = 4 * MIB
+_DIGEST_PIECE_BYTES = 4 * MIB
 
 
 class ByteFile:
@@ -78,6 +80,17 @@ class ByteFile:
         except (OSError, ValueError) as error:
             raise CheckpointError(f"cannot read '{self.name}': {error}") from error
         return out
+
+    def sha256(self) -> str:
+        """Digest of the whole file, in hexadecimal.
+
+        Raises:
+            CheckpointError: the file shrank or was closed.
+        """
+        total = hashlib.sha256()
+        for start in range(0, self.size_bytes, _DIGEST_PIECE_BYTES):
+            total.update(self.read(start, min(_DIGEST_PIECE_BYTES, self.size_bytes - start)).data)
+        return total.hexdigest()
 
     def close(self) -> None:
         """Close the file; closing twice is harmless."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -212,6 +214,13 @@ class StoredCheckpoint:
     def tokenizer_files(self) -> Mapping[str, bytes]:
         """Build the tokenizer's files; see ``Checkpoint.tokenizer_files``."""
         return self._tokenizer()
+
+    def digest(self) -> str:
+        """SHA-256 of configuration and weights; see ``Checkpoint.digest``."""
+        files = {stored.file for stored in self._stored.values()}
+        config = json.dumps(self.config, sort_keys=True, default=str)
+        parts = [config, *sorted(file.sha256() for file in files)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def close(self) -> None:
         """Close every file."""

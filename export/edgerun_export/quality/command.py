@@ -159,10 +159,10 @@ def quality_command(
             (calibrate or [], calibration_windows),
             variants,
         )
-        location = " ".join([checkpoint.source.location, *(transform or ())])
-        saved = Saved(save, key_of(location, texts))
+        # Transforms that round on trial do that for the first setting.
+        transforms = [*transform, compared[0].name] if transform else []
+        saved = Saved(save, {} if save is None else key_of(checkpoint, transforms, texts))
         if transform:
-            # Those that round on trial do that for the first setting.
             recipe = compared[0].recipe(transform)
             fitted = texts.calibration if calibrate else None
             weights = transformed(transform, weights, recipe, fitted)

@@ -26,6 +26,7 @@ from edgerun_export.calibrate.mixed import (
 from edgerun_export.calibrate.sensitivity import Sensitivity
 from edgerun_export.calibrate.text import CalibrationText, Sample
 from edgerun_export.calibrate.workers import single_threaded
+from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.quality.settings import Setting
 from edgerun_export.recipe import Recipe, make_recipe
 from edgerun_export.rules import check_offsets
@@ -127,14 +128,22 @@ class Texts:
         return replace(self.calibration, samples=self.measured)
 
 
-def key_of(location: str, texts: Texts) -> dict[str, Any]:
-    """What rows depend on, but for the setting."""
+def key_of(checkpoint: Checkpoint, transforms: Sequence[str], texts: Texts) -> dict[str, Any]:
+    """What rows depend on, but for the setting.
+
+    Args:
+        checkpoint: the model, all of whose weights are read once.
+        transforms: what is done to them, and the setting that this is done for.
+        texts: what weights are fitted to and measured on.
+    """
     samples = [
         [sample.name, CalibrationText((), sample.windows).digest] for sample in texts.measured
     ]
     return {
         "version": __version__,
-        "model": location,
+        "model": checkpoint.source.location,
+        "weights_sha256": checkpoint.digest(),
+        "transforms": list(transforms),
         "calibration": texts.calibration.as_dict(),
         "samples": samples,
     }

@@ -1,6 +1,7 @@
 """Formats and methods side by side."""
 
 import json
+import shutil
 
 import onnx
 import pytest
@@ -171,6 +172,46 @@ def test_a_table_of_something_else_is_not_gone_on_with(golden, texts, tmp_path):
     saved.write_text("[]")
     with pytest.raises(InputError, match="is no table of this command"):
         run(golden("llama").folder, *common)
+
+
+def _with_other_weights(folder):
+    file = folder / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def _with_another_config(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e-3}))
+
+
+@pytest.mark.parametrize("alter", [_with_other_weights, _with_another_config])
+def test_a_table_of_another_checkpoint_of_the_same_name_is_not_gone_on_with(
+    alter, golden, texts, tmp_path
+):
+    first, second = (tmp_path / run / "checkpoint" for run in ("first", "second"))
+    for folder in (first, second):
+        shutil.copytree(golden("llama").folder, folder)
+    common = ("--text", texts / "test.txt", "--tokens", 32, "--windows", 2, "--methods", "rtn",
+              "--formats", "int8", "--save", tmp_path / "table.json")  # fmt: skip
+    before = run(first, *common)
+    assert run(second, *common) == before  # a copy is the same model
+    alter(second)
+    with pytest.raises(InputError, match="measured with another model, text or version"):
+        run(second, *common)
+
+
+def test_a_table_of_weights_that_were_transformed_for_another_format_is_not_gone_on_with(
+    golden, texts, tmp_path
+):
+    common = (golden("llama").folder, "--text", texts / "test.txt", "--calibrate",
+              texts / "train.txt", "--tokens", 32, "--windows", 2, "--calibration-windows", 2,
+              "--transform", "awq", "--methods", "rtn", "--save", tmp_path / "t.json")  # fmt: skip
+    run(*common, "--formats", "int4")
+    run(*common, "--formats", "int4,int2")
+    with pytest.raises(InputError, match="measured with another model, text or version"):
+        run(*common, "--formats", "int2")
 
 
 def test_bad_input_is_refused_before_anything_is_measured(golden, texts, tmp_path):

@@ -30,6 +30,10 @@ class View:
         """Build the tokenizer's files; see ``Checkpoint.tokenizer_files``."""
         return self._checkpoint.tokenizer_files()
 
+    def digest(self) -> str:
+        """SHA-256 of configuration and weights; see ``Checkpoint.digest``."""
+        return self._checkpoint.digest()
+
     def close(self) -> None:
         """Close every file."""
         self._checkpoint.close()
