@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,6 +53,15 @@ def atomic_folder(
             _swap(draft.folder, target)
     finally:
         draft.discard()
+
+
+def other_entries(folder: Path, own: Set[str]) -> list[str]:
+    """Names of what lies in a folder and is no regular file with one of our names."""
+    return sorted(
+        path.name
+        for path in folder.iterdir()
+        if path.name not in own or path.is_symlink() or not path.is_file()
+    )
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 
 from edgerun._version import __version__
 from edgerun.errors import CheckpointError
+from edgerun.files.folder import other_entries
 from edgerun_export.architectures import DecoderSpec, text_keys
 from edgerun_export.architectures.decoder.biases import bias_keys
 from edgerun_export.checkpoint.base import Source
@@ -256,12 +257,7 @@ def listed_files(folder: Path) -> set[str] | None:
 
 def foreign_entries(folder: Path) -> list[str]:
     """Names of what lies in a bundle's folder and is not a file that an export made."""
-    own = listed_files(folder) or set()
-    return sorted(
-        path.name
-        for path in folder.iterdir()
-        if path.name not in own or path.is_symlink() or not path.is_file()
-    )
+    return other_entries(folder, listed_files(folder) or set())
 
 
 def file_entry(path: Path) -> dict[str, Any]:

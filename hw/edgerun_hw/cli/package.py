@@ -60,7 +60,10 @@ _Release = Annotated[
         help="Counts up; a board that trusts keys does not go back to a lower one.",
     ),
 ]
-_Force = Annotated[bool, typer.Option("--force", help="Replace an existing package.")]
+_Force = Annotated[
+    bool,
+    typer.Option("--force", help="Replace an existing package; other files in its folder stay."),
+]
 
 
 def register(app: typer.Typer) -> None:

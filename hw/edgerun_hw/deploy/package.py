@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from edgerun import __version__
-from edgerun.files.folder import atomic_folder
+from edgerun.files.folder import atomic_folder, other_entries
 from edgerun.files.plain import read_plain
 from edgerun_hw.deploy import bitstream, devicetree, hardware, signature
 from edgerun_hw.deploy.broker.application.manifest import (
@@ -170,17 +170,46 @@ def make_package(sources: Sources) -> Package:
 def write_package(package: Package, out: Path, force: bool = False) -> None:
     """Writes the folder; it appears complete or not at all.
 
+    Args:
+        package: what it will hold.
+        out: the folder.
+        force: replace a package that is there; what else its folder holds stays.
+
     Raises:
-        PackageError: there is something already, and ``force`` is not given.
+        PackageError: there is something already, and ``force`` is not given or it is no package.
+        InputError: the old folder has something else under the name of a file of the new one.
         StorageError: it cannot be written.
     """
     if out.exists() and not force:
         raise PackageError(f"{out} exists: choose another folder, or replace it with --force")
-    if out.exists() and not (out / MANIFEST).is_file():
-        raise PackageError(f"{out} is not a package, and is not replaced")
-    with atomic_folder(out, replace=force) as folder:
+    if out.exists() and _own_names(out) is None:
+        raise PackageError(
+            f"{out} is not a package, so --force does not replace it: choose another folder, or "
+            "delete it yourself"
+        )
+    with atomic_folder(out, replace=force, foreign=_foreign_entries) as folder:
         for name, data in package.files.items():
             (folder / name).write_bytes(data)
+
+
+def _own_names(folder: Path) -> set[str] | None:
+    """Names that a package's files may have, whichever edition wrote it; None if it is none."""
+    try:
+        about = parse_object(_read(folder / MANIFEST, MAX_MANIFEST_BYTES), MAX_MANIFEST_BYTES)
+    except (PackageError, BrokerError):
+        return None
+    edition, application, board = (about.get(key) for key in ("format", "application", "board"))
+    if type(edition) is not int or not 0 < edition <= FORMAT or not isinstance(board, str):
+        return None
+    if not isinstance(application, str) or not NAME.fullmatch(application):
+        return None
+    files = {kind if kind == SHELL else f"{application}{kind}" for kind in MAX_BYTES}
+    return {MANIFEST, SIGNATURE, *files}
+
+
+def _foreign_entries(folder: Path) -> list[str]:
+    """Names of what lies in a package's folder and is no file of a package."""
+    return other_entries(folder, _own_names(folder) or set())
 
 
 def read_package(folder: Path, keys: Path | None = None) -> Package:

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import shutil
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -27,16 +26,6 @@ from tests.hw.deploy.harness import resealed
 KV260 = BOARDS["kv260"]
 
 
-@pytest.fixture
-def sources(tmp_path: Path, repo_root: Path) -> Sources:
-    bit = tmp_path / "design.bit"
-    bit.write_bytes(example_bit(KV260))
-    bit.with_suffix(".dtbo").write_bytes(sample_overlay(hertz=250_000_000))
-    description = repo_root / "hw/edgerun_hw/simulate/board/tlmm.hwh"
-    shutil.copyfile(description, bit.with_suffix(".hwh"))
-    return Sources(bit, "kv260", bit.with_suffix(".dtbo"))
-
-
 def with_(sources: Sources, **changes: Any) -> Sources:
     return dataclasses.replace(sources, **changes)
 
@@ -54,23 +43,6 @@ def test_folder_holds_what_xmutil_expects_and_a_manifest(sources: Sources, tmp_p
     assert manifest["registers"]["base"] == 0xA000_0000
     assert json.loads((out / "shell.json").read_text())["shell_type"] == "XRT_FLAT"
     assert read_package(out).files == make_package(sources).files  # the same bytes every time
-
-
-def test_existing_folder_is_replaced_only_when_asked_and_only_a_package(
-    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = make_package(sources)
-    write_package(package, tmp_path / "out")
-    with pytest.raises(PackageError, match="--force"):
-        write_package(package, tmp_path / "out")
-    write_package(package, tmp_path / "out", force=True)
-    monkeypatch.chdir(tmp_path / "out")
-    write_package(package, Path("."), force=True)
-    assert read_package(tmp_path / "out").files == package.files
-    (tmp_path / "home").mkdir()
-    with pytest.raises(PackageError, match="not a package"):
-        write_package(package, tmp_path / "home", force=True)
-    assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
 
 
 def flip(file: Path, generator: random.Random) -> None:
