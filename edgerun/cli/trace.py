@@ -46,8 +46,9 @@ def trace(
 ) -> None:
     """The prompt and the reply are those of `edgerun run`, computed by the processor."""
     from edgerun.cli.prompt import gather, model_and_text
+    from edgerun.files.output import check_output
     from edgerun.llm.tracing import load_traced
-    from edgerun.offload.trace_file import check_output, write_trace
+    from edgerun.offload.trace_file import write_trace
 
     check_output(output, replace=force)
     words = [word for word in (model, text) if word is not None]

@@ -18,6 +18,7 @@ from edgerun.files.plain import check_replaceable, open_plain, read_open
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 ROOT = 0
+_PRIVATE = 0o600
 
 
 class UnsafeError(OSError):
@@ -108,13 +109,16 @@ def read_private(path: Path, limit_bytes: int) -> bytes:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, data: bytes, *, durable: bool = False) -> None:
-    """Writes a file, mode 0600, that appears whole or not at all; an old one is replaced.
+def write_atomically(
+    path: Path, data: bytes, *, durable: bool = False, mode: int = _PRIVATE
+) -> None:
+    """Writes a file that appears whole or not at all; an old one is replaced.
 
     Args:
         path: in a folder that exists.
         data: all of its content.
         durable: reach the disk before it takes its place, so that it survives a power cut.
+        mode: its permissions, which it has as soon as it appears.
 
     Raises:
         NotPlainError: something else than a file has this name: a device, a pipe, a folder.
@@ -123,10 +127,12 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = False) -> None:
     check_replaceable(path)
     draft = path.parent / f".{path.name}.{os.urandom(6).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-    descriptor = os.open(draft, flags | getattr(os, "O_BINARY", 0), 0o600)
+    descriptor = os.open(draft, flags | getattr(os, "O_BINARY", 0), _PRIVATE)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
+            if mode != _PRIVATE:
+                draft.chmod(mode)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())

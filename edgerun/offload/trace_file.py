@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.errors import InputError, StorageError, UnsupportedError
-from edgerun.files.plain import check_replaceable, read_plain
-from edgerun.files.private import write_atomically
+from edgerun.errors import InputError, UnsupportedError
+from edgerun.files.output import write_output
+from edgerun.files.plain import read_plain
 from edgerun.values import shown
 
 FORMAT = "edgerun-trace"
@@ -78,22 +77,6 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str = ""
 
 
-def check_output(path: Path, *, replace: bool) -> None:
-    """Tells before the work whether a trace can be written to a place.
-
-    Raises:
-        InputError: something has this name, or there is no such folder.
-    """
-    if not path.parent.is_dir():
-        raise InputError(f"cannot write {path}: there is no folder {path.parent}")
-    try:
-        check_replaceable(path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
-    if os.path.lexists(path) and not replace:
-        raise InputError(f"{path} exists: choose another output, or add --force to replace it")
-
-
 def write_trace(path: Path, trace: Trace) -> int:
     """Writes a trace, all or nothing; an existing file is replaced.
 
@@ -117,11 +100,7 @@ def write_trace(path: Path, trace: Trace) -> int:
     body = trace.choices.astype(CHOICE).tobytes()
     header = msgspec.structs.replace(header, sha256=_digest(header, body))
     data = msgspec.json.encode(header) + b"\n" + body
-    check_output(path, replace=True)
-    try:
-        write_atomically(path, data, durable=True)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+    write_output(path, data, durable=True)
     return len(data)
 
 

@@ -15,12 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgerun.errors import InputError, StorageError, UnsupportedError
-from edgerun.offload import trace_file
 from edgerun.offload.trace_file import (
     CHOICE,
     NO_EXPERT,
     Trace,
-    check_output,
     read_trace,
     write_trace,
 )
@@ -205,18 +203,10 @@ def test_choices_of_another_type_are_refused() -> None:
 
 
 def test_where_a_trace_cannot_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="exists: choose another output, or add --force"):
-        check_output(path, replace=False)
-    check_output(path, replace=True)
-    with pytest.raises(InputError, match="there is no folder"):
-        check_output(path.parent / "no" / "t", replace=False)
-    with pytest.raises(InputError, match="it is a folder"):
-        check_output(path.parent, replace=True)
-
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(trace_file, "write_atomically", full)
+    monkeypatch.setattr("edgerun.files.output.write_atomically", full)
     with pytest.raises(StorageError, match="No space left on device"):
         write_trace(path, trace())
 

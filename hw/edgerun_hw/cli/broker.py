@@ -23,16 +23,16 @@ def broker_command(
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path(
         "edgerun-fpga-broker"
     ),
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a file that is no such helper.")
+    ] = False,
 ) -> None:
-    """Writes the helper that runs as root on the board."""
-    from edgerun.errors import StorageError
-    from edgerun_hw.deploy.broker_file import broker_file, digest
+    """Writes the helper that runs as root on the board; an older one is replaced."""
+    from edgerun.files.output import check_output, write_output
+    from edgerun_hw.deploy.broker_file import broker_file, digest, is_broker_file
     from edgerun_hw.deploy.screen import Screen
 
+    check_output(out, replace=force or is_broker_file(out))
     content = broker_file()
-    try:
-        out.write_bytes(content)
-        out.chmod(0o755)
-    except OSError as error:
-        raise StorageError(f"{out} cannot be written: {error.strerror}") from None
+    write_output(out, content, mode=0o755)
     Screen().say(f"{out}: {len(content) / 1000:.1f} kB, sha256 {digest(content)}")

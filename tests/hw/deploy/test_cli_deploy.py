@@ -226,7 +226,36 @@ def test_signed_package_is_checked_before_and_on_the_board(run, place: Path) -> 
 def test_helper_is_written_and_named(run, place: Path) -> None:
     code, _, err = run("broker", "-o", "helper")
     assert code == 0 and "sha256" in err
-    assert os.access(place / "helper", os.X_OK)
+    assert (place / "helper").stat().st_mode & 0o777 == 0o755
+    (place / "helper").chmod(0o600)
+    (place / "helper").write_bytes((place / "helper").read_bytes() + b"of another edition")
+    assert run("broker", "-o", "helper")[0] == 0
+    assert (place / "helper").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_helper_takes_the_place_of_helpers_alone(run, place: Path) -> None:
+    file, pipe = place / "notes.txt", place / "pipe"
+    file.write_text("#!/usr/bin/python3 -I\nprecious")
+    file.chmod(0o640)
+    code, _, err = run("broker", "-o", file)
+    assert code == 2 and "exists: choose another output, or add --force" in err
+    assert file.read_text().endswith("precious") and file.stat().st_mode & 0o777 == 0o640
+    os.mkfifo(pipe, 0o600)
+    code, _, err = run("broker", "-o", pipe, "--force")
+    assert code == 2 and "it is a pipe" in err
+    assert pipe.is_fifo() and pipe.stat().st_mode & 0o777 == 0o600
+    assert run("broker", "-o", file, "--force")[0] == 0
+    assert file.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_full_disk_leaves_no_helper(run, place: Path, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    code, _, err = run("broker", "-o", "helper")
+    assert code == 1 and "cannot write helper: No space left on device" in err
+    assert not [path for path in place.iterdir() if "helper" in path.name]
 
 
 def test_missing_ssh_and_missing_helper_are_said_plainly(run, place: Path, monkeypatch) -> None:

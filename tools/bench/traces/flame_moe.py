@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import EdgerunError, InputError
-from edgerun.offload.trace_file import CHOICE, Trace, check_output, write_trace
+from edgerun.files.output import check_output
+from edgerun.offload.trace_file import CHOICE, Trace, write_trace
 
 EXPERTS, TOP_K = 64, 6
 TOKENS = 8192  # of 52,428,800, which would be 10 GB of ours
