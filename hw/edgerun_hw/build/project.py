@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgerun.errors import InputError, StorageError
+from edgerun.files.output import write_output
+from edgerun.files.plain import read_plain
 from edgerun_hw.build.sources import digest, hardware_folder, wrapped_rtl_files
 from edgerun_hw.overlay.register_map import VERSION_RESET, VLNV
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 TOP = "tlmm_wrapper"
 ABOUT = "project.json"
 SCRIPTS = ("common.tcl", "build.tcl", "tlmm.xdc")
+_MAX_ABOUT_BYTES = 1 << 16
 DEFAULT_JOBS = 4
 # That a weight port reads ahead in two BRAM36.
 BLOCK_RAM_BEATS = 512
@@ -73,16 +76,14 @@ def write_project(
         "digest": digest([*rtl, *scripts, board.folder / "board.toml"], geometry),
         "vlnv": VLNV,
     }
-    texts = {
-        ABOUT: json.dumps(about, indent=2) + "\n",  # first: by it the folder is known to be ours
-        "settings.tcl": settings_tcl(board, geometry, [file.name for file in rtl], jobs),
-    }
+    settings = settings_tcl(board, geometry, [file.name for file in rtl], jobs)
     copies = {f"rtl/{file.name}": file for file in rtl} | {file.name: file for file in scripts}
     try:
-        shutil.rmtree(folder / "rtl", ignore_errors=True)
-        (folder / "rtl").mkdir(parents=True)
-        for name, text in texts.items():
-            (folder / name).write_text(text, "utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        # First, and whole: by it the folder is known to be ours.
+        write_output(folder / ABOUT, json.dumps(about, indent=2).encode() + b"\n", mode=0o644)
+        (folder / "settings.tcl").write_text(settings, "utf-8")
+        (folder / "rtl").mkdir(exist_ok=True)
         for name, file in copies.items():
             shutil.copyfile(file, folder / name)
     except OSError as error:
@@ -139,12 +140,21 @@ def find_vivado() -> Path | None:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / ABOUT).is_file():
+    if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder / ABOUT):
         raise InputError(
             f"{folder} holds files that `edgerun fpga build` did not write: name an empty folder"
         )
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: name a folder")
+
+
+def _is_ours(about: Path) -> bool:
+    """Whether a file says what ``write_project`` does, of whichever edition."""
+    try:
+        content = json.loads(read_plain(about, _MAX_ABOUT_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and content.keys() >= {"board", "vlnv"}
 
 
 def _tcl(value: object) -> str:

@@ -113,6 +113,36 @@ def test_project_does_not_overwrite_what_it_did_not_write(tmp_path):
         write_project(load_board("kv260"), Geometry(ports=1), tmp_path)
 
 
+@pytest.mark.parametrize("about", ["", "[]", '{"name": "a game", "version": 1}'])
+def test_project_of_another_tool_is_not_written_into(tmp_path, about):
+    (tmp_path / "project.json").write_text(about)
+    (tmp_path / "rtl").mkdir()
+    (tmp_path / "rtl" / "thesis.sv").write_text("mine")
+    with pytest.raises(InputError, match="did not write: name an empty folder"):
+        write_project(load_board("kv260"), Geometry(ports=1), tmp_path)
+    assert (tmp_path / "rtl" / "thesis.sv").read_text() == "mine"
+    assert (tmp_path / "project.json").read_text() == about
+
+
+def test_what_was_added_to_a_project_stays(tmp_path):
+    write_project(load_board("kv260"), Geometry(ports=1), tmp_path)
+    (tmp_path / "rtl" / "probe.sv").write_text("mine")
+    script = write_project(load_board("kv260"), Geometry(ports=1), tmp_path)
+    assert (tmp_path / "rtl" / "probe.sv").read_text() == "mine"
+    assert "probe.sv" not in (script.parent / "settings.tcl").read_text()
+
+
+def test_project_whose_first_file_found_no_room_is_written_again_later(tmp_path, monkeypatch):
+    def full(draft, path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), draft)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(StorageError, match="No space left"):
+            write_project(load_board("kv260"), Geometry(ports=1), tmp_path)
+    assert write_project(load_board("kv260"), Geometry(ports=1), tmp_path).is_file()
+
+
 def test_project_that_found_no_room_is_written_again_later(tmp_path, monkeypatch):
     def full(source, target):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source)
