@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgerun.errors import InputError, MissingDependencyError, StorageError
+from edgerun.errors import InputError, MissingDependencyError
+from edgerun.files.output import check_output, write_output
 
 if TYPE_CHECKING:
     from edgerun.plan.plans import Plan
@@ -25,7 +26,7 @@ def check_plot(path: Path) -> None:
     """Refuses what could not be drawn, before anything is computed.
 
     Raises:
-        InputError: the name says no format that is drawn.
+        InputError: the name says no format that is drawn, or no file of it can be written.
         MissingDependencyError: matplotlib is not installed.
     """
     if path.suffix.lower() not in SUFFIXES:
@@ -33,6 +34,7 @@ def check_plot(path: Path) -> None:
             f"--plot {path}: a plot is written as {', '.join(SUFFIXES)}; expected a name such as "
             "plan.svg"
         )
+    check_output(path, replace=True)
     if find_spec("matplotlib") is None:
         raise MissingDependencyError(
             "--plot draws with matplotlib, which is not installed: pip install matplotlib"
@@ -47,8 +49,6 @@ def draw(planned: Plan, title: str, longest: int, path: Path) -> None:
         StorageError: the file cannot be written.
     """
     from matplotlib.figure import Figure
-
-    from edgerun.files.private import write_atomically
 
     splits = [split for split in planned.splits if split.forecast is not None]
     if not splits:
@@ -74,10 +74,7 @@ def draw(planned: Plan, title: str, longest: int, path: Path) -> None:
     axis.legend(frameon=False)
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix.lower().removeprefix("."))
-    try:
-        write_atomically(path, content.getvalue())
-    except OSError as error:
-        raise StorageError(f"the plot {path} cannot be written: {error.strerror}") from error
+    write_output(path, content.getvalue())
 
 
 def _curves(axis: Any, splits: list[Split], longest: int) -> None:

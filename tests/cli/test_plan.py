@@ -119,7 +119,10 @@ def test_lengths_of_a_plot_begin_and_end_where_prompts_do() -> None:
     [
         (("--plot", "plan.txt"), "a plot is written as .svg, .png, .pdf; expected a name such as"),
         (("--plot", "plan.svg", "--backend", "cpu"), "there is nothing to plot: no device was"),
-        (("--plot", "absent/plan.svg", "--device", FAST), "the plot absent/plan.svg cannot be wr"),
+        (
+            ("--plot", "absent/plan.svg", "--device", FAST),
+            "cannot write absent/plan.svg: there is no folder",
+        ),
     ],
 )
 def test_a_plot_that_cannot_be_is_one_sentence(

@@ -135,7 +135,6 @@ def quality_command(
     as_json: _Json = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
-    from edgerun.cli.plan_plot import check_plot
     from edgerun_export.calibrate.rounding import roundings
     from edgerun_export.checkpoint import open_checkpoint
     from edgerun_export.quality.measure import Saved, key_of
@@ -143,8 +142,7 @@ def quality_command(
     from edgerun_export.source.model import interpret
     from edgerun_export.transforms import transformed
 
-    if plot is not None:
-        check_plot(plot)
+    _check_outputs(save, plot)
     _check_names(text)
     compared = settings(formats, methods, scales, budget, calibrates=bool(calibrate))
     variants = roundings(split(activations), split(kv_cache))
@@ -167,11 +165,11 @@ def quality_command(
             fitted = texts.calibration if calibrate else None
             weights = transformed(transform, weights, recipe, fitted)
         rows = _measured(weights, texts, compared, saved, threads)
+    _print(rows, as_json)  # before anything else can go wrong
     if plot is not None:
         from edgerun_export.quality.plot import draw
 
         draw(rows, Path(source).name, plot)  # a hub id's last part, as well
-    _print(rows, as_json)
 
 
 def _measured(
@@ -193,6 +191,16 @@ def _measured(
             lambda what, done: show(f"{what}: {done:.0%} of the layers"),
         )
         return list(measurement.run(compared, saved))
+
+
+def _check_outputs(save: Path | None, plot: Path | None) -> None:
+    from edgerun.cli.plan_plot import check_plot
+    from edgerun.files.output import check_output
+
+    if plot is not None:
+        check_plot(plot)
+    if save is not None:
+        check_output(save, replace=True)
 
 
 def _check_names(files: list[Path]) -> None:

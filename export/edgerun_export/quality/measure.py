@@ -13,7 +13,7 @@ from typing import Any
 
 from edgerun._version import __version__
 from edgerun.errors import InputError
-from edgerun.files.private import write_atomically
+from edgerun.files.output import write_output
 from edgerun_export.calibrate.costs import Cost
 from edgerun_export.calibrate.fitted import FittedLayers
 from edgerun_export.calibrate.layers import LayerFitter
@@ -106,7 +106,7 @@ class Saved:
         self.rows[row.setting] = row
         if self._path is not None:
             content = {"of": self._key, "rows": [asdict(each) for each in self.rows.values()]}
-            write_atomically(self._path, json.dumps(content, indent=1).encode() + b"\n")
+            write_output(self._path, json.dumps(content, indent=1).encode() + b"\n")
 
 
 @dataclass(frozen=True, slots=True)

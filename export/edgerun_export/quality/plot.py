@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgerun.files.private import write_atomically
+from edgerun.files.output import write_output
 from edgerun_export.quality.measure import Row
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> None:
         axes.legend(fontsize="small")
     out = io.BytesIO()
     figure.savefig(out, format=path.suffix[1:].lower())
-    write_atomically(path, out.getvalue())
+    write_output(path, out.getvalue())
 
 
 def _draw_methods(axes: Axes, measured: Sequence[Row], text: str, source_bits: float) -> None:

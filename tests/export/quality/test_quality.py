@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from edgerun.errors import InputError, UnsupportedError
+from edgerun.errors import InputError, StorageError, UnsupportedError
 from edgerun_export.bundle_files import MODEL_FILE
 from edgerun_export.graph.external_data import find_data
 from edgerun_export.quality import command
@@ -220,6 +220,9 @@ def test_bad_input_is_refused_before_anything_is_measured(golden, texts, tmp_pat
         run(llama, "--text", texts / "test.txt", "--text", tmp_path / "test.txt")
     with pytest.raises(InputError, match=r"--plot .*table.gif: a plot is written as \.svg"):
         run(llama, "--text", texts / "test.txt", "--plot", tmp_path / "table.gif")
+    for option, name in (("--plot", "table.svg"), ("--save", "table.json")):
+        with pytest.raises(InputError, match=f"cannot write .*{name}: there is no folder .*/no"):
+            run("no checkpoint", "--text", "no text", option, tmp_path / "no" / name)
     with pytest.raises(UnsupportedError, match="ternary already"):
         run(golden("bitnet-packed").folder, "--text", texts / "test.txt", "--methods", "mse")
 
@@ -239,6 +242,30 @@ def test_a_plot_is_drawn(golden, texts, tmp_path):
     assert "<svg" in drawn and "test.txt" in drawn
     for label in ("rtn", "mse", "int8:32", "int4:32"):  # each once, in the legend
         assert drawn.count(f"<!-- {label} -->") == 1
+
+
+def _full(*_, **__):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_table_is_printed_though_its_plot_cannot_be_written(
+    golden, texts, tmp_path, monkeypatch, capsys
+):
+    pytest.importorskip("matplotlib")
+
+    monkeypatch.setattr("edgerun.files.output.write_atomically", _full)
+    options = {"text": [texts / "test.txt"], "tokens": 32, "windows": 1, "formats": "int8"}
+    plot = tmp_path / "table.svg"
+    with pytest.raises(StorageError, match=f"cannot write {plot}: No space left"):
+        command.quality_command(str(golden("llama").folder), plot=plot, **options)
+    assert "int8:32:mse" in capsys.readouterr().out
+
+
+def test_a_table_that_cannot_be_kept_is_an_error_in_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgerun.files.output.write_atomically", _full)
+    saved = measuring.Saved(tmp_path / "table.json", {})
+    with pytest.raises(StorageError, match=r"cannot write .*/table\.json: No space left"):
+        saved.add(measuring.Row("source", 1, {}, 0.0))
 
 
 def test_methods_of_a_trained_model_come_in_the_order_of_what_they_know(shared_data, tmp_path):
