@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from edgerun_export.pipeline import ExportOptions, ExportResult
+    from edgerun_export.options import ExportOptions
+    from edgerun_export.pipeline import ExportResult
 
 SUMMARY = "Make a bundle of a checkpoint."
 _TITLES = {
@@ -226,7 +227,7 @@ def export_command(
     # The exporter's modules need onnx and others, which `edgerun --help` should not wait for.
     from edgerun_export.calibrate.step import CalibrationOptions
     from edgerun_export.checkpoint.base import Provenance
-    from edgerun_export.pipeline import ExportOptions
+    from edgerun_export.options import ExportOptions
     from edgerun_export.sizes import parse_size
 
     options = ExportOptions(

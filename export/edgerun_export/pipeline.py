@@ -30,7 +30,6 @@ from edgerun_export.bundle_files import (
 )
 from edgerun_export.calibrate.fitted import FittedLayers
 from edgerun_export.calibrate.step import (
-    CalibrationOptions,
     calibrate,
     checked_budget,
     read_text,
@@ -38,13 +37,14 @@ from edgerun_export.calibrate.step import (
 )
 from edgerun_export.calibrate.text import CalibrationText
 from edgerun_export.checkpoint import open_checkpoint
-from edgerun_export.checkpoint.base import Checkpoint, Provenance
+from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.graph.builder import build_model
 from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.fused_experts import expert_warnings
 from edgerun_export.graph.onnx_graph import OnnxGraph
 from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.openvino_ir.install import openvino_version
+from edgerun_export.options import ExportOptions
 from edgerun_export.recipe import MIN_BLOCK, SOURCE, Recipe, check_pack, check_weights, make_recipe
 from edgerun_export.rules import (
     commonest_source_recipe,
@@ -56,51 +56,10 @@ from edgerun_export.source.model import interpret
 from edgerun_export.target import protect, resumable
 from edgerun_export.verify.compare import check_all_read, damage, sample_ids, verify
 
+__all__ = ["STEPS", "ExportOptions", "ExportResult", "export", "export_checkpoint"]
+
 STEPS = ("read", "transform", "calibrate", "weights", "files", "verify", "finish")
 Progress = Callable[[str, float], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ExportOptions:
-    """What to make of a checkpoint; ``None`` stands for the default that suits the model.
-
-    Attributes:
-        weights: weight format of the projections; ``source`` keeps what the checkpoint has.
-        group_size: weights that share a scale.
-        method: how projections are quantised.
-        rules: ``PATTERN=FORMAT[:GROUP[:METHOD]]``; the last that matches a projection counts.
-        scales: type of scales in the file, ``fp32`` or ``fp16``.
-        head_weights: weight format of the head.
-        embedding_weights: weight format of the embedding.
-        activations: ``int8`` or ``fp32``.
-        profile: which runtimes the graph is written for.
-        pack: how edgerun should keep ternary weights in memory; a hint, which alters no weights.
-        tokenizer: a llama2.c tokenizer file, for checkpoints that carry none.
-        revision: commit of a hub checkpoint.
-        provenance: licence and location for the manifest, in the place of what the checkpoint says.
-        verify: compare the bundle with the source before it appears.
-        force: replace an existing bundle; other files in its folder stay.
-        calibration: text that weights are fitted to.
-        transforms: what is done to weights before they are rounded, in this order.
-    """
-
-    weights: str | None = None
-    group_size: int | None = None
-    method: str | None = None
-    rules: tuple[str, ...] = ()
-    scales: str = "fp32"
-    head_weights: str | None = None
-    embedding_weights: str | None = None
-    activations: str | None = None
-    profile: str = "portable"
-    pack: str = "two_bits"
-    tokenizer: Path | None = None
-    revision: str | None = None
-    provenance: Provenance = Provenance()
-    verify: bool = False
-    force: bool = False
-    calibration: CalibrationOptions = CalibrationOptions()
-    transforms: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
