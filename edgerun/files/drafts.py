@@ -51,6 +51,28 @@ def make_draft(target: Path) -> Draft:
     raise OSError(f"temporary folders in '{target.parent}' vanish as soon as they are made")
 
 
+def lock_folder(folder: Path) -> int | None:
+    """Makes a folder, if it is not there, and locks it as long as the descriptor is open.
+
+    Returns:
+        the descriptor, to be closed; None if another process, or this one, has locked it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    for _ in range(_ATTEMPTS):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+        if _lock(descriptor) is False:
+            os.close(descriptor)
+            return None
+        # Before it was locked, whoever had it may have removed it.
+        if folder.exists() and os.path.samestat(os.fstat(descriptor), folder.stat()):
+            return descriptor
+        os.close(descriptor)
+    raise OSError(f"'{folder}' vanishes as soon as it is made")
+
+
 def remove_abandoned(parent: Path) -> list[str]:
     """Removes the drafts in ``parent`` whose processes were killed; returns their names.
 

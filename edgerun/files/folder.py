@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edgerun.errors import InputError, StorageError
@@ -35,8 +35,8 @@ def atomic_folder(
         foreign: names the entries of an existing folder that are to stay in the new one.
 
     Raises:
-        InputError: the target exists, and is not a folder or may not be replaced, or an entry that
-            is to stay has the name of a new one.
+        InputError: the target exists, or does so by the end, and is not a folder or may not be
+            replaced, or an entry that is to stay has the name of a new one.
         StorageError: it cannot be written.
     """
     check_target(target, replace=replace)
@@ -47,10 +47,10 @@ def atomic_folder(
     try:
         with storage_errors(target):
             yield draft.folder
-            if target.exists():
+            if replace and target.exists():
                 _carry_over(target, draft.folder, foreign(target))
             _sync_all(draft.folder)
-            _swap(draft.folder, target)
+            _swap(draft.folder, target, replace=replace)
     finally:
         draft.discard()
 
@@ -137,16 +137,32 @@ def _sync_all(folder: Path) -> None:
         sync(Path(place))
 
 
-def _swap(work: Path, target: Path) -> None:
+def _swap(work: Path, target: Path, *, replace: bool) -> None:
     # mkdtemp makes folders that only the owner may read.
     mask = os.umask(0)
     os.umask(mask)
     work.chmod(0o777 & ~mask)
-    if target.exists():
+    if replace and target.exists():
         _exchange(work, target)  # what was there is removed with the temporary folder
     else:
-        os.replace(work, target)
+        _take_name(work, target)
     sync(target.parent)
+
+
+def _take_name(work: Path, target: Path) -> None:
+    """Renames a folder to what nothing has as its name by now, but for an empty folder."""
+    if os.name == "nt":  # where not even that is replaced
+        with suppress(OSError):
+            target.rmdir()
+    try:
+        os.replace(work, target)
+    except OSError as error:
+        if not os.path.lexists(target):
+            raise
+        raise InputError(
+            f"'{target}' was made by another command while this one was at work; choose another "
+            "output, or add --force to replace it"
+        ) from error
 
 
 def _exchange(work: Path, target: Path) -> None:

@@ -53,7 +53,7 @@ from edgerun_export.rules import (
     with_rules,
 )
 from edgerun_export.source.model import interpret
-from edgerun_export.target import protect, resumable
+from edgerun_export.target import calibration_folder, protect
 from edgerun_export.verify.compare import check_all_read, damage, sample_ids, verify
 
 __all__ = ["STEPS", "ExportOptions", "ExportResult", "export", "export_checkpoint"]
@@ -118,11 +118,12 @@ def export_checkpoint(
 ) -> ExportResult:
     """Exports a checkpoint that is open, and stays so; see ``export``."""
     abandoned = remove_abandoned(out.resolve().parent)
-    with atomic_folder(out, replace=options.force, foreign=foreign_entries) as folder:
-        job = _Job(checkpoint, options, folder, progress, resumable(out))
-        result = job.run()
-    if job.fitted is not None:
-        job.fitted.remove()
+    with calibration_folder(out, calibrates=bool(options.calibration.texts)) as resumable:
+        with atomic_folder(out, replace=options.force, foreign=foreign_entries) as folder:
+            job = _Job(checkpoint, options, folder, progress, resumable)
+            result = job.run()
+        if job.fitted is not None:
+            job.fitted.remove()
     warnings = [
         f"removed '{name}', which an export that was killed had left behind" for name in abandoned
     ]

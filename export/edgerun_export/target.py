@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edgerun.errors import InputError
+from edgerun.files.drafts import lock_folder
+from edgerun.files.folder import storage_errors
 from edgerun_export.bundle_files import BUNDLE_FILES, foreign_entries, listed_files
 
 
-def resumable(out: Path) -> Path:
-    """Where calibration keeps layers that are done, until the bundle is."""
+@contextmanager
+def calibration_folder(out: Path, *, calibrates: bool) -> Iterator[Path]:
+    """Where calibration keeps layers that are done, until the bundle is; no other export's then.
+
+    Args:
+        out: the bundle's folder.
+        calibrates: whether there will be any; if not, nothing is made.
+
+    Raises:
+        InputError: another export to ``out`` has it.
+        StorageError: it cannot be made.
+    """
     out = out.resolve()
-    return out.parent / f".{out.name}.edgerun-calibration"
+    folder = out.parent / f".{out.name}.edgerun-calibration"
+    if not calibrates:
+        yield folder
+        return
+    with storage_errors(folder):
+        lock = lock_folder(folder)
+    if lock is None:
+        raise InputError(
+            f"another export to '{out}' is fitting weights, which it keeps in '{folder.name}'; "
+            "wait until it has ended, or choose another output"
+        )
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):  # that it is not empty, or gone
+            folder.rmdir()
+        os.close(lock)
 
 
 def protect(out: Path, source: str | Path) -> None:

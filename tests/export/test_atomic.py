@@ -15,6 +15,7 @@ import pytest
 from edgerun.errors import InputError
 from edgerun.files import drafts, folder
 from edgerun_export.bundle_files import BUNDLE_FILES
+from edgerun_export.calibrate.step import CalibrationOptions
 from edgerun_export.pipeline import ExportOptions, export
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -163,10 +164,10 @@ def test_everything_has_reached_the_disk_before_it_takes_its_place(again, tmp_pa
         events.append((kind, status.st_ino))
         fsync(descriptor)
 
-    def record_rename(work, target):
+    def record_rename(work, target, **how):
         events.append(("files before", {path.stat().st_ino for path in work.rglob("*")}))
         events.append(("folder before", work.stat().st_ino))
-        swap(work, target)
+        swap(work, target, **how)
 
     monkeypatch.setattr("os.fsync", record_fsync)
     monkeypatch.setattr("edgerun.files.folder._swap", record_rename)
@@ -237,6 +238,34 @@ def test_a_draft_that_was_taken_for_a_dead_ones_is_made_again(tmp_path, monkeypa
     draft = drafts.make_draft(tmp_path / "x")
     assert draft.folder.is_dir() and draft.folder != removed[0]
     draft.discard()
+
+
+def test_exports_to_one_folder_do_not_share_what_calibration_has_done(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("Once upon a time there was a house. " * 400, encoding="utf-8")
+    options = ExportOptions(calibration=CalibrationOptions((text,), 4, 16))
+    out, refusals = tmp_path / "out", []
+
+    def start_another(step, fraction):
+        if step == "calibrate" and fraction and not refusals:
+            begun = {path.name for path in (tmp_path / ".out.edgerun-calibration").iterdir()}
+            with pytest.raises(InputError, match="another export to .*out' is fitting weights"):
+                export_to(out, "qwen2", options)
+            refusals.append(begun)
+            export_to(tmp_path / "other", "qwen2", options)
+            assert begun == {p.name for p in (tmp_path / ".out.edgerun-calibration").iterdir()}
+
+    result = export(GOLDEN / "llama", out, options, start_another)
+    assert result.manifest["model"]["architecture"] == "llama" and refusals
+    assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "out", "other"}
+
+
+def test_a_calibrating_export_that_is_refused_leaves_no_folder(tmp_path):
+    options = ExportOptions(calibration=CalibrationOptions((tmp_path / "no text",), 4, 16))
+    for _ in range(2):  # nor a lock
+        with pytest.raises(InputError, match="cannot read"):
+            export_to(tmp_path / "out", options=options)
+    assert not list(tmp_path.iterdir())
 
 
 STORM = """

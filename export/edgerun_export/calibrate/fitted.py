@@ -24,7 +24,7 @@ class FittedLayers:
     """What calibration made, by the names of tensors.
 
     Args:
-        folder: where the files lie; made if need be, emptied if it is of something else.
+        folder: where the files lie; made if need be, and files of something else removed.
         key: what the work depends on, but for the weights.
 
     Attributes:
@@ -44,11 +44,10 @@ class FittedLayers:
 
     def _prepare(self) -> None:
         key = self.folder / _KEY
-        if self.folder.exists() and (
-            not key.is_file() or key.read_text(encoding="utf-8") != self._text
-        ):
-            shutil.rmtree(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
+        if not key.is_file() or key.read_text(encoding="utf-8") != self._text:
+            for file in self.folder.glob("layer-*"):  # the folder stays: it may be locked
+                file.unlink()
         key.write_text(self._text, encoding="utf-8")
 
     def load(self, layer: int, digest: str) -> dict[str, PackedWeight] | None:
