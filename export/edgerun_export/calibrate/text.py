@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +111,28 @@ def read_calibration(
         fitted.append(cut)
     names = tuple(file.name for file in files)
     return CalibrationText(names, np.concatenate(fitted), tuple(samples))
+
+
+def check_unseen(measured: Sequence[Path], fitted: Sequence[Path]) -> None:
+    """Checks that no file is to be measured on which weights are fitted to, nor a copy of it.
+
+    Raises:
+        InputError: one is.
+    """
+    for sample, calibration in product(measured, fitted):
+        if _have_same_content(sample, calibration):
+            raise InputError(
+                f"--text {sample} holds the same as --calibrate {calibration}: weights would be "
+                "measured on what they were fitted to, which flatters them; give another text to "
+                "one of the two"
+            )
+
+
+def _have_same_content(first: Path, second: Path) -> bool:
+    try:
+        return filecmp.cmp(first, second, shallow=False)
+    except OSError:  # whoever reads it will say so
+        return False
 
 
 def fewest_with_samples(texts: int) -> int:

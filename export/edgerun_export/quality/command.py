@@ -143,7 +143,7 @@ def quality_command(
     from edgerun_export.transforms import transformed
 
     _check_outputs(save, plot)
-    _check_names(text)
+    _check_texts(text, calibrate or [])
     compared = settings(formats, methods, scales, budget, calibrates=bool(calibrate))
     variants = roundings(split(activations), split(kv_cache))
     name = None if tokenizer is None else str(tokenizer)
@@ -203,10 +203,12 @@ def _check_outputs(save: Path | None, plot: Path | None) -> None:
         check_output(save, replace=True)
 
 
-def _check_names(files: list[Path]) -> None:
+def _check_texts(measured: list[Path], fitted: list[Path]) -> None:
     from edgerun.errors import InputError
+    from edgerun_export.calibrate.text import check_unseen
 
-    names = [file.name for file in files]
+    check_unseen(measured, fitted)
+    names = [file.name for file in measured]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(

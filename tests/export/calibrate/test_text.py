@@ -5,7 +5,7 @@ import pytest
 
 from edgerun.errors import InputError
 from edgerun.model.text.tokenizer import Tokenizer
-from edgerun_export.calibrate.text import fewest_with_samples, read_calibration
+from edgerun_export.calibrate.text import check_unseen, fewest_with_samples, read_calibration
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
@@ -94,3 +94,17 @@ def test_characters_without_tokens_are_refused(tmp_path, monkeypatch, tokenizer)
     monkeypatch.setattr(tokenizer, "token_id", lambda text: token if text == "unk" else None)
     with pytest.raises(InputError, match=r"has no tokens for some characters of .*odd.txt"):
         read_calibration([odd], tokenizer, 4, 16)
+
+
+def test_text_that_weights_are_fitted_to_is_not_measured_on(tmp_path):
+    train, test, copy, link = (tmp_path / name for name in ("train", "test", "copy", "link"))
+    train.write_text("to fit to")
+    test.write_text("to test on")
+    copy.write_text("to fit to")
+    link.symlink_to(train)
+    check_unseen([test], [train])
+    check_unseen([test, tmp_path / "missing"], [train, tmp_path / "missing"])
+    for same in (train, copy, link):
+        said = f"--text {same} holds the same as --calibrate {train}: weights would be measured on"
+        with pytest.raises(InputError, match=said):
+            check_unseen([test, same], [test.with_name("missing"), train])

@@ -218,6 +218,9 @@ def test_bad_input_is_refused_before_anything_is_measured(golden, texts, tmp_pat
     llama = golden("llama").folder
     with pytest.raises(InputError, match="two files are called 'test.txt'"):
         run(llama, "--text", texts / "test.txt", "--text", tmp_path / "test.txt")
+    train = texts / "train.txt"
+    with pytest.raises(InputError, match="what they were fitted to, which flatters them"):
+        run("no checkpoint", "--text", train, "--calibrate", train)
     with pytest.raises(InputError, match=r"--plot .*table.gif: a plot is written as \.svg"):
         run(llama, "--text", texts / "test.txt", "--plot", tmp_path / "table.gif")
     for option, name in (("--plot", "table.svg"), ("--save", "table.json")):
