@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+    from edgerun_export.calibrate.step import CalibrationOptions
     from edgerun_export.options import ExportOptions
     from edgerun_export.pipeline import ExportResult
 
@@ -132,14 +133,20 @@ _Budget = Annotated[
     ),
 ]
 _Windows = Annotated[
-    int,
+    int | None,
     typer.Option(
-        "--calibration-windows", min=1, help="Pieces of text to fit to, of all files together."
+        "--calibration-windows",
+        min=1,
+        help="Pieces of text to fit to, of all files together. Default: 64.",
     ),
 ]
 _WindowTokens = Annotated[
-    int,
-    typer.Option("--calibration-tokens", min=16, help="Length of each, at most the context."),
+    int | None,
+    typer.Option(
+        "--calibration-tokens",
+        min=16,
+        help="Length of each, at most the context. Default: 512.",
+    ),
 ]
 _Activations = Annotated[
     str | None,
@@ -208,8 +215,8 @@ def export_command(
     scales: _Scales = "fp32",
     calibrate: _Calibrate = None,
     budget: _Budget = None,
-    calibration_windows: _Windows = 64,
-    calibration_tokens: _WindowTokens = 512,
+    calibration_windows: _Windows = None,
+    calibration_tokens: _WindowTokens = None,
     head_weights: _HeadWeights = None,
     embedding_weights: _EmbeddingWeights = None,
     activations: _Activations = None,
@@ -225,10 +232,8 @@ def export_command(
 ) -> None:
     """Runs the command; the parameters are the options."""
     # The exporter's modules need onnx and others, which `edgerun --help` should not wait for.
-    from edgerun_export.calibrate.step import CalibrationOptions
     from edgerun_export.checkpoint.base import Provenance
     from edgerun_export.options import ExportOptions
-    from edgerun_export.sizes import parse_size
 
     options = ExportOptions(
         weights=weights,
@@ -247,14 +252,26 @@ def export_command(
         verify=verify,
         force=force,
         transforms=tuple(transform or ()),
-        calibration=CalibrationOptions(
-            tuple(calibrate or ()),
-            calibration_windows,
-            calibration_tokens,
-            budget=None if budget is None else parse_size("--budget", budget),
-        ),
+        calibration=_calibration(calibrate or [], calibration_windows, calibration_tokens, budget),
     )
     _run(source, out, options, as_json=as_json)
+
+
+def _calibration(
+    texts: list[Path], windows: int | None, tokens: int | None, budget: str | None
+) -> CalibrationOptions:
+    """What the options about calibration say."""
+    from edgerun_export.calibrate.step import CalibrationOptions
+    from edgerun_export.calibrate.text import WINDOW_TOKENS, WINDOWS, check_has_text
+    from edgerun_export.sizes import parse_size
+
+    check_has_text(texts, calibration_windows=windows, calibration_tokens=tokens)
+    return CalibrationOptions(
+        tuple(texts),
+        windows or WINDOWS,
+        tokens or WINDOW_TOKENS,
+        budget=None if budget is None else parse_size("--budget", budget),
+    )
 
 
 def _run(source: str, out: Path, options: ExportOptions, *, as_json: bool) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgerun.errors import UnsupportedError
 from edgerun_export.calibrate.step import CalibrationOptions
 from edgerun_export.checkpoint.base import Provenance
+from edgerun_export.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +52,26 @@ class ExportOptions:
     force: bool = False
     calibration: CalibrationOptions = CalibrationOptions()
     transforms: tuple[str, ...] = ()
+
+
+def check_effects(options: ExportOptions, recipe: Recipe) -> None:
+    """Refuses what says how weights are rounded where none are that it concerns.
+
+    Raises:
+        UnsupportedError: there is such an option.
+    """
+    if recipe.weights != "fp32":
+        return
+    is_exact = recipe.head_weights == recipe.embedding_weights == "fp32"
+    rounds_some = any(kind.weights != "fp32" for kind in recipe.tensors.values())
+    useless = {
+        "--group-size": options.group_size is not None and is_exact,
+        "--method": recipe.method is not None,
+        "--scales": options.scales != "fp32" and is_exact and not rounds_some,
+    }
+    for option, is_useless in useless.items():
+        if is_useless:
+            raise UnsupportedError(
+                f"{option} has no effect: the weights that it is for are fp32, which are not "
+                "rounded; leave it out"
+            )

@@ -44,7 +44,7 @@ from edgerun_export.graph.fused_experts import expert_warnings
 from edgerun_export.graph.onnx_graph import OnnxGraph
 from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.openvino_ir.install import openvino_version
-from edgerun_export.options import ExportOptions
+from edgerun_export.options import ExportOptions, check_effects
 from edgerun_export.recipe import MIN_BLOCK, SOURCE, Recipe, check_pack, check_weights, make_recipe
 from edgerun_export.rules import (
     commonest_source_recipe,
@@ -199,6 +199,7 @@ class _Job:
             options.embedding_weights,
         )
         recipe = with_rules(recipe, rules, self._spec, partial(source_recipe, self._weights))
+        check_effects(options, recipe)
         return with_methods(recipe, self._weights, calibrates=bool(options.calibration.texts))
 
     def _source_format(self) -> tuple[str, int]:

@@ -89,6 +89,39 @@ def test_errors_are_left_to_the_main_command(run, tmp_path):
     assert run(GOLDEN / "llama").exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("options", "useless"),
+    [
+        ("--weights fp32 --group-size 64", "--group-size has no effect"),
+        ("--weights fp32 --method rtn --head-weights int8", "--method has no effect"),
+        ("--weights fp32 --scales fp16", "--scales has no effect"),
+        ("--weights source --scales fp16", "--scales has no effect"),
+        ("--calibration-windows 64", "--calibration-windows says how much text is read"),
+        ("--calibration-tokens 512", "--calibration-tokens says how much text is read"),
+    ],
+)
+def test_options_without_effect_are_refused(run, tmp_path, options, useless):
+    if "source" in options:
+        options += " --head-weights fp32"
+    result = run(GOLDEN / "llama", "-o", tmp_path / "out", *options.split())
+    assert isinstance(result.exception, UnsupportedError)
+    assert str(result.exception).startswith(useless) and "leave it out" in str(result.exception)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--group-size 64 --head-weights int8",
+        "--scales fp16 --embedding-weights int4",
+        "--scales fp16 --rule *.down_proj=int4",
+    ],
+)
+def test_options_about_rounding_have_an_effect_where_anything_is_rounded(run, tmp_path, options):
+    result = run(GOLDEN / "llama", "-o", tmp_path / "out", "--weights", "fp32", *options.split())
+    assert result.exit_code == 0, result.output
+
+
 def test_force_replaces_an_existing_bundle(run, tmp_path):
     for name in ("llama", "qwen2"):
         result = run(GOLDEN / name, "-o", tmp_path / "out", "--force")

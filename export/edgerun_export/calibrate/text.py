@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.errors import InputError
+from edgerun.errors import InputError, UnsupportedError
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun_export.calibrate.rounding import Rounding
 
@@ -111,6 +111,24 @@ def read_calibration(
         fitted.append(cut)
     names = tuple(file.name for file in files)
     return CalibrationText(names, np.concatenate(fitted), tuple(samples))
+
+
+def check_has_text(texts: Sequence[Path], **amounts: int | None) -> None:
+    """Checks that there is text where it is said how much of it is read.
+
+    Args:
+        texts: files.
+        amounts: what was given, by the names of the options.
+
+    Raises:
+        UnsupportedError: there is none.
+    """
+    for name, amount in amounts.items():
+        if amount is not None and not texts:
+            raise UnsupportedError(
+                f"--{name.replace('_', '-')} says how much text is read to fit weights to, and "
+                "there is none; leave it out, or give text with --calibrate FILE"
+            )
 
 
 def check_unseen(measured: Sequence[Path], fitted: Sequence[Path]) -> None:

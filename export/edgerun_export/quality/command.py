@@ -61,7 +61,8 @@ _Windows = Annotated[
 ]
 _Tokens = Annotated[int, typer.Option(min=16, help="Length of pieces, at most the context.")]
 _CalibrationWindows = Annotated[
-    int, typer.Option("--calibration-windows", min=1, help="Pieces of text to fit to.")
+    int | None,
+    typer.Option("--calibration-windows", min=1, help="Pieces of text to fit to. Default: 64."),
 ]
 _Scales = Annotated[
     str, typer.Option(help="fp32 or fp16: the type of scales in the file, which sizes include.")
@@ -122,7 +123,7 @@ def quality_command(
     methods: _Methods = None,
     windows: _Windows = 12,
     tokens: _Tokens = 512,
-    calibration_windows: _CalibrationWindows = 64,
+    calibration_windows: _CalibrationWindows = None,
     transform: _Transforms = None,
     scales: _Scales = "fp32",
     budget: _Budget = None,
@@ -136,6 +137,7 @@ def quality_command(
 ) -> None:
     """Runs the command; the parameters are the options."""
     from edgerun_export.calibrate.rounding import roundings
+    from edgerun_export.calibrate.text import WINDOWS
     from edgerun_export.checkpoint import open_checkpoint
     from edgerun_export.quality.measure import Saved, key_of
     from edgerun_export.quality.settings import settings, split
@@ -143,7 +145,7 @@ def quality_command(
     from edgerun_export.transforms import transformed
 
     _check_outputs(save, plot)
-    _check_texts(text, calibrate or [])
+    _check_texts(text, calibrate or [], calibration_windows)
     compared = settings(formats, methods, scales, budget, calibrates=bool(calibrate))
     variants = roundings(split(activations), split(kv_cache))
     name = None if tokenizer is None else str(tokenizer)
@@ -154,7 +156,7 @@ def quality_command(
             checkpoint,
             min(tokens, weights.spec.context_length),
             (text, windows),
-            (calibrate or [], calibration_windows),
+            (calibrate or [], calibration_windows or WINDOWS),
             variants,
         )
         # Transforms that round on trial do that for the first setting.
@@ -203,10 +205,11 @@ def _check_outputs(save: Path | None, plot: Path | None) -> None:
         check_output(save, replace=True)
 
 
-def _check_texts(measured: list[Path], fitted: list[Path]) -> None:
+def _check_texts(measured: list[Path], fitted: list[Path], windows: int | None) -> None:
     from edgerun.errors import InputError
-    from edgerun_export.calibrate.text import check_unseen
+    from edgerun_export.calibrate.text import check_has_text, check_unseen
 
+    check_has_text(fitted, calibration_windows=windows)
     check_unseen(measured, fitted)
     names = [file.name for file in measured]
     twice = next((name for name in names if names.count(name) > 1), None)

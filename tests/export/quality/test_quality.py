@@ -218,6 +218,8 @@ def test_bad_input_is_refused_before_anything_is_measured(golden, texts, tmp_pat
     llama = golden("llama").folder
     with pytest.raises(InputError, match="two files are called 'test.txt'"):
         run(llama, "--text", texts / "test.txt", "--text", tmp_path / "test.txt")
+    with pytest.raises(UnsupportedError, match="--calibration-windows says how much text is read"):
+        run("no checkpoint", "--text", texts / "test.txt", "--calibration-windows", 8)
     train = texts / "train.txt"
     with pytest.raises(InputError, match="what they were fitted to, which flatters them"):
         run("no checkpoint", "--text", train, "--calibrate", train)
