@@ -176,7 +176,8 @@ _Verify = Annotated[
     typer.Option(
         "--verify",
         help="Before the bundle appears, run it in onnxruntime and compare its logits with those "
-        "of a plain NumPy pass over the source's weights, all of which must have been read.",
+        "of a plain NumPy pass over the source's weights, all of which must have been read; and "
+        "parse its chat template.",
     ),
 ]
 _Force = Annotated[

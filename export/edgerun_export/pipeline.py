@@ -54,7 +54,14 @@ from edgerun_export.rules import (
 )
 from edgerun_export.source.model import interpret
 from edgerun_export.target import calibration_folder, protect
-from edgerun_export.verify.compare import check_all_read, damage, sample_ids, verify
+from edgerun_export.verify.chat import template_problem
+from edgerun_export.verify.compare import (
+    VerificationError,
+    check_all_read,
+    damage,
+    sample_ids,
+    verify,
+)
 
 __all__ = ["STEPS", "ExportOptions", "ExportResult", "export", "export_checkpoint"]
 
@@ -173,6 +180,11 @@ class _Job:
         self._texts = dict(self._checkpoint.tokenizer_files())
         self._tokenizer = parse_object("tokenizer.json", self._texts["tokenizer.json"])
         check_vocabulary(self._spec, self._tokenizer)
+        problem = template_problem(self._text_object("tokenizer_config.json"))
+        if problem is not None:
+            if self._options.verify:
+                raise VerificationError(problem)
+            self._warnings.append(problem)
 
     def _choose_recipe(self) -> Recipe:
         options = self._options

@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 
 import numpy as np
@@ -52,6 +53,23 @@ def test_wrong_operator_is_found(op, exported, golden, tmp_path, source_weights)
 
     with pytest.raises(VerificationError, match="differ from the reference by"):
         altered(exported("qwen3", weights="int4"), golden, tmp_path, source_weights, change)
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json"])
+def test_a_chat_template_that_cannot_be_parsed_is_said_and_fails_to_verify(name, golden, tmp_path):
+    source = shutil.copytree(golden("llama").folder, tmp_path / "source")
+    broken = "{% for message in messages %}{{ message.content }"
+    if name == "tokenizer_config.json":
+        config = json.loads((source / name).read_text()) | {"chat_template": broken}
+        (source / name).write_text(json.dumps(config))
+    else:
+        (source / name).write_text(broken)
+    said = r"^tokenizer_config\.json: the chat template cannot be parsed: syntax error: .* mended"
+    (warning,) = export(source, tmp_path / "out", ExportOptions()).warnings
+    assert re.match(said, warning)
+    with pytest.raises(VerificationError, match=said):
+        export(source, tmp_path / "verified", ExportOptions(verify=True))
+    assert not (tmp_path / "verified").exists()
 
 
 def test_checkpoint_that_overflows_is_refused(tmp_path, golden):

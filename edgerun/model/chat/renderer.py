@@ -129,7 +129,7 @@ def environment(fuel: int) -> Any:
 
 
 def answer(request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """Renders a template for some conversations.
+    """Renders a template for some conversations; for none it is parsed.
 
     Args:
         request: ``source`` and ``fuel``, for each of them.
@@ -143,6 +143,8 @@ def answer(request: dict[str, Any], payload: bytes) -> dict[str, Any]:
         ValueError: there is too much text.
     """
     contexts = json.loads(payload, parse_float=parse_float)
+    if not contexts:
+        environment(request["fuel"]).add_template("chat", request["source"])
     rendered = [_rendered(request, context) for context in contexts]
     size = sum(len(each.get("text", "")) for each in rendered)
     if size > MAX_OUTPUT_CHARACTERS:

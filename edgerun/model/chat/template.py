@@ -28,6 +28,7 @@ MAX_MEMORY_BYTES = 256 << 20
 FUEL = 1_000_000
 CPU_S = 0.045
 CPU_S_PER_BYTE = 5e-8  # of the conversation: an ordinary template needs a tenth of it
+PARSE_CPU_S = 1.0  # a template of the greatest length needs a twentieth of it
 CPU_AS_BYTES = 2048  # in a batch, so that few of those that take all their time are in one
 RENDERER = "edgerun.model.chat.renderer"
 # minijinja does not know transformers' {% generation %}; it only marks training text.
@@ -78,6 +79,16 @@ class ChatTemplate:
     def prepare(cls) -> None:
         """Starts the sandbox without waiting for it, so that the first render is fast."""
         sandbox().start(RENDERER)
+
+    def check(self) -> None:
+        """Parses the template.
+
+        Raises:
+            InputError: it is broken: no conversation can be rendered.
+        """
+        answer = self._asked([], PARSE_CPU_S)
+        if "rendered" not in answer:
+            raise InputError(f"the chat template cannot be parsed: {answer['error']}")
 
     def render(
         self,
@@ -150,14 +161,8 @@ class ChatTemplate:
         Then nothing is rendered before it is asked for: a template that takes all the time that it
         may has failed with the first.
         """
-        source = WHOLE_FLOAT.sub(r"whole_float(\1)", GENERATION.sub(_as_condition, self.source))
-        answer = sandbox().ask(
-            RENDERER,
-            {"source": source, "fuel": FUEL},
-            b"[" + b",".join(payloads) + b"]",
-            cpu_s=sum(CPU_S + CPU_S_PER_BYTE * len(payload) for payload in payloads),
-            memory_bytes=MAX_MEMORY_BYTES,
-        )
+        cpu_s = sum(CPU_S + CPU_S_PER_BYTE * len(payload) for payload in payloads)
+        answer = self._asked(payloads, cpu_s)
         if "rendered" in answer:
             yield from map(_text_or_refusal, answer["rendered"])
         elif len(payloads) > 1:
@@ -165,6 +170,17 @@ class ChatTemplate:
                 yield from self._rendered([payload])
         else:
             yield InputError(f"the chat template cannot be rendered: {answer['error']}")
+
+    def _asked(self, payloads: Sequence[bytes], cpu_s: float) -> dict[str, Any]:
+        """What the renderer answers in the sandbox."""
+        source = WHOLE_FLOAT.sub(r"whole_float(\1)", GENERATION.sub(_as_condition, self.source))
+        return sandbox().ask(
+            RENDERER,
+            {"source": source, "fuel": FUEL},
+            b"[" + b",".join(payloads) + b"]",
+            cpu_s=cpu_s,
+            memory_bytes=MAX_MEMORY_BYTES,
+        )
 
 
 def template_source(

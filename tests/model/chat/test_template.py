@@ -247,3 +247,22 @@ def test_the_template_of_a_model_comes_from_its_file_or_its_configuration() -> N
     assert template_source({"chat_template": "a"}) == "a"
     assert template_source({"chat_template": named}) == "d"
     assert template_source({}) is None
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        None,
+        "{% generation %}{{ messages[0].content }}{% endgeneration %}",
+        "{{ raise_exception('no') }}",
+        "{{ messages[0].no.such.thing }}",
+    ],
+)
+def test_what_some_conversation_may_suit_can_be_parsed(source: str | None) -> None:
+    ChatTemplate(source).check()
+
+
+@pytest.mark.parametrize("source", ["{% if", "{{ messages ", "{% for x in y %}", "{{" + "(" * 9999])
+def test_a_syntax_error_is_found_without_a_conversation(source: str) -> None:
+    with pytest.raises(InputError, match="the chat template cannot be parsed: syntax error: "):
+        ChatTemplate(source).check()
