@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli.screen.visible import visible
+from edgerun.errors import InputError
 from edgerun_export.recipe import (
     ACTIVATIONS,
     EMBEDDING_WEIGHTS,
@@ -45,6 +46,14 @@ Examples:
   edgerun export model.gguf -o ./my-model --weights int8 --verify
   edgerun export HUB_USER/NAME -o ./my-model --weights int4"""
 
+
+def _folder(name: str) -> Path:
+    """The folder of a name; that of nothing would be the current one."""
+    if not name:
+        raise InputError("--out is empty; give the folder that the bundle is to be written to")
+    return Path(name)
+
+
 _Source = Annotated[
     str,
     typer.Argument(
@@ -52,7 +61,12 @@ _Source = Annotated[
         help="Checkpoint: a Hugging Face folder or hub id, a GGUF file, a llama2.c file.",
     ),
 ]
-_Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to write the bundle to.")]
+_Out = Annotated[
+    Path,
+    typer.Option(
+        "--out", "-o", metavar="PATH", parser=_folder, help="Folder to write the bundle to."
+    ),
+]
 _Weights = Annotated[
     str | None,
     typer.Option(

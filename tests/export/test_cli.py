@@ -122,6 +122,15 @@ def test_options_about_rounding_have_an_effect_where_anything_is_rounded(run, tm
     assert result.exit_code == 0, result.output
 
 
+def test_an_empty_name_is_not_the_current_folder(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(GOLDEN / "llama", "-o", "")
+    assert isinstance(result.exception, InputError)
+    assert str(result.exception).startswith("--out is empty; give the folder")
+    assert run(GOLDEN / "llama", "-o", ".").exit_code == 0
+    assert (tmp_path / "manifest.json").exists()
+
+
 def test_force_replaces_an_existing_bundle(run, tmp_path):
     for name in ("llama", "qwen2"):
         result = run(GOLDEN / name, "-o", tmp_path / "out", "--force")

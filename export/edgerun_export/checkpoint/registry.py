@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -89,10 +90,12 @@ def open_local(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     """Open a file or folder that exists; see :func:`open_checkpoint`."""
     path = _sole_gguf(path) if path.is_dir() else path
     for name in _READERS:
-        reader = cast(Reader, importlib.import_module(f"edgerun_export.checkpoint.{name}"))
+        reader = _reader(name)
         if reader.claims(path):
             return with_single_heads(reader.open_path(path, tokenizer))
-    _refuse_pickles(path)
+    files = sorted([*path.glob("*.bin"), *path.glob("*.pt*")]) if path.is_dir() else [path]
+    _refuse_folder_of_llama2c(path, files)
+    _refuse_pickles(path, files)
     raise CheckpointError(
         f"'{path}' is not a checkpoint that can be read: expected a folder with config.json and "
         "model.safetensors, a GGUF file, or a llama2.c .bin file"
@@ -122,13 +125,21 @@ def _sole_gguf(folder: Path) -> Path:
     return files[0]
 
 
-def _refuse_pickles(path: Path) -> None:
-    pickled = (
-        any(path.glob("*.bin")) or any(path.glob("*.pt*"))
-        if path.is_dir()
-        else head(path, 4).decode("latin-1").startswith(_PICKLED)
-    )
-    if pickled:
+def _reader(name: str) -> Reader:
+    return cast(Reader, importlib.import_module(f"edgerun_export.checkpoint.{name}"))
+
+
+def _refuse_folder_of_llama2c(path: Path, files: Sequence[Path]) -> None:
+    own = [file for file in files if _reader("llama2c").claims(file)]
+    if own:
+        raise CheckpointError(
+            f"'{path}' is a folder with {len(own)} llama2.c files and no other checkpoint; give "
+            f"the file itself, such as '{own[0]}'"
+        )
+
+
+def _refuse_pickles(path: Path, files: Sequence[Path]) -> None:
+    if any(head(file, 4).decode("latin-1").startswith(_PICKLED) for file in files):
         raise UnsupportedError(
             f"'{path}' holds PyTorch pickle files, which can run code when opened and are never "
             "loaded; use the safetensors version of the model, or convert it with "

@@ -69,6 +69,20 @@ def test_never_opens_a_pickle(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
+def test_in_a_folder_of_llama2c_files_names_one_to_give(
+    make_llama2c: Make, tensors: Tensors, tmp_path: Path
+) -> None:
+    folder = tmp_path / "stories"
+    folder.mkdir()
+    content = make_llama2c(tensors, 0).read_bytes()
+    for name in ("b.bin", "a.bin"):
+        (folder / name).write_bytes(content)
+    (folder / "tokenizer.bin").write_bytes(bytes(40))
+    said = f"2 llama2.c files and no other checkpoint; give the file itself, such as '{folder}/a."
+    with pytest.raises(CheckpointError, match=said):
+        open_checkpoint(str(folder))
+
+
 @pytest.mark.parametrize(
     "name", ["./nope", "/nope/nope.gguf", "nope", "a/b/c", "", "\0", "x" * 9999]
 )
