@@ -164,7 +164,8 @@ class BlockFormat:
             scales = np.abs(blocks).max(axis=-1) / np.float32(self.high)
             return self.encode(weight, scales, block)
         least, greatest = blocks.min(axis=-1, initial=0), blocks.max(axis=-1, initial=0)
-        scales = (greatest - least) / np.float32(self.high - self.low)
+        # Halves, since the difference may be larger than the largest number.
+        scales = (greatest / 2 - least / 2) / np.float32(self.high - self.low) * 2
         points = np.rint(-least / np.where(scales != 0, scales, np.float32(1)))
         return self.encode(weight, scales, block, points.astype(np.uint8))
 

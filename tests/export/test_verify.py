@@ -7,7 +7,7 @@ import onnx
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from edgerun.errors import CheckpointError, MissingDependencyError
+from edgerun.errors import CheckpointError, MissingDependencyError, UnsupportedError
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.verify.compare import (
     VerificationError,
@@ -70,6 +70,28 @@ def test_a_chat_template_that_cannot_be_parsed_is_said_and_fails_to_verify(name,
     with pytest.raises(VerificationError, match=said):
         export(source, tmp_path / "verified", ExportOptions(verify=True))
     assert not (tmp_path / "verified").exists()
+
+
+def test_what_rounding_does_to_the_largest_weights_is_a_number_or_they_are_refused(
+    tmp_path, golden
+):
+    source = shutil.copytree(golden("llama").folder, tmp_path / "source")
+    (file,) = source.glob("*.safetensors")
+    tensors = load_file(file)
+    name = "model.layers.0.mlp.down_proj.weight"
+    largest = np.finfo(np.float32).max
+    weights = tensors[name] / np.abs(tensors[name]).max() * np.float32(0.9)
+    tensors[name] = weights * largest
+    save_file(tensors, file)
+    quality = export(source, tmp_path / "out", ExportOptions(weights="int4")).manifest["quality"]
+    assert 0.05 < quality["relative_weight_error"] < 0.15
+    # All but the first are whole steps, of which seven are more than the first, and too much.
+    weights[0, :32] = [1, *(np.arange(31) % 6 * np.float32(1.04 / 7))]
+    tensors[name] = weights * largest
+    save_file(tensors, file)
+    with pytest.raises(UnsupportedError, match=f"'{name}' has weights that are too large to be"):
+        export(source, tmp_path / "refused", ExportOptions(weights="int4"))
+    assert not (tmp_path / "refused").exists()
 
 
 def test_checkpoint_that_overflows_is_refused(tmp_path, golden):

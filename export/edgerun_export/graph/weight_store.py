@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -228,10 +229,16 @@ class WeightStore:
             if self._recipe.scales == "fp16":
                 packed = halved(packed)
             _check_halves(name, packed)
-            difference = layout.unpack(packed) - weights
-            error, energy = (float(np.vdot(each, each)) for each in (difference, weights))
+            with np.errstate(over="ignore"):  # infinity is refused
+                difference = layout.unpack(packed) - weights
+            error = _square_sum(difference)
+            if not math.isfinite(error):
+                raise UnsupportedError(
+                    f"tensor '{name}' has weights that are too large to be rounded to "
+                    f"{recipe.weights}; give it fp32, with a --rule that names it"
+                )
             damage.error += error
-            damage.energy += energy
+            damage.energy += _square_sum(weights)
             yield packed
 
     def _store(
@@ -330,4 +337,11 @@ def _in_turns(matrices: Sequence[Sequence[NDArray[Number]]]) -> NDArray[Number]:
 def _energy(values: NDArray[np.int8], scales: F32) -> float:
     """Sum of the squares of integers ``[n, K]`` times scales ``[n, g]``."""
     groups = values.reshape(*scales.shape, -1).astype(np.float32)
-    return float(np.vdot(np.einsum("ngk,ngk->ng", groups, groups) * scales, scales))
+    wide = scales.astype(np.float64)
+    return float(np.vdot(np.einsum("ngk,ngk->ng", groups, groups) * wide, wide))
+
+
+def _square_sum(values: F32) -> float:
+    """Sum of squares, in double precision where it is beyond single."""
+    total = float(np.vdot(values, values))
+    return total if math.isfinite(total) else float(np.square(values, dtype=np.float64).sum())

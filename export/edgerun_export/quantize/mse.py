@@ -84,8 +84,20 @@ def searched_grid(
     """The best of some scales for every block, and if the format has them of some zero points.
 
     Arguments are those of :func:`searched_scales`. With zero points a block is no worse than with
-    the middle of the codes, from which the search begins.
+    the middle of the codes, from which the search begins. The grid of ``2^n`` times the weights is
+    ``2^n`` times theirs, up to the largest and down to the smallest weights that there are.
     """
+    blocks = rows.reshape(len(rows), -1, block)
+    # What is searched by are squares, which are infinite or nothing for numbers far from 1.
+    _, exponents = np.frexp(np.abs(blocks).max(axis=-1))
+    near_one = np.ldexp(blocks, -exponents[..., None]).reshape(rows.shape)
+    grid = _searched_near_one(near_one, layout, block, importance)
+    return Grid(np.ldexp(grid.scales, exponents), grid.shifts)
+
+
+def _searched_near_one(
+    rows: NDArray[Float], layout: BlockFormat, block: int, importance: NDArray[Float] | None
+) -> Grid[Float]:
     scales = searched_scales(rows, layout, block, importance)
     if not layout.has_zeros:
         return Grid(scales)

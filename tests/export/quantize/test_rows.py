@@ -53,6 +53,18 @@ def test_searched_scales_beat_plain_rounding(name):
     assert error(weights, name, 32) < 0.9 * float(np.square(plain - weights).sum())
 
 
+@pytest.mark.parametrize("exponent", [-80, 64, 127])
+@pytest.mark.parametrize("method", ["mse", "rtn"])
+@pytest.mark.parametrize("name", [*FORMATS, "int2_asym", "int4_asym"])
+def test_weights_far_from_one_are_rounded_as_those_near_it(name, method, exponent):
+    weights = np.clip(rows(shape=(4, 64)), -0.999, 0.999)
+    weights[0, :2] = -0.999, 0.999  # with the largest exponent, a range that no number holds
+    near = quantise_rows(weights, name, 32, method)
+    far = quantise_rows(np.ldexp(weights, exponent + 1), name, 32, method)
+    np.testing.assert_array_equal(far.codes, near.codes)
+    np.testing.assert_array_equal(far.scales, np.ldexp(near.scales, exponent + 1))
+
+
 @pytest.mark.parametrize("name", ["int2", "int4"])
 def test_the_sign_of_a_scale_goes_by_what_loses_less(name):
     """A block and its negative are the same but for the sign of the scale."""
