@@ -1,8 +1,9 @@
 """Which attributes the passes read of each ONNX op, and what an absent one means.
 
 A node with an attribute that no pass reads computes something else than the op that a pass would
-make of it, so no pass may recognise it. It gets a name of its own, ``Attention with softcap=0.5``,
-for which no back-end has a kernel: the refusal then says why.
+make of it, so no pass may recognise it. It gets a name of its own, such as
+``Attention with softmax_precision=11``, for which no back-end has a kernel: the refusal then says
+why.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from edgerun.ops.base import (
     COUNT,
     F32,
     MAX_SIZE,
+    SMALLEST_NORMAL,
     Attribute,
     Example,
     NBytes,
@@ -40,6 +41,7 @@ def attention(
     head_dim: int,
     scale: float,
     window: int,
+    softcap: float,
 ) -> F32:
     """Writes keys and values into the cache, then attends causally to what it holds.
 
@@ -47,6 +49,8 @@ def attention(
     p when ``window`` is 0), read back from the cache in its storage type. Query heads share
     key/value heads in consecutive groups (Ainslie et al. 2023). A head with a sink has one more
     score, which takes its share of the weights and adds nothing (gpt-oss; Xiao et al. 2024).
+    Scores ``s`` become ``softcap * tanh(s / softcap)`` unless ``softcap`` is 0 (Gemma Team 2024,
+    Gemma 2, section 2).
     Where queries are there for wanted logits only, so are results.
     """
     name = attention_name(layer)
@@ -56,7 +60,7 @@ def attention(
         block = keys[row : row + 1], values[row : row + 1]
         cache.write_block(name, sequence, position, block)
     sizes = (num_heads, num_kv_heads, head_dim)
-    return attend(q, batch, cache, layer, sizes, np.float32(scale), window, sinks)
+    return attend(q, batch, cache, layer, sizes, np.float32(scale), window, softcap, sinks)
 
 
 def attend(
@@ -67,6 +71,7 @@ def attend(
     sizes: tuple[int, int, int],
     scale: np.float32,
     window: int,
+    softcap: float,
     sinks: F32 | None = None,
 ) -> F32:
     """Attends to what the cache holds of a layer; see ``attention``.
@@ -83,6 +88,8 @@ def attend(
         slot = int(batch.sequences[row])
         past_k, past_v = cache.read_block(name, slot, first, position + 1)
         scores = np.einsum("hgd,thd->hgt", heads, past_k) * scale
+        if softcap:
+            scores = np.tanh(scores / np.float32(softcap)) * np.float32(softcap)
         if sinks is not None:
             scores = np.concatenate([scores, sinks.reshape(*scores.shape[:2], 1)], axis=-1)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -117,13 +124,22 @@ def _examples() -> list[Example]:
             for seed, (name, count) in enumerate(counts.items())
         }
         sizes = {"num_heads": heads, "num_kv_heads": kv_heads, "head_dim": head_dim}
-        attributes = {"layer": 0, **sizes, "scale": head_dim**-0.5, "window": window}
+        attributes = {
+            "layer": 0,
+            **sizes,
+            "scale": head_dim**-0.5,
+            "window": window,
+            "softcap": 0.0,
+        }
         examples.append(Example(values, attributes, parts))
         asked = {**values, "q": values["q"][: len(parts)]}
         examples.append(Example(asked, attributes, parts, selected=("q",)))
         # Sinks below all scores, among them and above them, so that nearly nothing is left.
         sinks = np.linspace(-30, 30, heads).astype(np.float32)
         examples.append(Example({**values, "sinks": sinks}, attributes, parts))
+        # Scores reach several times the bound.
+        bounded = {**attributes, "scale": 1.0, "softcap": 2.0}
+        examples.append(Example(values, bounded, parts))
     return examples
 
 
@@ -143,6 +159,8 @@ OP = Op(
         "head_dim": COUNT,
         "scale": Attribute(float),
         "window": Attribute(int, 0, MAX_SIZE),
+        # Kernels multiply it by a small number and divide by it.
+        "softcap": Attribute(float, SMALLEST_NORMAL, 1e30, or_zero=True),
     },
     divides=(("num_kv_heads", "num_heads"),),
     state=_state,

@@ -103,12 +103,14 @@ class Attribute:
         low: the smallest number allowed.
         high: the largest number allowed.
         choices: the strings allowed.
+        or_zero: whether 0 is allowed besides.
     """
 
     kind: type[int] | type[float] | type[str]
     low: float = -LARGEST_FLOAT32
     high: float = LARGEST_FLOAT32
     choices: tuple[str, ...] = ()
+    or_zero: bool = False
 
     def allows(self, value: Any) -> bool:
         """Whether a value has the type and lies in the range."""
@@ -116,13 +118,15 @@ class Attribute:
             return False
         if isinstance(value, str):
             return value in self.choices
+        if self.or_zero and value == 0:
+            return True
         return bool(self.low <= value <= self.high)  # neither is true of NaN
 
     def __str__(self) -> str:
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         kind = "a whole number" if self.kind is int else "a number"
-        return f"{kind} from {self.low:.6g} to {self.high:.6g}"
+        return f"{'0 or ' * self.or_zero}{kind} from {self.low:.6g} to {self.high:.6g}"
 
 
 COUNT = Attribute(int, 1, MAX_SIZE)

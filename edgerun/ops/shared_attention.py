@@ -25,14 +25,16 @@ def shared_attention(
     head_dim: int,
     scale: float,
     window: int,
+    softcap: float,
 ) -> F32:
     """Attends to the keys and values that ``layer``, an earlier one, has written for these rows.
 
-    Otherwise as ``attention``: a row sees its own position and those before, in the same window.
+    Otherwise as ``attention``: a row sees its own position and those before, in the same window,
+    and scores may have a bound.
     Source: Brandon et al. 2024, cross-layer attention.
     """
     sizes = (num_heads, num_kv_heads, head_dim)
-    return attend(q, batch, cache, layer, sizes, np.float32(scale), window)
+    return attend(q, batch, cache, layer, sizes, np.float32(scale), window, softcap)
 
 
 def _reads(attributes: Mapping[str, Any]) -> AttentionState:
@@ -48,10 +50,17 @@ def _examples() -> list[Example]:
     for heads, kv_heads, head_dim, window, parts in shapes:
         q = normal((sum(new for _, new in parts), heads * head_dim), 1)
         sizes = {"num_heads": heads, "num_kv_heads": kv_heads, "head_dim": head_dim}
-        attributes = {"layer": 0, **sizes, "scale": head_dim**-0.5, "window": window}
+        attributes = {
+            "layer": 0,
+            **sizes,
+            "scale": head_dim**-0.5,
+            "window": window,
+            "softcap": 0.0,
+        }
         examples.append(Example({"q": q}, attributes, parts))
         asked = {"q": q[: len(parts)]}
         examples.append(Example(asked, attributes, parts, selected=("q",)))
+        examples.append(Example({"q": q}, {**attributes, "scale": 1.0, "softcap": 2.0}, parts))
     return examples
 
 

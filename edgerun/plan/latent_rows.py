@@ -117,7 +117,8 @@ def _rewritten(graph: Graph, node: Node, makers: Mapping[str, Node]) -> Iterator
 def _heads_of(graph: Graph, node: Node, makers: Mapping[str, Node]) -> _Heads | None:
     """Where keys and values come from, if both are made of one value."""
     rotary, values = (makers.get(name) for name in node.inputs[1:3])
-    if any(node.inputs[3:]) or node.attrs["window"] or rotary is None or rotary.op != "rotary":
+    others = any(node.inputs[3:]) or node.attrs["window"] or node.attrs["softcap"]
+    if others or rotary is None or rotary.op != "rotary":
         return None
     total = makers.get(rotary.inputs[0])
     if total is None or total.op != "add_to_heads" or not _is_product(values):

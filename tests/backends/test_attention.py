@@ -26,13 +26,14 @@ INT8_MAX = 127
 PAST = "past_key_values"
 
 
-def attention(spec, group):
+def attention(spec, group, softcap=0.0):
     attrs = {
         "num_heads": spec[0].kv_heads * group,
         "num_kv_heads": spec[0].kv_heads,
         "head_dim": spec[0].key_dim,
         "scale": spec[0].key_dim ** -0.5,
         "window": spec[0].window,
+        "softcap": softcap,
         "layer": 0,
     }
     return Node("attention", "attend", ("q", "k", "v"), ("out",), attrs)
@@ -74,9 +75,9 @@ def batch_of(cache, parts: Sequence[tuple[int, int]], forked: int = 0):
     return Batch.join(batches)
 
 
-def run(spec, group, parts, *, threads=2, forked=0):
+def run(spec, group, parts, *, threads=2, forked=0, softcap=0.0):
     """What the CPU back-end computes, and what the definition says."""
-    node = attention(spec, group)
+    node = attention(spec, group, softcap)
     graph = Graph([node], ["q", "k", "v"], ["out"], {})
     rows = sum(tokens for _, tokens in parts)
     cache = SequenceStore(spec, max(sum(part) for part in parts), len(parts))
@@ -93,9 +94,9 @@ def run(spec, group, parts, *, threads=2, forked=0):
     return computed, OPS["attention"].evaluate(inputs, node.attrs, batch, cache)[0]
 
 
-def run_alone(spec, group, parts):
+def run_alone(spec, group, parts, softcap=0.0):
     """What the CPU back-end computes for the rows of ``run``, one call a row."""
-    node = attention(spec, group)
+    node = attention(spec, group, softcap)
     graph = Graph([node], ["q", "k", "v"], ["out"], {})
     cache = SequenceStore(spec, max(sum(part) for part in parts), len(parts))
     batch = batch_of(cache, parts)
@@ -144,6 +145,17 @@ def test_threads_change_no_bit(dtype):
     single, two, three = (run(spec, 4, parts, threads=threads)[0] for threads in (1, 2, 3))
     np.testing.assert_array_equal(single, two)
     np.testing.assert_array_equal(single, three)
+
+
+@pytest.mark.parametrize("dtype", list(BOUNDS))
+def test_bounded_scores_have_the_same_bits_alone_and_together(dtype):
+    """Scores reach 20 here; their bound changes results by more than a tenth of the largest."""
+    spec = same_attention(1, 2, HEAD_DIM, dtype)
+    parts = [(1100, 1), (30, 1), (1020, 8), (BLOCK_TOKENS - 5, 20)]
+    together, expected = run(spec, 4, parts, softcap=5.0)
+    assert_near(together, expected, BOUNDS[dtype])
+    np.testing.assert_array_equal(together, run_alone(spec, 4, parts, 5.0))
+    assert np.abs(together - run(spec, 4, parts)[0]).max() > 0.1 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("window", [0, 600])

@@ -153,7 +153,7 @@ def test_threads_take_rows_together_and_units_of_attention_one_by_one(
 
     monkeypatch.setattr(Program, "__init__", listed)
     sizes = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 16}
-    attributes = {"layer": 0, **sizes, "scale": 0.25, "window": 0}
+    attributes = {"layer": 0, **sizes, "scale": 0.25, "window": 0, "softcap": 0.0}
     node = Node("attention", "a", ("q", "k", "v"), ("out",), attributes)
     shapes = {"q": ValueShape(32), "k": ValueShape(16), "v": ValueShape(16)}
     backend = make_backend("cpu", given={"threads": 1})

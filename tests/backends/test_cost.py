@@ -193,7 +193,7 @@ def test_what_multiplies_no_weights_costs_what_was_measured_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 16}
-    attributes = {"layer": 0, **sizes, "scale": 0.25, "window": 0}
+    attributes = {"layer": 0, **sizes, "scale": 0.25, "window": 0, "softcap": 0.0}
     attends = Node("attention", "a", ("q", "k", "v"), ("y",), attributes)
     adds = Node("rms_norm", "n", ("q", "w"), ("y",), {"epsilon": 1e-5})
     shapes = {"q": ValueShape(64), "k": ValueShape(32), "v": ValueShape(32)}
@@ -222,7 +222,7 @@ def test_attention_in_bfloat16_costs_what_it_takes_where_it_is_what_runs(
     ) -> float:
         monkeypatch.setattr(emitters, "bfloat16_multiplier", lambda isa: multiplier)
         sizes = {"num_heads": 2, "num_kv_heads": 1, "head_dim": head_dim}
-        attributes = {"layer": 0, **sizes, "scale": 0.25, "window": 0}
+        attributes = {"layer": 0, **sizes, "scale": 0.25, "window": 0, "softcap": 0.0}
         node = Node("attention", "a", ("q", "k", "v"), ("y",), attributes)
         graph = Graph([node], ["q", "k", "v"], ["y"], {}, shapes={})
         return cost(monkeypatch, profile, graph, rows, attention="fast" if fast else "exact")

@@ -117,6 +117,6 @@ def test_heads_that_nobody_states_are_needed_where_the_graph_cannot_say_them(
     tmp_path: Path,
 ) -> None:
     bundle = unlike(bundle_of("llama", weights="int4"), tmp_path / "bundle")
-    bundle.set("layers.1/self_attn/Attention", softcap=30.0)
-    with pytest.raises(BundleError, match="says num_kv_heads 0 .* softcap"):
+    bundle.set("layers.1/self_attn/Attention", softmax_precision=11)
+    with pytest.raises(BundleError, match="says num_kv_heads 0 .* softmax_precision"):
         edgerun.load(bundle.save(), backend="onnxruntime")

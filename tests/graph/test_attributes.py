@@ -77,8 +77,8 @@ def read(folder):
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_a_refusal_names_node_and_attribute(backend, tmp_path):
     bundle = altered(tmp_path)
-    bundle.set(ATTENTION, softcap=0.5)
-    expected = r"layers\.0/self_attn/Attention' is 'Attention with softcap=0\.5'"
+    bundle.set(ATTENTION, softmax_precision=11)
+    expected = r"layers\.0/self_attn/Attention' is 'Attention with softmax_precision=11'"
     with pytest.raises(UnsupportedError, match=expected):
         prepare(bundle.save(), LoadOptions(backend=backend, threads=1))
 
@@ -86,7 +86,7 @@ def test_a_refusal_names_node_and_attribute(backend, tmp_path):
 def test_a_back_end_that_runs_the_file_itself_may_have_it(tmp_path):
     pytest.importorskip("onnxruntime")
     bundle = altered(tmp_path)
-    bundle.set(ATTENTION, softcap=0.5)
+    bundle.set(ATTENTION, softmax_precision=11)
     graph = open_bundle(bundle.save()).graph
     plan = make_plan(graph, [make_backend("onnxruntime")])
     assert {segment.backend for phase in plan.segments.values() for segment in phase} == {
@@ -130,7 +130,6 @@ def test_defaults_that_are_spelled_out_change_nothing(tmp_path):
     [
         ("llama", ATTENTION, {"is_causal": 1}),
         ("llama", ATTENTION, {"softmax_precision": 10}),
-        ("llama", ATTENTION, {"softcap": 0}),  # no number of this type is its default
         ("llama", "mask/total", {"start": 0}),
         ("llama", "mask/sequence", {"end": 1}),
         ("llama", "mask/padding", {"to": 7}),
@@ -264,6 +263,11 @@ def test_a_window_of_nothing_is_refused(tmp_path):
     [
         (ATTENTION, {"scale": 1}, "scale = 1; expected a number"),
         (ATTENTION, {"scale": "0.25"}, "scale = '0.25'; expected a number"),
+        (ATTENTION, {"softcap": 0}, "softcap = 0; expected a number"),
+        *(
+            (ATTENTION, {"softcap": bound}, "softcap = .*; expected 0 or a number from 1.17549e-38")
+            for bound in (-5.0, 1e-39, 1e31, float("inf"), float("nan"))
+        ),
         (ATTENTION, {"is_causal": 0.0}, "is_causal = 0.0; expected a whole number"),
         ("norm/RMSNormalization", {"epsilon": [1e-5]}, "epsilon = .*; expected a number"),
         ("norm/RMSNormalization", {"epsilon": 0.0}, "epsilon = 0.0; expected a number from"),

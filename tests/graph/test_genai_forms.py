@@ -82,8 +82,8 @@ def interleaved(bundle: AlteredBundle) -> None:
     bundle.set(GQA, rotary_interleaved=1)
 
 
-def softcapped(bundle: AlteredBundle) -> None:
-    bundle.set(GQA, softcap=30.0)
+def softcapped_below_nothing(bundle: AlteredBundle) -> None:
+    bundle.set(GQA, softcap=-30.0)
 
 
 def rotated_otherwise(bundle: AlteredBundle) -> None:
@@ -227,7 +227,7 @@ REFUSED: list[tuple[Callable[[AlteredBundle], None], type[Exception], str]] = [
     (short_tables, UnsupportedError, OP),
     (other_sizes, UnsupportedError, OP),
     (interleaved, UnsupportedError, "GroupQueryAttention with rotary_interleaved=1"),
-    (softcapped, UnsupportedError, "GroupQueryAttention with softcap=30"),
+    (softcapped_below_nothing, BundleError, "softcap = -30.0; expected 0 or a number from"),
     (rotated_otherwise, UnsupportedError, OP),
     (other_cache, UnsupportedError, OP),
     (other_lengths, UnsupportedError, OP),
@@ -295,3 +295,11 @@ def test_the_bundle_itself_is_read(altered: AlteredBundle) -> None:
     attentions = [node for node in graph.nodes if node.op == "attention"]
     assert [node.attrs["window"] for node in attentions] == [8, 0]
     assert len([node for node in graph.nodes if node.op == "experts"]) == 2
+
+
+def test_a_bound_of_scores_is_read_beside_sinks(altered: AlteredBundle) -> None:
+    altered.set(GQA, softcap=30.0)
+    graph = lowered(altered.save())
+    attentions = [node for node in graph.nodes if node.op == "attention"]
+    assert [node.attrs["softcap"] for node in attentions] == [30.0, 0.0]
+    assert all(len(node.inputs) == 4 for node in attentions)

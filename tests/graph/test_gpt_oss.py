@@ -90,6 +90,10 @@ def scores_after_the_softmax(bundle: AlteredBundle) -> None:
     bundle.set(f"{ATTENTION}/Attention", qk_matmul_output_mode=3)
 
 
+def scores_that_are_bounded_later(bundle: AlteredBundle) -> None:
+    bundle.set(f"{ATTENTION}/Attention", softcap=5.0)
+
+
 def totals_without_an_axis(bundle: AlteredBundle) -> None:
     bundle.set(f"{ATTENTION}/sinks/total", keepdims=0)
 
@@ -134,6 +138,7 @@ REFUSED: list[tuple[Callable[[AlteredBundle], None], type[Exception], str]] = [
     (scores_of_another_layer, UnsupportedError, "neither an op nor a form"),
     (hidden_tokens_that_count, UnsupportedError, "neither an op nor a form"),
     (scores_after_the_softmax, UnsupportedError, "Attention with qk_matmul_output_mode=3"),
+    (scores_that_are_bounded_later, UnsupportedError, "neither an op nor a form"),
     (totals_without_an_axis, UnsupportedError, "neither an op nor a form"),
     (another_limit, UnsupportedError, "none that edgerun knows"),
     (expert_without_a_bias, UnsupportedError, "of expert 2 .*differ in weights alone"),

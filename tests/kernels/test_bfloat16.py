@@ -14,7 +14,7 @@ from edgerun.kernels.lang.bfloat16 import from_bfloat16 as widened
 from edgerun.kernels.lang.bfloat16 import to_bfloat16 as rounded
 from edgerun.kernels.lang.simd import load, store
 from edgerun.kernels.lang.tile_registers import TILES
-from edgerun.kernels.lang.vectormath import exp2_roughly
+from edgerun.kernels.lang.vectormath import exp2_roughly, tanh_roughly
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.run.instructions import Instruction, Loaded
 from edgerun.kernels.run.program import Program, ThreadTeam
@@ -152,3 +152,18 @@ def test_powers_of_two_are_as_near_as_they_say() -> None:
     assert np.isnan(out[0]) and 0 <= out[1] < 2e-38
     expected = 2.0 ** x[2:].astype(np.float64)
     assert np.abs(out[2:] / expected - 1).max() <= 8e-5
+
+
+def test_hyperbolic_tangents_are_as_near_as_they_say() -> None:
+    x = np.concatenate([np.linspace(-12, 12, 4000), 10.0 ** np.linspace(-30, 38, 96)])
+    x = x.astype(np.float32)
+    x[0], x[1], x[2] = np.nan, -3e38, np.inf
+    out = np.zeros_like(x)
+
+    def body(a: int, chunk: int) -> None:
+        for index in range(0, 4096 * 4, 64):
+            store(word(a, 1) + index, tanh_roughly(load(word(a, 0) + index, "f32", 16)))
+
+    call(body, x, out)
+    assert np.isnan(out[0])
+    assert np.abs(out[1:] - np.tanh(x[1:].astype(np.float64))).max() <= 4e-5

@@ -207,6 +207,7 @@ def every_element_turns(graph: Graph) -> None:
     "change",
     [
         changed("attention", window=8),
+        changed("attention", softcap=8.0),
         other_input("attention", 3, "sinks"),
         turned_keys,
         biased_values,

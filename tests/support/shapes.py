@@ -38,7 +38,8 @@ def llama_graph(layers: int, hidden: int, wide: int, heads: int, kv_heads: int) 
     for layer in range(layers):
         q = linear(f"q{layer}", value, hidden, hidden)
         k, v = (linear(f"{part}{layer}", value, hidden, kv_heads * dim) for part in "kv")
-        attributes = {"layer": layer, **sizes, "scale": dim**-0.5, "window": 0}
+        scores = {"scale": dim**-0.5, "window": 0, "softcap": 0.0}
+        attributes = {"layer": layer, **sizes, **scores}
         nodes.append(Node("attention", f"a{layer}", (q, k, v), (f"a{layer}.y",), attributes))
         value = linear(f"o{layer}", f"a{layer}.y", hidden, hidden)
         value = linear(f"up{layer}", value, hidden, wide)

@@ -53,11 +53,13 @@ class Shape:
     heads: int
     kv_heads: int
     head_dim: int
+    softcap: float = 0.0
 
 
 SHAPES = {
     "bitnet-2b-4t": Shape(30, 20, 5, 128),
     "llama-3.2-1b": Shape(16, 32, 8, 64),
+    "gemma-2-2b": Shape(26, 8, 4, 256, softcap=50.0),
 }
 
 
@@ -69,6 +71,7 @@ def graph_of(shape: Shape, layers: int) -> Graph:
         "head_dim": shape.head_dim,
         "scale": shape.head_dim**-0.5,
         "window": 0,
+        "softcap": shape.softcap,
     }
     nodes = [
         Node("attention", f"layer{n}", ("q", "k", "v"), (f"out{n}",), attrs | {"layer": n})

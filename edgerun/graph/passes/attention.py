@@ -145,6 +145,7 @@ def _attributes(node: Node, layer: int, q: _Heads, kv_heads: int, window: int) -
         "head_dim": q.size,
         "scale": node.attrs["scale"],
         "window": window,
+        "softcap": node.attrs["softcap"],
     }
 
 
@@ -163,9 +164,13 @@ def _layer(node: Node) -> int | None:
 
 
 def _beside_sinks(node: Node, heads: int, matcher: Matcher) -> tuple[str, list[str]]:
-    """What a node attends to, less what goes to sinks; and the name of those, if there are any."""
+    """What a node attends to, less what goes to sinks; and the name of those, if there are any.
+
+    The scores are given out before they are bounded, so that bounded ones have another sum.
+    """
     attended, *_, scores = node.outputs
-    for product in matcher.consumers.get(attended, []) if len(node.outputs) == 4 else ():
+    may_have = len(node.outputs) == 4 and not node.attrs["softcap"]
+    for product in matcher.consumers.get(attended, []) if may_have else ():
         match = matcher.match(product.outputs[0], _SUNK)
         if match is None or (match["attended"], match["scores"], match["mask"]) != (
             attended,
@@ -268,7 +273,7 @@ READS: Mapping[str, Rules] = {
     "Attention": {
         "scale": Read(float),
         "is_causal": Read(int, 0),
-        "softcap": 0.0,
+        "softcap": Read(float, 0.0),  # of scores before the mask
         "softmax_precision": 1,  # float32
         "qk_matmul_output_mode": 0,
     },

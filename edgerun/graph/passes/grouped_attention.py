@@ -81,6 +81,7 @@ def _rewrite(
         "head_dim": head_dim,
         "scale": attrs["scale"],
         "window": 0 if window == -1 else window,
+        "softcap": attrs["softcap"],
     }
     sinks = [inputs[SINKS]] if inputs[SINKS] else []
     operands = (*values, of_values, *sinks)
@@ -189,7 +190,7 @@ READS: Mapping[str, Rules] = {
         "do_rotary": Read(int, 0),
         "rotary_interleaved": 0,
         "local_window_size": Read(int, -1),
-        "softcap": 0.0,
+        "softcap": Read(float, 0.0),
     },
     "Cast": {"to": Read(int, needed=True), "saturate": 1},
     "ReduceSum": {"keepdims": Read(int, 1), "noop_with_empty_axes": 0},

@@ -39,9 +39,18 @@ from edgerun.kernels.attention.units import (
     UNIT_TURNED_END,
 )
 from edgerun.kernels.jit.declare import Arguments, Body
-from edgerun.kernels.lang.simd import fma, load, maximum, reduce_add, reduce_max, splat, store
+from edgerun.kernels.lang.simd import (
+    fma,
+    load,
+    load_splat,
+    maximum,
+    reduce_add,
+    reduce_max,
+    splat,
+    store,
+)
 from edgerun.kernels.lang.tiles import scratch
-from edgerun.kernels.lang.vectormath import exp, within
+from edgerun.kernels.lang.vectormath import exp, tanh, within
 from edgerun.kernels.lang.word import float_at, int_at, set_float, set_int
 
 LOWEST = -3.0e38
@@ -54,7 +63,8 @@ RESULTS = (
 # Of all attention kernels.
 ARGUMENTS = (
     "positions:i32[rows] sequences:i32[rows] q:f32[rows, kv_heads, group, head_dim; q_stride]"
-    f" q_stride scale:f32[1] window units:i32[{CAPACITY}, {UNIT_INTS}] {RESULTS} {CACHED}"
+    f" q_stride scale:f32[1] softcap?:f32[1] window units:i32[{CAPACITY}, {UNIT_INTS}]"
+    f" {RESULTS} {CACHED}"
 )
 
 # Of those that may compute the queries of a key head in parts.
@@ -170,14 +180,33 @@ def top_score(a, slot, p, state, first, last, factor, size, lanes, is_masked):  
     """The highest of a page's scores and those before.
 
     Scores of tokens outside ``first .. last - 1`` become the lowest, unless ``is_masked`` says that
-    there are none. Scales of int8 keys and ``factor`` go into the others.
+    there are none. Scales of int8 keys and ``factor`` go into the others, which are bounded then if
+    scores have a bound, with an error of 2e-7 of it.
     """
+    if a.softcap != 0:
+        return _top_of_bounded(a, slot, p, state, first, last, factor, size, lanes)
+    return _top_of(a, slot, p, state, first, last, factor, size, lanes, is_masked, False)
+
+
+@njit
+def _top_of_bounded(a, slot, p, state, first, last, factor, size, lanes):  # type: ignore[no-untyped-def]
+    """A function of its own, so that the loop over other scores is not longer for it."""
+    return _top_of(a, slot, p, state, first, last, factor, size, lanes, True, True)
+
+
+@njit(forceinline=True)
+def _top_of(  # type: ignore[no-untyped-def]
+    a, slot, p, state, first, last, factor, size, lanes, is_masked, is_bounded
+):
     every, lowest = splat(factor, "f32", lanes), splat(float32(LOWEST), "f32", lanes)
     top = splat(float_at(state, 0), "f32", lanes)
+    bound = load_splat(a.softcap, lanes) if is_bounded else lowest
     for index in range(0, PAGE_TOKENS, lanes):
         score = load(p + index * 4, "f32", lanes)
         if size == 1:
             score = score * (load(a.key_scales + (slot + index) * 4, "f32", lanes) * every)
+        if is_bounded:
+            score = tanh(score / bound) * bound
         if is_masked:
             score = within(score, lowest, first - index, last - index)
         if is_masked or size == 1:

@@ -4,7 +4,8 @@ Softmax runs online: per page of tokens a running maximum, the sum of weights an
 sum of values, all float32, so that a context of any length takes a fixed amount of memory. All
 query heads of a group take part in one pass over the keys and values of a page. Error against
 float64 below 3e-6 of the largest value plus what the cache's type loses; with int8 another
-5e-4, because queries and weights are rounded to 16 bits (``int8_tiles.py``).
+5e-4, because queries and weights are rounded to 16 bits (``int8_tiles.py``). Where scores are
+bounded they are as exact as the bound is in float32.
 
 One core keeps few reads of memory under way, and computing takes as long as reading. So values
 are asked for while keys are multiplied and the next page's keys while values are, a few lines at

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import log
+
 from llvmlite import ir
 from numba import float32, int32, njit, types
 from numba.extending import intrinsic
@@ -94,6 +96,28 @@ def exp(x):  # type: ignore[no-untyped-def]
 
 
 @njit
+def tanh(x):  # type: ignore[no-untyped-def]
+    """Hyperbolic tangent of a float32 vector; NaN stays NaN.
+
+    Relative error below 6e-7: near 0 the power series up to the ninth power, whose error is below
+    1e-8 there, elsewhere ``1 - 2 / (e ** 2x + 1)``; which of them is a factor of 0 or 1.
+    """
+    zero, unit = number(x, 0), number(x, 1)
+    size = maximum(x, zero - x)
+    near = minimum(size, number(x, 0.25))
+    square = near * near
+    series = number(x, 62 / 2835) * square - number(x, 17 / 315)
+    series = (series * square + number(x, 2 / 15)) * square - number(x, 1 / 3)
+    series = near + near * square * series
+    far = minimum(size, number(x, 10))  # from where on it is 1
+    power = unit - number(x, 2) / (exp(far + far) + unit)
+    is_far = minimum(maximum((size - number(x, 0.25)) * number(x, 1e30), zero), unit)
+    result = series + is_far * (power - series)
+    sign = minimum(maximum(x * number(x, 1e38), zero - unit), unit)
+    return result * sign
+
+
+@njit
 def exp2_roughly(x):  # type: ignore[no-untyped-def]
     """``2 ** x`` of a float32 vector up to 127, to 8e-5; x is raised to -126, and NaN stays NaN.
 
@@ -108,3 +132,11 @@ def exp2_roughly(x):  # type: ignore[no-untyped-def]
     p = fma(p, f, like(x, float32(0.9999280571937561)))
     whole = cast(n, "i32")
     return p * reinterpret(shift_left(whole + like(whole, int32(127)), 23), "f32")
+
+
+@njit
+def tanh_roughly(x):  # type: ignore[no-untyped-def]
+    """Hyperbolic tangent of a float32 vector to 4e-5, near 0 too; NaN stays NaN."""
+    unit = number(x, 1)
+    power = exp2_roughly(minimum(x * number(x, 2 / log(2)), number(x, 126)))
+    return unit - number(x, 2) / (power + unit)

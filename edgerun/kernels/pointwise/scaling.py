@@ -5,11 +5,9 @@ Buffers are float32 ``[rows, stride]``; ``lanes`` is the number of float32 in a 
 
 from __future__ import annotations
 
-from numba import njit
-
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
-from edgerun.kernels.lang.simd import load, load_splat, maximum, minimum, store
-from edgerun.kernels.lang.vectormath import exp, number
+from edgerun.kernels.lang.simd import load, load_splat, store
+from edgerun.kernels.lang.vectormath import tanh
 from edgerun.kernels.lang.word import float_at, set_float
 
 
@@ -28,28 +26,6 @@ def scale(lanes: int) -> Body:
             set_float(out, index, float_at(x, index) * float_at(a.factor, 0))
 
     return body
-
-
-@njit
-def tanh(x):  # type: ignore[no-untyped-def]
-    """Hyperbolic tangent of a float32 vector; NaN stays NaN.
-
-    Relative error below 6e-7: near 0 the power series up to the ninth power, whose error is below
-    1e-8 there, elsewhere ``1 - 2 / (e ** 2x + 1)``; which of them is a factor of 0 or 1.
-    """
-    zero, unit = number(x, 0), number(x, 1)
-    size = maximum(x, zero - x)
-    near = minimum(size, number(x, 0.25))
-    square = near * near
-    series = number(x, 62 / 2835) * square - number(x, 17 / 315)
-    series = (series * square + number(x, 2 / 15)) * square - number(x, 1 / 3)
-    series = near + near * square * series
-    far = minimum(size, number(x, 10))  # from where on it is 1
-    power = unit - number(x, 2) / (exp(far + far) + unit)
-    is_far = minimum(maximum((size - number(x, 0.25)) * number(x, 1e30), zero), unit)
-    result = series + is_far * (power - series)
-    sign = minimum(maximum(x * number(x, 1e38), zero - unit), unit)
-    return result * sign
 
 
 @kernel(

@@ -246,7 +246,8 @@ def norms(width: int, count: int) -> Timed:
 def attention(past: int) -> Timed:
     """A layer that attends to so many tokens."""
     sizes = {"num_heads": HEADS, "num_kv_heads": KV_HEADS, "head_dim": HEAD_DIM}
-    attributes = {"layer": 0, **sizes, "scale": HEAD_DIM**-0.5, "window": 0}
+    scores = {"scale": HEAD_DIM**-0.5, "window": 0, "softcap": 0.0}
+    attributes = {"layer": 0, **sizes, **scores}
     node = Node("attention", "a", ("q", "k", "v"), ("out",), attributes)
     key_shape = ValueShape(KV_HEADS * HEAD_DIM)
     shapes = {"q": ValueShape(HEADS * HEAD_DIM), "k": key_shape, "v": key_shape}

@@ -283,7 +283,7 @@ def gates(count: int) -> Graph:
 def attention(head_dim: int, heads: int, layers: int) -> Graph:
     """Layers that attend, and do nothing else."""
     sizes = {"num_heads": heads, "num_kv_heads": heads, "head_dim": head_dim}
-    attributes = {**sizes, "scale": head_dim**-0.5, "window": 0}
+    attributes = {**sizes, "scale": head_dim**-0.5, "window": 0, "softcap": 0.0}
     nodes = [
         Node("attention", f"a{i}", ("q", "k", "v"), (f"y{i}",), {"layer": i, **attributes})
         for i in range(layers)

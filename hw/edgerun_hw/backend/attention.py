@@ -51,6 +51,8 @@ def obstacle(node: Node, storage: str, queries: int) -> str:
         return f"keys and values are stored as {storage}; the fabric reads --kv-cache {CODEC}"
     if len(node.inputs) > 3 and node.inputs[3]:
         return "the fabric knows no attention sinks"
+    if node.attrs["softcap"]:
+        return "the fabric bounds no scores of attention"
     return KvLayout.obstacle(node.attrs["num_kv_heads"], node.attrs["head_dim"])
 
 

@@ -58,10 +58,11 @@ def run(
     head_dim: int = HEAD_DIM,
     forked: int = 0,
     threads: int = 2,
+    softcap: float = 0.0,
 ) -> tuple[F32, F32, F32]:
     """What the CPU back-end computes, what the definition says, and how far it may be from that."""
     spec = same_attention(1, HEADS, head_dim, dtype, window)
-    node, rows = attention(spec, GROUP), sum(tokens for _, tokens in parts)
+    node, rows = attention(spec, GROUP, softcap), sum(tokens for _, tokens in parts)
     node.attrs["scale"] *= scale
     cache = SequenceStore(spec, max(sum(part) for part in parts), len(parts))
     batch, values = batch_of(cache, parts, forked), projections(spec, GROUP, rows)
@@ -104,6 +105,8 @@ PARTS = [(999, 1), (64, 1), (1000, 4), (300, 70), (0, 9), (63, 33), (0, 130)]
 def test_errors_stay_within_the_bound(dtype: str, either: None) -> None:
     assert_within(*run(PARTS, dtype=dtype))
     assert_within(*run([(0, 70), (200, 20)], dtype=dtype, window=50))
+    # Bounded scores are wrong by no more, but for a hyperbolic tangent to 4e-5.
+    assert_within(*run([(0, 70), (200, 40)], dtype=dtype, window=50, softcap=5.0))
 
 
 def test_high_scores_far_into_a_context(either: None) -> None:
@@ -203,14 +206,15 @@ def test_widths_that_fill_no_tile_stay_exact(modelled: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "window", "end"),
+    ("name", "dtype", "window", "softcap", "end"),
     [
-        ("q", "fp16", 0, 31),
-        ("k", "fp16", 0, 130),
-        ("v", "fp16", 0, 130),
-        ("v", "int8", 0, 130),
-        ("v", "fp16", 50, 80),
-        ("v", "int8", 50, 80),
+        ("q", "fp16", 0, 0.0, 31),
+        ("k", "fp16", 0, 0.0, 130),
+        ("k", "fp16", 0, 5.0, 130),
+        ("v", "fp16", 0, 0.0, 130),
+        ("v", "int8", 0, 0.0, 130),
+        ("v", "fp16", 50, 0.0, 80),
+        ("v", "int8", 50, 0.0, 80),
     ],
 )
 @pytest.mark.parametrize("form", ["exact", "fast"])
@@ -219,6 +223,7 @@ def test_what_is_no_number_shows(
     name: str,
     dtype: str,
     window: int,
+    softcap: float,
     end: int,
     either: None,
     monkeypatch: pytest.MonkeyPatch,
@@ -237,7 +242,7 @@ def test_what_is_no_number_shows(
 
     monkeypatch.setattr(__name__ + ".projections", spoiled)
     with np.errstate(invalid="ignore"):  # of the definition
-        output = run([(40, 130), (5, 40)], form, dtype, window)[0]
+        output = run([(40, 130), (5, 40)], form, dtype, window, softcap=softcap)[0]
     is_number = np.isfinite(output).all(axis=1)
     assert np.flatnonzero(~is_number).tolist() == [*range(30, end)], "none of the other sequence"
 

@@ -135,7 +135,8 @@ def test_widths_that_fit_nothing(weights: str, place: str, tmp_path: Path) -> No
 def attention_graph(head_dim: int, window: int) -> Graph:
     """A layer of four heads that share two heads of keys and values."""
     sizes = {"num_heads": 4, "num_kv_heads": 2, "head_dim": head_dim}
-    attributes = {"layer": 0, **sizes, "scale": head_dim**-0.5, "window": window}
+    scores = {"scale": head_dim**-0.5, "window": window, "softcap": 0.0}
+    attributes = {"layer": 0, **sizes, **scores}
     node = Node("attention", "a", ("q", "k", "v"), ("out",), attributes)
     widths = {"q": 4 * head_dim, "k": 2 * head_dim, "v": 2 * head_dim}
     shapes = {name: ValueShape(width) for name, width in widths.items()}

@@ -104,6 +104,7 @@ def test_an_overlay_of_an_older_register_map_leaves_attention_to_the_cpu(monkeyp
 
 def node(**changes: object) -> Node:
     attrs = {"num_kv_heads": 2, "head_dim": 64, "num_heads": 4, "layer": 0, "window": 0}
+    attrs |= {"softcap": 0.0}
     inputs = ("q", "k", "v", *changes.pop("more", ()))
     return Node("attention", "attention", inputs, ("out",), {**attrs, **changes})
 
@@ -119,6 +120,7 @@ def node(**changes: object) -> Node:
         ({"head_dim": 512}, "int8", 2, "256 at most"),
         ({"num_kv_heads": 64}, "int8", 2, "64 heads"),
         ({"more": ("sinks",)}, "int8", 2, "sinks"),
+        ({"softcap": 50.0}, "int8", 2, "bounds no scores"),
     ],
 )
 def test_layers_that_the_fabric_cannot_run_are_said_to_be(changes, storage, queries, words):

@@ -81,7 +81,12 @@ class Layer:
     def __init__(self, heads: int, group: int, dim: int, window: int = 0) -> None:
         self.heads, self.group, self.dim, self.window = heads, group, dim, window
         self.attrs = {"num_heads": heads * group, "num_kv_heads": heads, "head_dim": dim}
-        self.attrs |= {"layer": 0, "window": window, "scale": np.float32(dim**-0.5)}
+        self.attrs |= {
+            "layer": 0,
+            "window": window,
+            "scale": np.float32(dim**-0.5),
+            "softcap": 0.0,
+        }
         self.node = Node("attention", "a", ("q", "k", "v"), ("y",), self.attrs)
         spec = same_attention(1, heads, dim, "int8", window)
         self.backend = FpgaBackend()

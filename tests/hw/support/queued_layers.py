@@ -108,6 +108,7 @@ def layers(rng: np.random.Generator, activation: str, norms: bool, hidden: int =
     for layer in range(2):
         q, k, v = (linear(f"{part}{layer}", before, DIM, WIDTH) for part in "qkv")
         attrs = {"layer": layer, "num_heads": 1, "num_kv_heads": 1, "head_dim": DIM, "window": 0}
+        attrs |= {"softcap": 0.0}
         attrs |= {"scale": np.float32(DIM**-0.5)}
         nodes.append(Node("attention", f"attention{layer}", (q, k, v), (f"a{layer}",), attrs))
         row = norm(f"row{layer}", f"a{layer}", DIM) if norms else f"a{layer}"

@@ -50,7 +50,7 @@ class Costly(Backend):
 def random_graph(rng: np.random.Generator) -> Graph:
     """A chain in which some nodes keep keys and values."""
     sizes = {"num_heads": 2, "num_kv_heads": 2, "head_dim": WIDTH // 2}
-    attention = {**sizes, "scale": 1.0, "window": 0}
+    attention = {**sizes, "scale": 1.0, "window": 0, "softcap": 0.0}
     nodes = []
     for index, attends in enumerate(rng.integers(0, 2, LENGTH)):
         names, out = (f"v{index}",), (f"v{index + 1}",)
@@ -187,7 +187,7 @@ def attending() -> Graph:
             f"n{index}",
             (f"v{index}",) * 3,
             (f"v{index + 1}",),
-            {"layer": index, **sizes, "scale": 1.0, "window": 0},
+            {"layer": index, **sizes, "scale": 1.0, "window": 0, "softcap": 0.0},
         )
         for index in range(LENGTH)
     ]

@@ -244,7 +244,8 @@ def _emit_reading(
         _cache_arguments(binder, node, node.inputs[0])
         | arguments
         | {"q": q, "q_stride": q.stride}
-        | {"scale": np.array([attrs["scale"]], np.float32), "window": attrs["window"]},
+        | {"scale": np.array([attrs["scale"]], np.float32), "window": attrs["window"]}
+        | {"softcap": np.array([attrs["softcap"]], np.float32) if attrs["softcap"] else None},
         chunks=(counted_by, attrs["num_heads"] // params["group"], 1),
         reads={q.key} | reads,
         writes={writes},

@@ -120,6 +120,7 @@ def _attention(node: Node) -> Node:
             "head_dim": attrs["key_dim"],
             "scale": attrs["scale"],
             "window": 0,
+            "softcap": 0.0,
         },
     )
 

@@ -99,6 +99,9 @@ def _attend(translation: Translation, node: Node, seen: _Seen) -> Any:
         translation.constant(np.float32(attrs["scale"])),
     )
     scores = reshape(ops.matmul(queries, keys, False, True), (heads, group, rows, tokens))
+    if attrs["softcap"]:
+        bound = translation.constant(np.float32(attrs["softcap"]))
+        scores = ops.multiply(ops.tanh(ops.divide(scores, bound)), bound)
     mask = _mask_input(translation, seen, attrs["window"], rows, is_selected)
     weights = reshape(
         _softmax(translation, ops.add(scores, mask), node, (heads, group, rows, tokens)),

@@ -183,6 +183,7 @@ def attention_call(
     stack: int = STACK,
     bound: float | None = None,
     room: int | None = None,
+    softcap: float = 0.0,
 ) -> tuple[dict[str, Any], Counted, Any]:
     """Fields, units and check of a call of either attention kernel.
 
@@ -211,6 +212,7 @@ def attention_call(
         head_dim=head_dim,
         scale=float(scale[0]),
         window=window,
+        softcap=softcap,
     )
     counted = Counted(batch, cache, window, stack=stack, room=room or 0)
     counted.units.plan()
@@ -225,6 +227,7 @@ def attention_call(
     units = counted.units
     fields |= {"row_blocks": units.rows, "partials": units.partials, "window": window}
     fields |= {"sinks": 0 if sinks is None else sinks}
+    fields |= {"softcap": np.array([softcap], np.float32) if softcap else 0}
     fields |= cache_fields(cache, batch) | {"kv_heads": kv_heads}
     return fields | ({"shares": shares} if is_exact else {}), counted, check
 
@@ -237,28 +240,37 @@ SHAPES = [(8, 1, 2, "fp32"), (64, 4, 2, "fp16"), (128, 2, 1, "int8"), (40, 7, 2,
 VARIANTS = [(isa, shape) for isa in ISAS for shape in (SHAPES if isa == ISAS[0] else SHAPES[1:3])]
 # Four queries share int8 keys: with AVX-512 these are turned, small pages asked for as a whole.
 SHARED = [(ISAS[0], (64, 4, 2, "int8")), (ISAS[0], (128, 8, 1, "int8"))]
+SOFTCAP = 4.0  # of scores that reach about 10
 
 
 @cases_of("attention", variant=VARIANTS + SHARED, parts=DECODE, window=[0, 50])
+@cases_of("attention", variant=VARIANTS + SHARED, parts=DECODE[2:], window=[0], softcap=[SOFTCAP])
 def attention(
-    variant: tuple[str, tuple[int, int, int, str]], parts: tuple[tuple[int, int], ...], window: int
+    variant: tuple[str, tuple[int, int, int, str]],
+    parts: tuple[tuple[int, int], ...],
+    window: int,
+    softcap: float = 0.0,
 ) -> Call:
     isa, (head_dim, group, kv_heads, dtype) = variant
     params = {"dtype": dtype, "head_dim": head_dim, "group": group, "lanes": float_lanes(isa)}
-    fields, counted, check = attention_call(params, parts, window, kv_heads)
+    fields, counted, check = attention_call(params, parts, window, kv_heads, softcap=softcap)
     assert counted.counts[STACKED] == 0
     fields |= {"units": counted.units.single}
     return Call(params, fields, 0, check, int(counted.counts[SINGLE]) * kv_heads)
 
 
 @cases_of("attention_many", variant=VARIANTS[1:], parts=PREFILL, window=[0, 50])
+@cases_of("attention_many", variant=VARIANTS[1:], parts=PREFILL[2:], window=[50], softcap=[SOFTCAP])
 def attention_many(
-    variant: tuple[str, tuple[int, int, int, str]], parts: tuple[tuple[int, int], ...], window: int
+    variant: tuple[str, tuple[int, int, int, str]],
+    parts: tuple[tuple[int, int], ...],
+    window: int,
+    softcap: float = 0.0,
 ) -> Call:
     isa, (head_dim, group, kv_heads, dtype) = variant
     params = {"dtype": dtype, "head_dim": head_dim, "group": group, "lanes": float_lanes(isa)}
     params |= {"stack": STACK}
-    fields, counted, check = attention_call(params, parts, window, kv_heads)
+    fields, counted, check = attention_call(params, parts, window, kv_heads, softcap=softcap)
     # A unit of one row is for the other kernel, but this one must manage it too.
     single, stacked = (int(counted.counts[kind]) for kind in (SINGLE, STACKED))
     counted.units.stacked[stacked : stacked + single] = counted.units.single[:single]

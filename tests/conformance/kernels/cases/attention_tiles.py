@@ -13,6 +13,7 @@ from edgerun.state import Batch, SequenceStore, same_attention
 from tests.conformance.kernels.cases.attention import (
     PAGE_TOKENS,
     PREFILL,
+    SOFTCAP,
     Counted,
     attention_call,
     cache_fields,
@@ -97,18 +98,27 @@ def turn_pages(
     window=[0, 50],
     room=[0, 2, 9],
 )
+@cases_of(
+    "attention_bfloat16",
+    variant=TILED_VARIANTS,
+    parts=PREFILL[2:],
+    window=[0, 50],
+    room=[0],
+    softcap=[SOFTCAP],
+)
 def attention_bfloat16(
     variant: tuple[str, tuple[int, int, int, str]],
     parts: tuple[tuple[int, int], ...],
     window: int,
     room: int,
+    softcap: float = 0.0,
 ) -> Call:
     multiplier, (head_dim, group, kv_heads, dtype) = variant
     params = {"dtype": dtype, "head_dim": head_dim, "group": group, "lanes": LANES}
     stack = TURNED_STACK if room else TILED_STACK
     params |= {"stack": stack, "multiplier": multiplier}
     fields, counted, check = attention_call(
-        params, parts, window, kv_heads, stack, bound=BOUND_BFLOAT16, room=room
+        params, parts, window, kv_heads, stack, bound=BOUND_BFLOAT16, room=room, softcap=softcap
     )
     single, stacked = (int(counted.counts[kind]) for kind in (SINGLE, STACKED))
     counted.units.stacked[stacked : stacked + single] = counted.units.single[:single]
