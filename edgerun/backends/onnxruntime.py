@@ -41,6 +41,9 @@ TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 # The first with 2-bit MatMulNBits; earlier ones, all that Python 3.10 can have, also err in some
 # attention.
 COMPLETE = (1, 24)
+# The first whose Attention bounds scores before it masks them: earlier ones give tokens that are
+# not seen a score of minus the bound.
+BOUNDED = (1, 27)
 PARTS = ("key", "value")
 TOKEN_INPUTS = ("input_ids", "attention_mask", "position_ids")
 
@@ -156,7 +159,7 @@ class OnnxruntimeBackend(Backend):
         return Support(True)
 
     def supports(self, graph: Graph, node: Node, shape: Shape) -> Support:
-        """Nearly everything, as long as the graph came from a file; 2-bit weights since 1.24.
+        """Nearly everything, as long as the graph came from a file; some with late releases alone.
 
         Of a call of many tokens a file gives back what its next token's convolutions read, and
         pages are to have it of every token, or no prefix could be used again.
@@ -169,7 +172,7 @@ class OnnxruntimeBackend(Backend):
         packed = any(isinstance(weight, PackedWeight) and weight.bits == 2 for weight in weights)
         if packed or node.attrs.get("bits") == 2:
             return _two_bits()
-        return Support(True)
+        return _bounds() if node.attrs.get("softcap") else Support(True)
 
     def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
         """A rough figure: it runs everything or nothing."""
@@ -208,6 +211,16 @@ def _two_bits() -> Support:
     if release(installed) >= COMPLETE:
         return Support(True)
     return Support(False, f"onnxruntime {installed} has no 2-bit weights; 1.24 has")
+
+
+@cache
+def _bounds() -> Support:
+    from importlib.metadata import version
+
+    installed = version("onnxruntime")
+    if release(installed) >= BOUNDED:
+        return Support(True)
+    return Support(False, f"onnxruntime {installed} masks scores before it bounds them; 1.27 after")
 
 
 def _session(path: str, threads: int, reuses: bool) -> Any:

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from tests.support.bundles import GOLDEN, NAMES, bundle_of, error_of, runner
+from tests.support.peers import marks_of
 
 BACKENDS = ("reference", "cpu", "onnxruntime")
 # onnxruntime gives back too little of what convolutions read; by itself it runs such bundles.
 PAIRS = [
-    (name, backend)
+    pytest.param(name, backend, marks=marks_of(name, backend))
     for name in NAMES
     for backend in BACKENDS
     if not (name.startswith("lfm2") and backend == "onnxruntime")
@@ -46,6 +47,7 @@ def test_chunks_and_single_tokens_equal_one_prefill(name, backend):
         "bitnet-packed",
         "gpt_oss",
         "smollm3",
+        "gemma2",
         "gemma3_text",
         "gemma4_text",
         "lfm2",
@@ -72,7 +74,7 @@ def test_replies_equal_transformers(backend):
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize(
     "name",
-    ["lfm2", "lfm2_moe", "glm4_moe_lite", "glm4_moe", "dots1", "gemma4_text"]
+    ["lfm2", "lfm2_moe", "glm4_moe_lite", "glm4_moe", "dots1", "gemma2", "gemma4_text"]
     + ["gemma3n_text", "gemma4_text-per-layer", "gemma4_text-experts"],
 )
 def test_replies_by_a_cache_equal_those_of_transformers(name, backend):
@@ -98,7 +100,7 @@ def reply_of(name, backend, prompt, length):
 @pytest.mark.parametrize(
     "name",
     ["llama", "qwen2", "qwen3", "gpt_oss", "smollm3", "granite", "phi3", "gemma3_text", "lfm2"]
-    + ["lfm2_moe", "ernie4_5_moe", "deepseek_v2", "glm4_moe", "gemma4_text"]
+    + ["lfm2_moe", "ernie4_5_moe", "deepseek_v2", "glm4_moe", "gemma2", "gemma4_text"]
     + ["gemma3n_text", "gemma4_text-per-layer", "gemma4_text-experts"],
 )
 def test_quantised_logits_equal_the_dequantised_reference(name, weights):

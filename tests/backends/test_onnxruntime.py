@@ -13,8 +13,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import edgerun
-from edgerun.backends import onnxruntime
+from edgerun.backends import Shape, make_backend, onnxruntime
 from edgerun.errors import BackendError, BundleError, UnsupportedError
+from edgerun.model.bundle import open_bundle
 from tests.support.altered import AlteredBundle
 from tests.support.bundles import bundle_of
 from tests.support.interrupts import ctrl_c_after
@@ -39,6 +40,21 @@ def test_two_bits_are_refused_by_a_release_without_them() -> None:
 def test_other_weights_run_with_any_release() -> None:
     with edgerun.load(bundle_of("llama"), backend="onnxruntime", threads=1) as llm:
         assert llm.generate([1, 5, 9], max_tokens=2, temperature=0, ignore_eos=True).ids
+
+
+@pytest.mark.parametrize(("installed", "runs"), [("1.26.1", False), ("1.27.0", True)])
+def test_bounds_are_refused_by_releases_that_mask_before(
+    installed: str, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens that are not seen would have a score of minus the bound."""
+    monkeypatch.setattr("importlib.metadata.version", lambda name: installed)
+    graph, backend = open_bundle(bundle_of("gemma2")).graph, make_backend("onnxruntime")
+    onnxruntime._bounds.cache_clear()
+    answers = [backend.supports(graph, node, Shape.of(1)) for node in graph.nodes]
+    onnxruntime._bounds.cache_clear()
+    refused = {node.op for node, answer in zip(graph.nodes, answers, strict=True) if not answer}
+    assert refused == (set() if runs else {"attention"})
+    assert runs or any("1.26.1 masks scores before it bounds them" in str(a) for a in answers)
 
 
 def endless_loop() -> bytes:
@@ -96,7 +112,7 @@ def test_what_onnxruntime_says_of_a_failed_run_is_a_back_end_error() -> None:
 def test_a_description_that_contradicts_the_file_is_refused(sizes, message, tmp_path) -> None:
     """Of graphs with ops of their own nothing else is compared."""
     bundle = AlteredBundle(bundle_of("llama"), tmp_path / "bundle")
-    bundle.set("layers.0/self_attn/Attention", softcap=0.5)
+    bundle.set("layers.0/self_attn/Attention", softmax_precision=11)
     bundle.manifest["model"].update(sizes)
     with pytest.raises(BundleError, match=message):
         edgerun.load(bundle.save(), backend="onnxruntime", threads=1)

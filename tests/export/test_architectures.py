@@ -31,15 +31,9 @@ def test_unknown_architecture_names_the_supported_ones():
         describe({**CONFIG, "model_type": "gpt2"})
 
 
-@pytest.mark.parametrize(
-    ("name", "missing"),
-    [
-        ("gemma2", r"softcapping"),
-        ("mamba2", "linear recurrences"),
-    ],
-)
-def test_known_architectures_without_a_form_say_what_is_missing(name, missing):
-    said = f"'{name}' is not supported: a bundle has no form for .*{missing}.*; supported are: bit"
+@pytest.mark.parametrize("name", ["mamba2", "falcon_mamba"])
+def test_known_architectures_without_a_form_say_what_is_missing(name):
+    said = f"'{name}' is not supported: a bundle has no form for linear recurrences; supported are:"
     with pytest.raises(UnsupportedError, match=said):
         describe({**CONFIG, "model_type": name})
 
@@ -51,7 +45,7 @@ def test_nothing_that_is_supported_is_said_to_be_missing():
 def test_architectures_are_those_of_the_documentation():
     assert architecture_names() == [
         *("bitnet", "bitnet_moe", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe"),
-        *("gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "gemma4", "gemma4_text"),
+        *("gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "gemma4", "gemma4_text"),
         *("gemma4_unified", "gemma4_unified_text", "glm4_moe", "glm4_moe_lite", "gpt_oss"),
         *("granite", "granitemoe", "granitemoehybrid", "idefics3", "lfm2", "lfm2_moe", "lfm2_vl"),
         *("llama", "llava", "llava_next", "ministral3", "mistral", "mistral3", "mixtral"),

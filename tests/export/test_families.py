@@ -102,6 +102,19 @@ def config_of(name, **changes):
             "'routed_scaling_factor' is -1",
         ),
         ("lfm2_moe", {"moe_intermediate_size": None}, CheckpointError, "'moe_intermediate_size'"),
+        ("gemma2", {"use_bidirectional_attention": True}, UnsupportedError, "bidirectional"),
+        ("gemma2", {"layer_types": ["full_attention"]}, CheckpointError, "names 1 layers"),
+        ("gemma2", {"query_pre_attn_scalar": 0}, CheckpointError, "'query_pre_attn_scalar' is 0"),
+        *(
+            (
+                "gemma2",
+                {f"{part}_logit_softcapping": bound},
+                CheckpointError,
+                f"{part}_.* is {bound!r}",
+            )
+            for part in ("attn", "final")
+            for bound in (0, -50.0, float("nan"), float("inf"), "50", True)
+        ),
         ("gemma3_text", {"final_logit_softcapping": 30.0}, UnsupportedError, "final_logit"),
         ("gemma3_text", {"use_bidirectional_attention": True}, UnsupportedError, "bidirectional"),
         ("gemma3_text", {"layer_types": ["full_attention"]}, CheckpointError, "names 1 layers"),
@@ -116,6 +129,24 @@ def config_of(name, **changes):
 def test_variants_without_an_implementation_are_refused(name, changes, error, message):
     with pytest.raises(error, match=message):
         describe(config_of(name, **changes))
+
+
+def test_bounds_of_gemma2_are_those_of_released_models_unless_null():
+    config = config_of("gemma2", layer_types=None, sliding_window=None, query_pre_attn_scalar=None)
+    keys = ("attn_logit_softcapping", "final_logit_softcapping")
+    spec = describe({key: value for key, value in config.items() if key not in keys})
+    assert (spec.score_softcap, spec.softcap) == (50.0, 30.0)
+    assert [layer.window for layer in spec.layers] == [4096, None, 4096]
+    assert spec.attention_scale(0) == 256**-0.5
+    spec = describe({**config, **dict.fromkeys(keys)})
+    assert (spec.score_softcap, spec.softcap) == (None, None)
+
+
+def test_biases_and_ropes_of_gemma2_are_read():
+    ropes = {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}}
+    spec = describe(config_of("gemma2", attention_bias=True, hidden_activation="silu", **ropes))
+    assert spec.biases == {"q_proj", "k_proj", "v_proj", "o_proj"} and spec.activation == "silu"
+    assert spec.ropes[0].inv_freq[1] == pytest.approx(500**-0.0625 / 4)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from edgerun_export.verify.bundle_weights import BundleWeights
 from edgerun_export.verify.compare import relative_error, run_onnx
 from edgerun_export.verify.numpy_model import forward
-from tests.support.peers import needs_complete_onnxruntime
+from tests.support.peers import by_onnxruntime, needs_complete_onnxruntime
 
 # Those whose forms differ: layers without rope or attention, norms after, factors, joined rows,
 # partial rope.
@@ -18,6 +18,7 @@ FAMILIES = [
     "granitemoehybrid",
     "phi3",
     "ministral3",
+    "gemma2",
     "gemma3_text",
     "gemma3n_text",
     "gemma4_text",
@@ -62,7 +63,7 @@ NOT_FUSED = ["gemma3n_text", "gemma4_text-per-layer"]
 EXACT = 1e-4
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", by_onnxruntime(NAMES))
 def test_fp32_bundle_computes_what_transformers_computes(name, golden, exported):
     model = golden(name)
     bundle = exported(name, weights="fp32").folder
@@ -70,7 +71,7 @@ def test_fp32_bundle_computes_what_transformers_computes(name, golden, exported)
     assert relative_error(logits, model.logits) <= EXACT
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", by_onnxruntime(NAMES))
 def test_decoding_token_by_token_gives_the_same_logits(name, golden, exported):
     model = golden(name)
     bundle = exported(name, weights="fp32").folder
@@ -109,7 +110,8 @@ def test_genai_profile_computes_the_same(name, decode_steps, golden, exported):
     ],
 )
 @pytest.mark.parametrize(
-    "name", [*EXPERTS, *FAMILIES, "llama", "mistral", "qwen2", "qwen3", "bitnet-packed"]
+    "name",
+    by_onnxruntime([*EXPERTS, *FAMILIES, "llama", "mistral", "qwen2", "qwen3", "bitnet-packed"]),
 )
 def test_quantised_bundle_computes_with_its_dequantised_weights(name, weights, golden, exported):
     model = golden(name)
@@ -129,7 +131,10 @@ def is_exact(model, bundle):
 @pytest.mark.parametrize("head", ["int4", "int8", "fp32"])
 @pytest.mark.parametrize(
     "name",
-    ["llama", "qwen3", "granite", "granitemoehybrid", "gemma3_text", "gemma4_text"] + NOT_FUSED,
+    by_onnxruntime(
+        ["llama", "qwen3", "granite", "granitemoehybrid", "gemma2", "gemma3_text", "gemma4_text"]
+        + NOT_FUSED
+    ),
 )
 def test_every_head_format_works_tied_and_untied(name, head, golden, exported):
     options = {"weights": "int4", "head_weights": head, "activations": "fp32"}

@@ -16,9 +16,9 @@ import pytest
 from numpy.typing import NDArray
 
 from edgerun_export.calibrate.step import CalibrationOptions
-from tests.support.peers import needs_complete_onnxruntime, onnxruntime_genai_tokens
+from tests.support.peers import needs_bounds_of_onnxruntime, onnxruntime_genai_tokens
 
-pytestmark = [pytest.mark.peers, needs_complete_onnxruntime]
+pytestmark = [pytest.mark.peers, needs_bounds_of_onnxruntime]
 
 TOKENS = 32
 # The profile that all five runtimes open; without OpenVINO, the three others can still be compared.
@@ -57,6 +57,7 @@ TINY = [
     ("olmoe", {"weights": "int4_asym", "rules": ("*.down_proj=int2_asym:16",)}),
     ("smollm3", {"weights": "int4"}),
     ("phi3", {"weights": "int4"}),
+    ("gemma2", {"weights": "int4"}),
     ("gemma3_text", {"weights": "int4"}),
     ("gemma3n_text", {"weights": "int4", "embedding_weights": "int4"}),
     ("gemma4_text", {"weights": "int4"}),
@@ -79,6 +80,7 @@ FAMILIES = [
     pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
     for name in ("smollm3", "olmo2", "olmo3", "granite", "granitemoehybrid", "phi3", "ministral3")
     + (
+        "gemma2",
         "gemma3_text",
         "gemma3n_text",
         "gemma4_text",
@@ -260,7 +262,7 @@ def test_blocks_have_zero_points_beside_the_middle(name, count, exported):
 @pytest.mark.parametrize(
     "name",
     ["llama", "mistral", "qwen3", "bitnet-packed", "olmoe", "smollm3", "gemma3_text", "lfm2"]
-    + ["lfm2_moe", "gemma4_text", "gemma4_text-experts"],
+    + ["lfm2_moe", "gemma2", "gemma4_text", "gemma4_text-experts"],
 )
 def test_genai_profile_continues_like_the_portable_one(name, exported, golden):
     pytest.importorskip("onnxruntime_genai")

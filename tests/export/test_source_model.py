@@ -220,7 +220,7 @@ def test_another_head_beside_a_tied_embedding_is_used_and_said(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["gemma3_text", "gemma3n_text", "gemma4_text-per-layer", "granite"]
+    "name", ["gemma2", "gemma3_text", "gemma3n_text", "gemma4_text-per-layer", "granite"]
 )
 def test_a_head_of_its_own_takes_no_factor_of_the_embedding_back(name, tmp_path):
     config, tensors = load(name)

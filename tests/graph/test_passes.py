@@ -25,6 +25,14 @@ def test_the_sliding_window_is_found_in_the_mask():
     assert windows and 0 not in windows
 
 
+def test_bounds_of_scores_are_read_of_every_layer():
+    graph = open_bundle(bundle_of("gemma2", weights="fp32")).graph
+    layers = [node.attrs for node in graph.nodes if node.op == "attention"]
+    assert [(attrs["softcap"], attrs["window"]) for attrs in layers] == [(3.0, 8), (3.0, 0)] + [
+        (3.0, 8)
+    ]
+
+
 def test_native_activation_rounding_becomes_an_attribute():
     graph = open_bundle(bundle_of("bitnet-packed", weights="ternary")).graph
     kinds = {node.attrs["activations"] for node in graph.nodes if node.op == "linear"}

@@ -175,6 +175,21 @@ GOLDEN: dict[str, Golden] = {
     ),
     "phi3": Golden("Phi3", {"rope_parameters": _LONG_ROPE, **_LONG, "pad_token_id": None}),
     "ministral3": Golden("Ministral3", {"head_dim": 32, "rope_parameters": _LLAMA4, **_ONE_LAYER}),
+    # Scores reach several times their bound, and the reply is longer than the window.
+    "gemma2": Golden(
+        "Gemma2",
+        {
+            "head_dim": 32,
+            "num_hidden_layers": 3,
+            "query_pre_attn_scalar": 4,
+            "attn_logit_softcapping": 3.0,
+            "final_logit_softcapping": 5.0,
+            "sliding_window": 8,
+            "tie_word_embeddings": False,  # or each token would be followed by itself
+        },
+        norm_offset=1.0,
+        reply=64,
+    ),
     "gemma3_text": Golden(
         "Gemma3Text",
         {

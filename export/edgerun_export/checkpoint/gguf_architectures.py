@@ -205,6 +205,15 @@ ARCHITECTURES = {
             "rope.scaling.yarn_log_multiplier": "mscale",
         },
     ),
+    "gemma2": Architecture(
+        "gemma2",
+        "Gemma2ForCausalLM",
+        False,
+        {"hidden_activation": "gelu_pytorch_tanh"},
+        tensors={**_NORMS_AFTER, "ffn_norm": "pre_feedforward_layernorm"},
+        factors={key: key for key in ("attn_logit_softcapping", "final_logit_softcapping")},
+        norm_offset=1.0,
+    ),
     "gemma3": Architecture(
         "gemma3_text",
         "Gemma3ForCausalLM",

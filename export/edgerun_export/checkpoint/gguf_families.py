@@ -16,7 +16,7 @@ from edgerun_export.checkpoint.gguf_keys import Keys, short_float
 
 # Divisors of Phi's rotary frequencies, which stand beside those that any model may have.
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
-_GEMMA_27B_LAYERS = 62
+_GEMMA_2_27B_LAYERS, _GEMMA_3_27B_LAYERS = 46, 62
 _GEMMA_3N_OWN_KEYS = 20  # layers that have keys of their own
 _NEVER = 1e20  # divides a frequency so that no position turns anything
 
@@ -94,14 +94,31 @@ def _ministral3(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str
     return {"rope_parameters": parameters, "rope_scaling": None}
 
 
-def _gemma3(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
-    scalar = config["head_dim"]
-    if config["num_hidden_layers"] == _GEMMA_27B_LAYERS:
-        scalar = config["hidden_size"] // config["num_attention_heads"]
+def _gemma2(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    """What llama.cpp takes for granted stands for keys that are not there."""
+    pattern = keys.size("attention.sliding_window_pattern", 2)
+    slides = [(layer + 1) % pattern != 0 for layer in range(config["num_hidden_layers"])]
     return {
-        "query_pre_attn_scalar": scalar,
+        "query_pre_attn_scalar": _gemma_scalar(config, _GEMMA_2_27B_LAYERS),
+        "sliding_window": keys.size("attention.sliding_window", 4096),
+        "layer_types": ["sliding_attention" if slide else "full_attention" for slide in slides],
+        "attn_logit_softcapping": config["attn_logit_softcapping"] or 50.0,
+        "final_logit_softcapping": config["final_logit_softcapping"] or 30.0,
+    }
+
+
+def _gemma3(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    return {
+        "query_pre_attn_scalar": _gemma_scalar(config, _GEMMA_3_27B_LAYERS),
         "sliding_window_pattern": keys.size("attention.sliding_window_pattern", 6),
     }
+
+
+def _gemma_scalar(config: _Config, layers_of_27b: int) -> int:
+    """What scores are divided by the root of, which files do not say."""
+    if config["num_hidden_layers"] == layers_of_27b:
+        return int(config["hidden_size"] // config["num_attention_heads"])
+    return int(config["head_dim"])
 
 
 def _gemma3n(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
@@ -319,6 +336,7 @@ _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "olmo2": _olmo2,
     "phi3": _phi3,
     "ministral3": _ministral3,
+    "gemma2": _gemma2,
     "gemma3_text": _gemma3,
     "gemma3n_text": _gemma3n,
     "gemma4_text": _gemma4,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -36,6 +36,11 @@ class Attention(Protocol):
             ``[batch, sequence, num_heads * head_dim]``.
         """
         ...
+
+
+def score_bound(spec: DecoderSpec) -> dict[str, Any]:
+    """The attribute that bounds scores before the mask, in both operators; none if nothing does."""
+    return {} if spec.score_softcap is None else {"softcap": spec.score_softcap}
 
 
 class StandardAttention:
@@ -81,6 +86,7 @@ class StandardAttention:
             outputs=outputs if spec.sinks is None else [*outputs, scores],
             is_causal=0,
             scale=spec.attention_scale(layer),
+            **score_bound(spec),
         )
         if spec.sinks is not None:
             attended = self._beside_sinks(attended, scores, mask, layer)
@@ -204,6 +210,7 @@ class FusedAttention:
             do_rotary=int(rope is not None),
             rotary_interleaved=0,
             local_window_size=spec.layers[layer].window or -1,
+            **score_bound(spec),
         )
 
     def _head_norm(

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from edgerun.backends.onnxruntime import COMPLETE, release
+from edgerun.backends.onnxruntime import BOUNDED, COMPLETE, release
 from edgerun.errors import EdgerunError, MissingDependencyError
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun_export.architectures import DecoderSpec
@@ -246,22 +246,31 @@ def _session(folder: Path, exact: bool) -> Any:
 
 
 def _check_release(installed: str, model: onnx.ModelProto) -> None:
-    """Refuses what releases before ``COMPLETE`` cannot open, or compute wrongly.
+    """Refuses what early releases cannot open, or compute wrongly.
 
     Raises:
         MissingDependencyError: the model has such nodes, and the release is an early one.
     """
-    if release(installed) >= COMPLETE:
-        return
     for node in model.graph.node:
-        bits = {attribute.i for attribute in node.attribute if attribute.name == "bits"}
-        if node.op_type == "GroupQueryAttention" or 2 in bits:
-            what = "2-bit weights" if 2 in bits else "the profile genai"
-            required = ".".join(map(str, COMPLETE))
+        required, what = _needed(node)
+        if release(installed) < required:
             raise MissingDependencyError(
-                f"--verify needs onnxruntime {required} for {what}, and {installed} is installed: "
-                "use Python 3.11 or newer, or leave --verify out"
+                f"--verify needs onnxruntime {'.'.join(map(str, required))} for {what}, and "
+                f"{installed} is installed: install a newer one, which takes Python 3.11 or newer, "
+                "or leave --verify out"
             )
+
+
+def _needed(node: onnx.NodeProto) -> tuple[tuple[int, ...], str]:
+    """The first release that computes a node as it should, and what others do not."""
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    if "bits" in attributes and attributes["bits"].i == 2:
+        return COMPLETE, "2-bit weights"
+    if node.op_type == "GroupQueryAttention":
+        return COMPLETE, "the profile genai"
+    if node.op_type == "Attention" and "softcap" in attributes:
+        return BOUNDED, "scores that are bounded before they are masked"
+    return (), ""
 
 
 def _log_softmax(logits: F32) -> NDArray[np.float64]:

@@ -70,6 +70,8 @@ def attend(
     shared = len(query) // len(key)
     key, value = key.repeat(shared, axis=0), value.repeat(shared, axis=0)
     scores = query @ key.transpose(0, 2, 1) * np.float32(spec.attention_scale(layer))
+    if spec.score_softcap is not None:
+        scores = np.tanh(scores / spec.score_softcap) * np.float32(spec.score_softcap)
     scores = np.where(visible, scores, np.float32(-np.inf))
     if sinks is not None:
         column = np.broadcast_to(sinks[:, None, None], (spec.num_heads, tokens, 1))

@@ -21,7 +21,7 @@ pytest.importorskip("openvino")
 PLACES = ("prefill=openvino:CPU", "prefill=openvino:CPU,decode=openvino:CPU", "decode=openvino:CPU")
 # Exports whose activations nobody rounds: a last bit changes no token there. mistral has windows
 # of 8 tokens, less than a chunk; qwen2 has biases, qwen3 norms of heads; the others of llama scale
-# their angles.
+# their angles, gemma2 bounds scores.
 QUICK = {
     "llama": ("fp32", "int2"),
     "llama-linear": ("int8",),
@@ -30,6 +30,7 @@ QUICK = {
     "mistral": ("int8",),
     "qwen2": ("int4",),
     "qwen3": ("int4",),
+    "gemma2": ("int8",),
     "gemma3n_text": ("int8",),
 }
 EXACT = [

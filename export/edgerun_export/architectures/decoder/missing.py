@@ -8,7 +8,6 @@ _RECURRENT = "linear recurrences"
 # By the names of Hugging Face and, where those differ, of GGUF.
 MISSING: Mapping[str, str] = {
     "falcon_mamba": _RECURRENT,
-    "gemma2": "a bound on the scores of attention (softcapping)",
     "mamba": _RECURRENT,
     "mamba2": _RECURRENT,
 }

@@ -44,8 +44,7 @@ class DecoderSpec:
         activation: of the feed-forward gate, the name of a file in ``edgerun/activations``.
         ropes: rotary position embeddings, of which layers name theirs.
         tied: the head reads the embedding's weights.
-        biases: short names of the projections that have a bias, the same in every layer; those of
-            experts say themselves what they have.
+        biases: short names of the projections that have a bias in every layer; not of experts.
         input_norm: norm before attention, or what stands in its place.
         attention_out_norm: norm of what attention adds.
         feed_forward_norm: norm before the feed-forward part.
@@ -64,6 +63,7 @@ class DecoderSpec:
         altup: residual streams beside it.
         laurel: a way past attention.
         softcap: logits ``x`` become ``softcap * tanh(x / softcap)``; ``None`` for as they are.
+        score_softcap: likewise attention scores, once they are multiplied by their factor.
         score_scale: factor of the attention scores; ``None`` for ``head_dim ** -0.5``.
         storage: how the checkpoint stores the weights, where it is not as they are named here.
         notes: what a user should know of the model, one sentence each.
@@ -102,6 +102,7 @@ class DecoderSpec:
     altup: AltUp | None = None
     laurel: Laurel | None = None
     softcap: float | None = None
+    score_softcap: float | None = None
     score_scale: float | None = None
     storage: Storage = PLAIN
     notes: tuple[str, ...] = ()
@@ -168,9 +169,8 @@ class DecoderSpec:
     def with_feed_forward(self, parts: Sequence[FeedForward]) -> DecoderSpec:
         """The same decoder with other feed-forward parts, one for each layer."""
         pairs = zip(self.layers, parts, strict=True)
-        return replace(
-            self, layers=tuple(replace(layer, feed_forward=part) for layer, part in pairs)
-        )
+        layers = tuple(replace(layer, feed_forward=part) for layer, part in pairs)
+        return replace(self, layers=layers)
 
     def head_dim_of(self, layer: int) -> int:
         """Width of a layer's heads."""

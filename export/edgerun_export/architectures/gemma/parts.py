@@ -1,4 +1,4 @@
-"""What Gemma 3n and 4 have in common: inputs of layers, and layers without keys of their own."""
+"""What kinds of Gemma have in common: bounds, inputs of layers, layers without own keys."""
 
 from __future__ import annotations
 
@@ -51,13 +51,12 @@ def like_llama(config: Config, head_dim: int, kv_heads: int, context: int) -> di
     }
 
 
-def softcap(config: Config) -> float | None:
-    """What logits are bounded by; None for nothing.
+def softcap(config: Config, key: str = "final_logit_softcapping") -> float | None:
+    """The bound that ``key`` states, which is of logits unless given; None for none.
 
     Raises:
         CheckpointError: it is out of range.
     """
-    key = "final_logit_softcapping"
     return None if config.get(key) is None else number(config, key)
 
 
