@@ -242,6 +242,7 @@ class _Job:
             self._resumable,
             partial(self._progress, "calibrate"),
             sum(map(len, self._texts.values())),
+            self._checkpoint.config,
         )
         self._recipe, self.fitted = done.recipe, done.fitted
         self._quality |= done.quality

@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import shutil
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ from edgerun.errors import StorageError
 from edgerun.formats.base import PackedWeight
 
 _KEY, _ABOUT = "key.json", "about"
+_PARTS = ("codes", "scales", "zeros", "offsets")  # of a packed weight, as its class has them
 # Counts changes of these files, and of how layers are fitted: those of before are not gone on with.
-FORM = 1
+FORM = 2
 
 
 class FittedLayers:
@@ -45,10 +48,10 @@ class FittedLayers:
     def _prepare(self) -> None:
         key = self.folder / _KEY
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not key.is_file() or key.read_text(encoding="utf-8") != self._text:
+        if not key.is_file() or key.read_bytes() != self._text.encode():
             for file in self.folder.glob("layer-*"):  # the folder stays: it may be locked
                 file.unlink()
-        key.write_text(self._text, encoding="utf-8")
+        key.write_bytes(self._text.encode())
 
     def load(self, layer: int, digest: str) -> dict[str, PackedWeight] | None:
         """What was made of a layer, if it is there and was made of the same weights."""
@@ -68,9 +71,10 @@ class FittedLayers:
         about: dict[str, Any] = {"digest": digest, "tensors": {}}
         for name, packed in weights.items():
             about["tensors"][name] = [packed.format, *packed.shape, packed.block]
-            arrays[f"{name}.codes"], arrays[f"{name}.scales"] = packed.codes, packed.scales
-            if packed.zeros is not None:
-                arrays[f"{name}.zeros"] = packed.zeros
+            for part in _PARTS:
+                values = getattr(packed, part)
+                if values is not None:
+                    arrays[f"{name}.{part}"] = values
         arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
         draft = self._file(layer).with_suffix(".part")
         try:
@@ -106,22 +110,21 @@ class FittedLayers:
     def _read(self, layer: int, digest: str | None) -> dict[str, PackedWeight] | None:
         """None if there is no such file, if it is broken, or made of other weights."""
         try:
-            with np.load(self._file(layer), allow_pickle=False) as file:
+            # NumPy leaves a file open that is no archive, unless it is ours.
+            with (
+                self._file(layer).open("rb") as opened,
+                np.load(opened, allow_pickle=False) as file,
+            ):
                 about = json.loads(file[_ABOUT].tobytes())
                 if digest is not None and about["digest"] != digest:
                     return None
                 return {
                     name: PackedWeight(
-                        kind,
-                        (n, k),
-                        block,
-                        file[f"{name}.codes"],
-                        file[f"{name}.scales"],
-                        file.get(f"{name}.zeros"),
+                        kind, (n, k), block, *(file.get(f"{name}.{part}") for part in _PARTS)
                     )
                     for name, (kind, n, k, block) in about["tensors"].items()
                 }
-        except (OSError, ValueError, KeyError, EOFError):
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
             return None
 
 

@@ -103,6 +103,7 @@ class LayerFitter:
         self._fitted_windows = list(range(len(self._text.windows)))
         used = np.unique(np.concatenate(windows))
         rows = embedded(self._spec, self._source, used)
+        self._digest = digest([("embedded", rows)])
         needs = [
             self._needs(layer, projection)
             for layer in range(self._spec.num_layers)
@@ -122,7 +123,9 @@ class LayerFitter:
 
     def _layer(self, layer: int) -> None:
         source = LayerWeights(self._source, layer)
-        own = digest((name, source.read(name)) for name in sorted(source.names))
+        # What comes before a layer makes its inputs, so its digest goes into the layer's.
+        names = sorted(source.names)
+        own = self._digest = digest((self._digest + name, source.read(name)) for name in names)
         quantised = source.copy()
         weights = self._store.load(layer, own)
         fitted = {} if weights is None else weights

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from edgerun._version import __version__
@@ -146,6 +147,7 @@ def calibrate(
     folder: Path,
     progress: Callable[[float], None],
     other_bytes: int = 0,
+    config: Mapping[str, Any] = MappingProxyType({}),
 ) -> Calibrated:
     """Fits all projections to a text; what a stopped export left in ``folder`` is used.
 
@@ -157,6 +159,7 @@ def calibrate(
         folder: where layers that are done are kept.
         progress: called with the fraction done.
         other_bytes: of the bundle's files besides graph and weights.
+        config: the model's, of which layers that are done have to be.
 
     Raises:
         InputError: no bundle has the size that is asked for.
@@ -176,7 +179,8 @@ def calibrate(
             sensitivity = sensitivity_of(source, recipe, text, show)
         recipe, report = mixed_recipe(source, recipe, text, sensitivity, options.budget, others)
         chosen, done = {"budget": {"bytes": options.budget, **report}}, _CHOICE_SHARE
-    key = {"version": __version__, "recipe": recipe.as_dict(), "text": text.as_dict()}
+    key = {"version": __version__, "config": dict(config)}
+    key |= {"recipe": recipe.as_dict(), "text": text.as_dict()}
     fitted = FittedLayers(folder, key)
     threads = worker_threads(options.threads)
     fitter = LayerFitter(

@@ -100,14 +100,17 @@ def read_calibration(
     """
     more = -(-windows // HELD_OUT_EVERY)
     shares = [(windows + more + at) // len(files) for at in range(len(files))]
+    fewer = [(windows + at) // len(files) for at in range(len(files))]
     fitted: list[NDArray[np.int64]] = []
     samples: list[Sample] = []
-    for file, share in zip(files, shares, strict=True):
+    for file, share, least in zip(files, shares, fewer, strict=True):
         cut = _windows(file, tokenizer, max(1, share), tokens)
         out = np.arange(len(cut)) % (HELD_OUT_EVERY + 1) == HELD_OUT_EVERY // 2
         if out.any() and not out.all():
             samples.append(_sample(file, cut[out], tokenizer))
             cut = cut[~out]
+        else:
+            cut = cut[: max(1, least)]
         fitted.append(cut)
     names = tuple(file.name for file in files)
     return CalibrationText(names, np.concatenate(fitted), tuple(samples))

@@ -9,13 +9,10 @@ import pytest
 
 from edgerun.errors import CheckpointError, MissingDependencyError, UnsupportedError
 from edgerun_export.calibrate import layers, observed
-from edgerun_export.calibrate.fitted import FORM, FittedLayers
-from edgerun_export.calibrate.layers import LayerFitter
 from edgerun_export.calibrate.moments import Moments
 from edgerun_export.calibrate.step import CalibrationOptions, calibrate, with_methods
 from edgerun_export.calibrate.streams import Stream
 from edgerun_export.calibrate.taps import all_groups, observe, parts
-from edgerun_export.calibrate.text import CalibrationText, Sample
 from edgerun_export.calibrate.weights import LayerWeights
 from edgerun_export.calibrate.workers import Workers, single_threaded
 from edgerun_export.graph.external_data import DataWriter
@@ -28,34 +25,7 @@ from edgerun_export.recipe import make_recipe
 from edgerun_export.rules import with_rules
 from edgerun_export.verify.bundle_weights import BundleWeights
 from edgerun_export.verify.numpy_model import forward
-
-KEY = {"of": "tests"}
-
-
-def text_of(spec, windows=6, tokens=24, held_out=1, seed=0):
-    ids = np.random.default_rng(seed).integers(0, spec.vocab_size, (windows + held_out, tokens))
-    return CalibrationText(("text",), ids[:windows], (Sample("text", ids[windows:], 100),))
-
-
-def fitted(source, folder, recipe, threads=1, **options):
-    store = FittedLayers(folder, KEY)
-    fitter = LayerFitter(source, recipe, text_of(source.spec), store, threads, **options)
-    fitter.run()
-    return store, fitter
-
-
-def contents(store, spec):
-    names = [
-        f"model.layers.{layer}.{projection.path}.weight"
-        for layer in range(spec.num_layers)
-        for projection in spec.projections(layer)
-    ]
-    projections = {name: store.packed(name) for name in names}
-    return {
-        name: (packed.codes.tobytes(), packed.scales.tobytes())
-        for name, packed in projections.items()
-        if packed is not None
-    }
+from tests.export.calibrate.fitting import contents, fitted, text_of
 
 
 def logits(source, store, ids):
@@ -159,40 +129,6 @@ def test_methods_come_closer_to_the_source_in_the_order_of_what_they_know(
     assert errors["mse"] < errors["rtn"]
     assert errors["gptq"] < 0.9 * errors["mse"]
     assert errors["residual"] < errors["gptaq"] < errors["gptq"]
-
-
-def test_what_was_stopped_goes_on_where_it_was(golden, source_weights, tmp_path):
-    source = source_weights(golden("llama"))
-    recipe = make_recipe("int4", method="gptaq")
-    whole, _ = fitted(source, tmp_path / "whole", recipe)
-
-    def stop(fraction):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fitted(source, tmp_path / "parts", recipe, progress=stop)
-    rest, _ = fitted(source, tmp_path / "parts", recipe)
-    assert rest.resumed == 1
-    assert contents(rest, source.spec) == contents(whole, source.spec)
-
-
-def test_what_was_made_of_something_else_is_not_gone_on_with(
-    golden, source_weights, tmp_path, monkeypatch
-):
-    source = source_weights(golden("llama"))
-    recipe = make_recipe("int4", method="gptq")
-    fitted(source, tmp_path / "a", recipe)
-    again, _ = fitted(source, tmp_path / "a", recipe)
-    assert again.resumed == source.spec.num_layers
-    other, _ = fitted(source_weights(golden("llama-linear")), tmp_path / "a", recipe)
-    assert other.resumed == 0  # other weights
-    monkeypatch.setattr("edgerun_export.calibrate.fitted.FORM", FORM + 1)
-    later, _ = fitted(source_weights(golden("llama-linear")), tmp_path / "a", recipe)
-    assert later.resumed == 0  # fitted by another edition
-    assert FittedLayers(tmp_path / "a", {"of": "others"}).load(0, "") is None
-    (tmp_path / "a" / "layer-0000.npz").write_bytes(b"broken")
-    mended, _ = fitted(source, tmp_path / "a", recipe)
-    assert mended.resumed == 0
 
 
 def test_a_layer_that_computes_no_numbers_is_named(golden, source_weights, tmp_path, monkeypatch):
@@ -322,28 +258,6 @@ def test_an_export_is_fitted_to_a_text_and_says_so(golden, tmp_path):
     ours, rounded = (BundleWeights(each.folder, spec).matrix(name) for each in (result, plain))
     assert not np.array_equal(ours, rounded)
     assert np.abs(ours - rounded).max() < np.abs(rounded).max()
-
-
-def test_an_export_that_was_stopped_goes_on_and_leaves_nothing(golden, tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text("Once upon a time there was a house. " * 400, encoding="utf-8")
-    options = ExportOptions(calibration=CalibrationOptions((text,), 4, 16))
-
-    def stop(step, fraction):
-        if step == "calibrate" and fraction:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        export(golden("llama").folder, tmp_path / "stopped", options, stop)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "text.txt", ".stopped.edgerun-calibration"
-    }  # fmt: skip
-    manifests = [
-        export(golden("llama").folder, tmp_path / name, options).manifest
-        for name in ("stopped", "whole")
-    ]
-    assert manifests[0] == manifests[1]
-    assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "stopped", "whole"}
 
 
 def test_what_was_fitted_is_stored_where_integers_of_some_rows_would_do(

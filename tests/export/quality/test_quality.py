@@ -308,7 +308,7 @@ def test_a_budget_without_text_held_out_is_refused_before_anything_is_measured(
     common = (golden("llama").folder, "--text", texts / "test.txt", "--calibrate",
               texts / "train.txt", "--tokens", 32, "--windows", 2, "--formats", "int2",
               "--methods", "mse", "--budget", "1MB")  # fmt: skip
-    said = r"7 windows of 1 texts leave none: raise --calibration-windows to 8, or"
+    said = r"6 windows of 1 texts leave none: raise --calibration-windows to 8, or"
     with pytest.raises(InputError, match=said):
         run(*common, "--calibration-windows", 6)
 
