@@ -20,7 +20,8 @@ def bundles(shared_data, tmp_path_factory):
         if weights not in folders:
             folders[weights] = tmp_path_factory.mktemp("stories") / weights
             source = shared_data / "models" / "stories260K" / "stories260K.bin"
-            export(source, folders[weights], ExportOptions(weights=weights, group_size=32))
+            group = {} if weights == "fp32" else {"group_size": 32}
+            export(source, folders[weights], ExportOptions(weights=weights, **group))
         return folders[weights]
 
     return bundle

@@ -18,7 +18,7 @@ from edgerun.model.bundle import Bundle
 from edgerun.plan.plans import Plan
 from edgerun.plan.programs import Programs, compile_plan
 from edgerun.plan.routes import plan_for
-from edgerun.plan.streaming import prompt_attention, prompt_bytes, streamed_bytes
+from edgerun.plan.streaming import held_bytes, prompt_attention, prompt_bytes, streamed_bytes
 from edgerun.plan.tasks import Budget
 from edgerun.state import State
 from edgerun.values import Notice, shown
@@ -45,6 +45,7 @@ class Compiled:
         everyone: those, and those that stand in for them.
         owned: closes all back-ends; to be done after the programs are closed.
         weight_bytes: of weights that a decode step reads.
+        held_bytes: of weights that back-ends have in memory.
     """
 
     programs: Programs
@@ -52,6 +53,7 @@ class Compiled:
     everyone: tuple[Backend, ...]
     owned: ExitStack
     weight_bytes: int
+    held_bytes: int
 
 
 def compile_bundle(
@@ -113,7 +115,15 @@ def compile_bundle(
     closing = ExitStack()
     for backend in backends:
         closing.callback(backend.close)
-    return Compiled(programs, used, backends, closing, streamed_bytes(plan, used))
+    return Compiled(programs, used, backends, closing, *_sizes(plan, backends, experts))
+
+
+def _sizes(
+    plan: Plan, backends: Sequence[Backend], experts: ExpertBudget | None
+) -> tuple[int, int]:
+    """Bytes of weights that a decode step reads, and that back-ends have in memory."""
+    held = held_bytes(plan, backends, experts.nbytes if experts else None)
+    return streamed_bytes(plan, backends), sum(held.values())
 
 
 def _check_required(name: str | None) -> None:

@@ -290,9 +290,9 @@ class LLM:
         for backend in set(model.everyone).difference(compiled.everyone):
             backend.close()
         model.owned.pop_all()  # what it would close is closed, or in use
-        model.options, model.programs = options, compiled.programs
-        model.backends, model.everyone = compiled.backends, compiled.everyone
-        model.owned, model.weight_bytes = compiled.owned, compiled.weight_bytes
+        model.options = options
+        for part in fields(compiled):
+            setattr(model, part.name, getattr(compiled, part.name))
 
     def params(self, **sampling: Unpack[SamplingKeywords]) -> SamplingParams:
         """Checks sampling parameters and adds what the model recommends."""

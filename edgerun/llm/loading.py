@@ -68,6 +68,7 @@ class Model:
         sampling_defaults: what the model recommends.
         chunk_rows: most tokens of one call.
         weight_bytes: bytes of weights that a decode step reads.
+        held_bytes: bytes of weights that back-ends have in memory.
         threads: worker threads.
         backends: those in use.
         everyone: those, and back-ends that stand in for them.
@@ -89,6 +90,7 @@ class Model:
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
     chunk_rows: int = DEFAULT_CHUNK_ROWS
     weight_bytes: int = 0
+    held_bytes: int = 0
     threads: int = 1
     backends: tuple[Backend, ...] = ()
     everyone: tuple[Backend, ...] = ()
@@ -184,6 +186,7 @@ def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
         ),
         chunk_rows=rows,
         weight_bytes=compiled.weight_bytes,
+        held_bytes=compiled.held_bytes,
         threads=options.worker_threads,
         backends=compiled.backends,
         everyone=compiled.everyone,

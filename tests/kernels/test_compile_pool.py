@@ -114,6 +114,17 @@ def test_helpers_that_cannot_start_know_no_signatures(monkeypatch: pytest.Monkey
     assert [pool.finish(job) for job in submitted(pool, 3)] == [code_of(job) for job in jobs(3)]
 
 
+def test_helpers_compile_whatever_somebody_debugs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With this variable Numba compiles nothing, and loops in Python are what others debug."""
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    prepare, _, _ = compile_pool.HELPER.partition("from edgerun")
+    says = "import json; print(json.dumps(dict(kernel=os.environ['NUMBA_DISABLE_JIT'])))"
+    monkeypatch.setattr(compile_pool, "HELPER", prepare + says)
+    helper = compile_pool.Helper()
+    assert helper.signatures() == {"kernel": "0"}
+    helper.close()
+
+
 def test_an_error_reaches_whoever_wants_that_kernel() -> None:
     def compile_here(job: Job) -> bytes:
         if job.name == "kernel0":

@@ -48,6 +48,15 @@ def test_any_room_for_experts_gives_the_same_story(share: str, story: Completion
     assert told(expert_memory=share).ids == story.ids
 
 
+def test_what_is_in_memory_is_more_than_a_token_reads() -> None:
+    sizes = []
+    for share in (None, "25%"):
+        with load(BUNDLE, threads=1, backend="cpu", expert_memory=share) as llm:
+            assert llm.model.weight_bytes < llm.model.held_bytes / 2
+            sizes.append(llm.model.held_bytes)
+    assert sizes[1] < 0.6 * sizes[0] < 0.7 * MAX_BYTES
+
+
 @pytest.mark.slow
 def test_a_device_that_holds_a_few_experts_gives_the_same_story(story: Completion) -> None:
     assert told(None, device="standin:memory=1M,link=2G", share="always").ids == story.ids

@@ -192,9 +192,9 @@ def expert_figures(llm: LLM, runs: list[Run]) -> dict[str, Any] | None:
 
 
 def memory(llm: LLM, run: Run, resident: int, peak: int) -> dict[str, int]:
-    """Bytes of this process: in RAM, at most, weights that a step reads, keys and values."""
+    """Bytes of this process: in RAM, at most, weights in memory, keys and values."""
     longest = max(_end(run.decode), run.prefill.prompt_tokens)
-    weights, cached = llm.model.weight_bytes, token_bytes(llm.model.states) * longest
+    weights, cached = llm.model.held_bytes, token_bytes(llm.model.states) * longest
     return {
         "resident_bytes": resident,
         "peak_bytes": peak,

@@ -86,5 +86,5 @@ def stats_lines(llm: LLM, stats: Stats) -> list[str]:
         f"weights      {numbers['gb_per_s']:.2f} GB/s, "
         f"{share:.0%} of the measured limit of {limit:.1f} GB/s",
         f"memory       {resident_bytes() / 1e6:.0f} MB resident, of which about "
-        f"{llm.model.weight_bytes / 1e6:.1f} MB weights and {cached / 1e6:.1f} MB KV cache",
+        f"{llm.model.held_bytes / 1e6:.1f} MB weights and {cached / 1e6:.1f} MB KV cache",
     ]

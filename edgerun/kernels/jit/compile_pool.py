@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 MOST_HELPERS = 4  # each takes 150 MB while it lives
 IDLE_S = 1.0
-HELPER = (
-    "import sys; sys.path[:] = sys.argv[1:]; "
+HELPER = (  # whoever debugs a program of their own may have told Numba to compile nothing
+    "import os, sys; os.environ['NUMBA_DISABLE_JIT'] = '0'; sys.path[:] = sys.argv[1:]; "
     "from edgerun.kernels.jit.compile_worker import main; main()"
 )
 
