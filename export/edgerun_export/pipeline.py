@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -50,6 +50,7 @@ from edgerun_export.rules import (
     commonest_source_recipe,
     source_recipe,
     source_warnings,
+    two_bit_formats,
     with_rules,
 )
 from edgerun_export.source.model import interpret
@@ -67,6 +68,7 @@ __all__ = ["STEPS", "ExportOptions", "ExportResult", "export", "export_checkpoin
 
 STEPS = ("read", "transform", "calibrate", "weights", "files", "verify", "finish")
 Progress = Callable[[str, float], None]
+_POOR_NATS = 0.1  # a token; about what int4 does to the smallest models
 
 
 @dataclass(slots=True)
@@ -329,7 +331,8 @@ class _Job:
 
     def _measure(self) -> None:
         """Compares with the source: when asked to, and when the format surely did damage."""
-        damaging = self._recipe.two_bit_formats and not self._weights.natively_ternary()
+        formats = two_bit_formats(self._recipe, self._spec)
+        damaging = formats and not self._weights.natively_ternary()
         if not (self._options.verify or damaging):
             return
         self._progress("verify", 0.0)
@@ -341,16 +344,15 @@ class _Job:
         else:
             divergence = damage(self._folder, self._spec, self._weights, ids)
             self._quality["kl_divergence"] = float(f"{divergence:.3g}")
-        if damaging:
-            self._warnings.append(self._damage_warning())
+        if damaging and self._quality["kl_divergence"] >= _POOR_NATS:
+            self._warnings.append(self._damage_warning(formats))
 
-    def _damage_warning(self) -> str:
+    def _damage_warning(self, formats: Sequence[str]) -> str:
         error, divergence = self._quality["relative_weight_error"], self._quality["kl_divergence"]
-        formats = " and ".join(self._recipe.two_bit_formats)
         return (
-            f"this model was not trained for {formats} weights: rounding changed them "
-            f"by {error:.0%} (root mean square) and moved its predictions by {divergence:.2g} nats "
-            "a token; expect poor text, and prefer --weights int4"
+            f"this model was not trained for {' and '.join(formats)} weights: rounding changed "
+            f"them by {error:.0%} (root mean square) and moved its predictions by {divergence:.2g} "
+            "nats a token; expect poor text, and prefer --weights int4"
         )
 
     def _finish(self) -> ExportResult:

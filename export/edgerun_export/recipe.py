@@ -132,12 +132,6 @@ class Recipe:
         return 4 if self.activations == "int8" else 1
 
     @property
-    def two_bit_formats(self) -> list[str]:
-        """Formats with 2-bit codes that projections have."""
-        kinds = {self.tensor(""), *self.tensors.values()}
-        return sorted({kind.weights for kind in kinds if kind.bits == 2})
-
-    @property
     def target(self) -> Profile:
         """What the profile means."""
         return PROFILES[self.profile]

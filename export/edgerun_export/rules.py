@@ -137,6 +137,12 @@ def check_offsets(recipe: Recipe, spec: DecoderSpec) -> None:
             )
 
 
+def two_bit_formats(recipe: Recipe, spec: DecoderSpec) -> list[str]:
+    """Formats with 2-bit codes that projections have."""
+    kinds = {recipe.tensor(module) for module, _ in _projections(spec)}
+    return sorted({kind.weights for kind in kinds if kind.bits == 2})
+
+
 def commonest_source_recipe(source: SourceWeights) -> TensorRecipe:
     """How most projections are stored by :func:`source_recipe`."""
     kinds = [source_recipe(source, module) for module, _ in _projections(source.spec)]

@@ -192,3 +192,16 @@ def test_a_rule_of_two_bits_is_warned_of(tmp_path):
     assert "not trained for int2 weights" in result.warnings[0]
     manifest = json.loads((result.folder / "manifest.json").read_text())
     assert manifest["quality"]["kl_divergence"] > 0
+
+
+@pytest.mark.parametrize(
+    ("weights", "rule", "nats"),
+    [("int2", "*=int8", 9.0), ("int8", "layers.0.*.v_proj=int2", 0.01)],
+)
+def test_two_bits_that_nothing_has_or_that_do_no_harm_are_not_warned_of(
+    weights, rule, nats, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("edgerun_export.pipeline.damage", lambda *_: nats)
+    source = Path(__file__).resolve().parents[2] / "golden/llama"
+    result = export(source, tmp_path / "out", ExportOptions(weights=weights, rules=(rule,)))
+    assert result.warnings == []
