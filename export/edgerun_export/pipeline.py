@@ -38,6 +38,7 @@ from edgerun_export.calibrate.step import (
 from edgerun_export.calibrate.text import CalibrationText
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.base import Checkpoint
+from edgerun_export.graph.attention import check_fused
 from edgerun_export.graph.builder import build_model
 from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.fused_experts import expert_warnings
@@ -178,6 +179,8 @@ class _Job:
         self._recipe = self._choose_recipe()
         if self._recipe.target.openvino:
             self._tools["openvino"] = openvino_version()
+        if self._recipe.target.attention == "fused":
+            check_fused(self._spec)
         self._warnings += expert_warnings(self._spec, self._recipe)
         self._texts = dict(self._checkpoint.tokenizer_files())
         self._tokenizer = parse_object("tokenizer.json", self._texts["tokenizer.json"])

@@ -301,6 +301,19 @@ def test_hidden_size_that_blocks_do_not_divide_needs_an_fp32_head(tmp_path, chec
     assert result.recipe.head_weights == "fp32"
 
 
+@pytest.mark.parametrize("width", [4, 24])
+def test_the_genai_profile_refuses_heads_that_its_attention_does_not_take(
+    width, tmp_path, checkpoint
+):
+    edit(checkpoint, head_dim=width)
+    shapes = describe(json.loads((checkpoint / "config.json").read_text())).tensors()
+    tensors = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    save_file(tensors, checkpoint / "model.safetensors")
+    with pytest.raises(UnsupportedError, match=f"--profile genai: .* have {width} elements"):
+        export(checkpoint, tmp_path / "out", ExportOptions(profile="genai"))
+    export(checkpoint, tmp_path / "out", ExportOptions())
+
+
 @pytest.mark.parametrize("weights", ["ternary", "int2"])
 def test_damage_of_two_bits_is_measured_and_reported(weights, exported):
     result = exported("llama", weights=weights)

@@ -17,6 +17,7 @@ from edgerun_export.verify.compare import (
     sample_ids,
     verify,
 )
+from tests.support.peers import needs_complete_onnxruntime
 
 
 @pytest.mark.parametrize("weights", ["fp32", "int8", "int4"])
@@ -53,6 +54,24 @@ def test_wrong_operator_is_found(op, exported, golden, tmp_path, source_weights)
 
     with pytest.raises(VerificationError, match="differ from the reference by"):
         altered(exported("qwen3", weights="int4"), golden, tmp_path, source_weights, change)
+
+
+@needs_complete_onnxruntime
+@pytest.mark.parametrize("stage", ["open", "run"])
+def test_a_bundle_that_onnxruntime_cannot_run_fails_to_verify(
+    stage, exported, golden, tmp_path, source_weights
+):
+    def change(folder):
+        model = onnx.load(str(folder / "model.onnx"), load_external_data=False)
+        node = next(node for node in model.graph.node if node.op_type == "GroupQueryAttention")
+        if stage == "open":
+            node.op_type = "Nothing"
+        else:
+            next(each for each in node.attribute if each.name == "num_heads").i *= 32
+        (folder / "model.onnx").write_bytes(model.SerializeToString())
+
+    with pytest.raises(VerificationError, match="onnxruntime cannot run the bundle: "):
+        altered(exported("qwen3", profile="genai"), golden, tmp_path, source_weights, change)
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json"])

@@ -16,6 +16,8 @@ from edgerun_export.graph.weight_store import WeightStore
 
 # Adds the norm at a path below ``model.layers.N``, or nothing if there is no path.
 Norm = Callable[[str, str | None], str]
+# What GroupQueryAttention takes widths of heads in; more where it rotates them.
+_HEAD_UNIT, _ROTATED_HEAD_UNIT = 8, 16
 
 
 class Attention(Protocol):
@@ -129,6 +131,29 @@ def value_norm(graph: OnnxGraph, spec: DecoderSpec, layer: int) -> Callable[[str
     return add if spec.normalises_values else lambda heads: heads
 
 
+def check_fused(spec: DecoderSpec) -> None:
+    """Checks that ``GroupQueryAttention`` has a form for the attention of all layers.
+
+    Raises:
+        UnsupportedError: layers attend to keys and values of others, or have heads of other widths
+            than it takes.
+    """
+    without = "leave it out, and the folder opens in onnxruntime-genai as well"
+    if any(layer.kv_source is not None for layer in spec.layers):
+        raise UnsupportedError(
+            f"--profile genai: layers of this {spec.architecture} attend to keys and values of "
+            f"others, for which GroupQueryAttention has no form; {without}"
+        )
+    for number, layer in enumerate(spec.layers):
+        width = spec.head_dim_of(number)
+        unit = _HEAD_UNIT if layer.rope is None else _ROTATED_HEAD_UNIT
+        if spec.attends(number) and width % unit:
+            raise UnsupportedError(
+                f"--profile genai: the heads of layer {number} have {width} elements, and "
+                f"GroupQueryAttention takes multiples of {unit}; {without}"
+            )
+
+
 class FusedAttention:
     """``GroupQueryAttention``, which rotates by itself and writes into the cache in place.
 
@@ -137,17 +162,7 @@ class FusedAttention:
     """
 
     def __init__(self, graph: OnnxGraph, store: WeightStore, spec: DecoderSpec) -> None:
-        """Adds what all layers read.
-
-        Raises:
-            UnsupportedError: layers attend to keys and values of others.
-        """
-        if any(layer.kv_source is not None for layer in spec.layers):
-            raise UnsupportedError(
-                f"--profile genai: layers of this {spec.architecture} attend to keys and values of "
-                "others, for which GroupQueryAttention has no form; leave it out, and the folder "
-                "opens in onnxruntime-genai as well"
-            )
+        """Adds what all layers read; of a decoder that ``check_fused`` accepts."""
         self._graph = graph
         self._store = store
         self._spec = spec

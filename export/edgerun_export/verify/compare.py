@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,8 @@ def verify(
         openvino: run its IR in OpenVINO, too.
 
     Raises:
-        VerificationError: onnxruntime or OpenVINO differ from NumPy beyond the bound.
+        VerificationError: onnxruntime or OpenVINO differ from NumPy beyond the bound, or
+            onnxruntime cannot run the bundle.
         MissingDependencyError: onnxruntime is not installed, or too old for this model.
     """
     expected = forward(spec, BundleWeights(folder, spec), ids)
@@ -190,6 +192,7 @@ def run_onnx(
         exact: use kernels that do not round activations, whatever the bundle asks for.
 
     Raises:
+        VerificationError: onnxruntime cannot open or run the bundle.
         MissingDependencyError: onnxruntime is not installed, or too old for this model.
     """
     session = _session(folder, exact)
@@ -210,11 +213,23 @@ def run_onnx(
             **cache,
         }
         feeds = {name: value for name, value in feeds.items() if name in inputs}
-        values = dict(zip(names, session.run(names, feeds), strict=True))
+        with _runtime_errors():
+            values = dict(zip(names, session.run(names, feeds), strict=True))
         logits.append(values.pop("logits")[0])
         cache = {k.replace("present", "past_key_values"): v for k, v in values.items()}
         position = end
     return np.concatenate(logits)
+
+
+@contextmanager
+def _runtime_errors() -> Iterator[None]:
+    """Makes one sentence of what onnxruntime raises."""
+    try:
+        yield
+    except Exception as error:  # its exception types are not public
+        raise VerificationError(
+            f"onnxruntime cannot run the bundle: {error}; please report this model"
+        ) from error
 
 
 def _empty_shape(shape: Sequence[int | str]) -> tuple[int, ...]:
@@ -240,9 +255,10 @@ def _session(folder: Path, exact: bool) -> Any:
     settings.add_session_config_entry(_EXTERNAL_FOLDER, str(folder))
     # Which it would plan by the square of the number of nodes, and experts are many.
     settings.enable_mem_reuse = not any(node.op_type == "ScatterND" for node in model.graph.node)
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
-    )
+    with _runtime_errors():
+        return onnxruntime.InferenceSession(
+            model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+        )
 
 
 def _check_release(installed: str, model: onnx.ModelProto) -> None:
