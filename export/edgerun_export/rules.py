@@ -131,10 +131,18 @@ def check_offsets(recipe: Recipe, spec: DecoderSpec) -> None:
                 "without for it, with a --rule such as '*expert*=int8'"
             )
         if width % kind.group_size:
+            path = module.rpartition(".")[2]
             raise UnsupportedError(
                 f"{kind.weights} sums whole groups of inputs: the rows of '{module}' have {width} "
-                f"weights, which are none of {kind.group_size}; choose another --group-size"
+                f"weights, which are no whole groups of {kind.group_size}; {_fitting(width)}; "
+                f"a --rule such as '*.{path}=int4' gives it a format without offsets"
             )
+
+
+def _fitting(width: int) -> str:
+    """Which sizes of groups rows can be cut into, for a message."""
+    sizes = ", ".join(str(size) for size in GROUP_SIZES if width % size == 0)
+    return f"groups of {sizes} fit" if sizes else "no group size fits"
 
 
 def two_bit_formats(recipe: Recipe, spec: DecoderSpec) -> list[str]:
@@ -287,11 +295,9 @@ def _paths(spec: DecoderSpec) -> str:
 
 def _tensor_recipe(rule: Rule, recipe: Recipe, module: str, width: int) -> TensorRecipe:
     if rule.group_size is not None and rule.weights != "fp32" and width % rule.group_size:
-        whole = [size for size in GROUP_SIZES if width % size == 0]
         raise UnsupportedError(
             f"--rule '{rule.text}': the rows of '{module}' have {width} weights, which are no "
-            f"whole groups of {rule.group_size}; "
-            + (f"groups of {', '.join(map(str, whole))} fit" if whole else "no group size fits")
+            f"whole groups of {rule.group_size}; {_fitting(width)}"
         )
     same = rule.weights == recipe.weights
     usual = recipe if same else make_recipe(rule.weights)

@@ -21,6 +21,7 @@ from edgerun_export.checkpoint.base import Affine
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout, encode_integers, fits
 from edgerun_export.recipe import make_recipe
+from edgerun_export.rules import check_offsets
 from edgerun_export.source.model import interpret
 from edgerun_export.source.weights import SourceWeights
 from edgerun_export.verify.bundle_weights import BundleWeights
@@ -184,6 +185,17 @@ def test_weights_too_large_for_half_precision_are_refused(tmp_path):
 def test_offsets_where_there_can_be_none(options, sentence, tmp_path):
     with pytest.raises(UnsupportedError, match=sentence):
         export(GOLDEN / "llama", tmp_path / "out", ExportOptions(**options))
+
+
+@pytest.mark.parametrize(
+    ("width", "fitting"), [(48, "groups of 16 fit"), (172, "no group size fits")]
+)
+def test_what_helps_where_offsets_have_no_whole_groups_is_said(width, fitting):
+    config = json.loads((GOLDEN / "llama/config.json").read_text())
+    spec = describe(config | {"intermediate_size": width})
+    said = f"have {width} weights, .* of 32; {fitting}; a --rule such as '\\*.down_proj=int4' gives"
+    with pytest.raises(UnsupportedError, match=said):
+        check_offsets(make_recipe("int4_offset"), spec)
 
 
 def test_experts_have_no_offsets(tmp_path):
