@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgerun.errors import CheckpointError
+from edgerun_export.bundle_files import parse_object, vocabulary_size
 from edgerun_export.checkpoint.files import optional_reader
 from edgerun_export.tokenizers import from_hugging_face
 
@@ -113,3 +114,26 @@ def test_passes_a_real_one_on(shared_data: Path) -> None:
     assert "im_start" in json.loads(files["tokenizer_config.json"])["chat_template"]
     tokenizer = tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode())
     assert tokenizer.encode("<|im_end|>").ids == [2]
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        ("1e999", r"gives a token the id inf; expected a whole number from 0 to 2147483647$"),
+        ("-1", r"gives a token the id -1; expected"),
+        ("2.5", r"gives a token the id 2\.5; expected"),
+        ("true", r"gives a token the id True; expected"),
+        ('"7"', r"gives a token the id '7'; expected"),
+        ("2147483648", r"gives a token the id 2147483648; expected"),
+        pytest.param("9" * 5000, "^tokenizer.json has a number of too many digits$", id="digits"),
+    ],
+)
+@pytest.mark.parametrize("added", [False, True])
+def test_ids_are_whole_numbers_from_0(number: str, reason: str, added: bool) -> None:
+    text = '{"model": {"vocab": {"zz": FIRST}}, "added_tokens": [{"id": SECOND}]}'
+    text = text.replace("SECOND" if added else "FIRST", number)
+    text = text.replace("FIRST", "3").replace("SECOND", "3")
+    with pytest.raises(CheckpointError, match=reason):
+        vocabulary_size(parse_object("tokenizer.json", text.encode()))
+    counted = parse_object("tokenizer.json", text.replace(number, "2147483647").encode())
+    assert vocabulary_size(counted) == 1 << 31
