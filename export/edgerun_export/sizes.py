@@ -14,7 +14,7 @@ from edgerun_export.recipe import Recipe, TensorRecipe, vocabulary_block
 
 _FLOAT_BYTES, _HALF_BYTES = 4, 2
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-_SIZE = re.compile(r"(\d+(?:\.\d*)?) ?(|KB|MB|GB)", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{0,15})?) ?(|KB|MB|GB)", re.IGNORECASE)
 # More than what the graph and manifest.json say of a projection, and of all that is not one.
 _GRAPH_BYTES, _GRAPH_BYTES_EACH = 16 << 10, 2560
 _PAGE_BYTES, _LINE_BYTES = 4096, 64

@@ -227,6 +227,6 @@ def test_sizes_are_read_with_their_units():
     assert [parse_size("--budget", text) for text in ("60MB", "1.5 gb", "800KB", "123")] == [
         60_000_000, 1_500_000_000, 800_000, 123
     ]  # fmt: skip
-    for text in ("", "MB", "-3MB", "60 apples", "1e3"):
+    for text in ("", "MB", "-3MB", "60 apples", "1e3", "9" * 400 + "GB"):
         with pytest.raises(InputError, match="expected one such as 60MB"):
             parse_size("--budget", text)
