@@ -52,8 +52,8 @@ _Formats = Annotated[
 _Methods = Annotated[
     str | None,
     typer.Option(
-        help="Methods, with commas between, or all. Default: mse, and with --calibrate gptq and "
-        "residual."
+        help="Methods, with commas between, or all. Default: a format's usual one (mse for most), "
+        "and with --calibrate gptq and residual."
     ),
 ]
 _Windows = Annotated[

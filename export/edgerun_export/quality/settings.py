@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from edgerun.errors import UnsupportedError
 from edgerun.values import whole_number
 from edgerun_export.calibrate.mixed import KINDS
-from edgerun_export.quantize import method_for
+from edgerun_export.quantize import method_for, usual_method
 from edgerun_export.quantize.method import Needs
 from edgerun_export.recipe import (
     GROUP_SIZES,
@@ -21,6 +21,7 @@ from edgerun_export.recipe import (
 from edgerun_export.sizes import parse_size
 
 ALL = "all"
+_FITTING = ("gptq", "residual")  # compared without being asked for, where there is text
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +82,8 @@ def settings(
         UnsupportedError: one is not offered, needs text and there is none, or none can be made.
         InputError: a budget is no size.
     """
-    usual = "mse,gptq,residual" if calibrates else "mse"
-    names = split(usual if methods is None else methods)
-    chosen = method_names() if names == [ALL] else names
-    for name in chosen:
+    names = None if methods is None else split(methods)
+    for name in names if names and names != [ALL] else ():
         check_choice("methods", name, method_names())
     settings: list[Setting] = []
     for text in split(formats):
@@ -99,20 +98,19 @@ def settings(
         if group and int(group) not in GROUP_SIZES:
             groups = ", ".join(map(str, GROUP_SIZES))
             raise UnsupportedError(f"--formats {said}: expected a group of one of {groups} weights")
-        for method in chosen:
+        for method in _able([weights], names, calibrates):
             recipe = make_recipe(
                 weights, int(group) if group else None, method=method, scales=scales
             )
-            if _is_possible(recipe.weights, method, names == [ALL], calibrates):
-                settings.append(Setting(weights, recipe.group_size, method, scales))
+            settings.append(Setting(weights, recipe.group_size, method, scales))
     if budgets is not None:
         sizes = [parse_size("--budget", text) for text in split(budgets)]
-        settings += _mixed(sizes, chosen, scales, names == [ALL], calibrates)
+        settings += _mixed(sizes, names, scales, calibrates)
     return list(dict.fromkeys(settings))
 
 
 def _mixed(
-    sizes: Sequence[int], methods: Sequence[str], scales: str, is_any: bool, calibrates: bool
+    sizes: Sequence[int], names: Sequence[str] | None, scales: str, calibrates: bool
 ) -> list[Setting]:
     """All sizes with all methods that can make every format that is mixed."""
     if not calibrates:
@@ -120,13 +118,27 @@ def _mixed(
             "--budget weighs formats by what they do to text; give some with --calibrate FILE"
         )
     formats = [weights for weights, _ in KINDS]
-    able = [
-        method
-        for method in methods
-        if all(_is_possible(weights, method, is_any, calibrates) for weights in formats)
-    ]
+    able = _able(formats, names, calibrates)
     weights, group_size = formats[0], make_recipe(formats[0]).group_size
     return [Setting(weights, group_size, each, scales, size) for size in sizes for each in able]
+
+
+def _able(formats: Sequence[str], names: Sequence[str] | None, calibrates: bool) -> list[str]:
+    """Names of methods that can make all of some formats; the usual ones for ``None``.
+
+    Raises:
+        UnsupportedError: one that is asked for by name cannot.
+    """
+    is_any = names is None or names == [ALL]
+    if names is None:
+        names = [usual_method(formats[0]), *(_FITTING if calibrates else ())]
+    elif names == [ALL]:
+        names = method_names()
+    return [
+        name
+        for name in names
+        if all(_is_possible(weights, name, is_any, calibrates) for weights in formats)
+    ]
 
 
 def _is_possible(weights: str, name: str, is_any: bool, calibrates: bool) -> bool:

@@ -54,6 +54,18 @@ def test_settings_are_all_formats_with_all_methods_that_make_them():
     assert without == {"rtn", "mse"}
 
 
+def test_formats_are_made_by_their_usual_methods_unless_others_are_named():
+    formats = "int4,ternary,int8_offset"
+    assert settings(formats, None, calibrates=False) == [
+        Setting("int4", 32, "mse"),
+        Setting("ternary", 128, "ternary"),
+        Setting("int8_offset", 32, "rtn"),
+    ]
+    assert [each.method for each in settings(formats, None, calibrates=True)] == [
+        "mse", "gptq", "residual", "ternary", "gptq", "residual", "rtn"
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("formats", "methods", "message"),
     [
