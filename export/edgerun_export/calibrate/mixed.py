@@ -195,11 +195,11 @@ def check_budget(source: SourceWeights, recipe: Recipe, budget: int, other_bytes
     least, most = fixed + sum(map(min, sizes)), fixed + sum(map(max, sizes))
     if budget < least:
         raise InputError(
-            f"--budget is {budget / 1e6:.2f} MB, and the smallest bundle would take "
-            f"{least / 1e6:.2f} MB; give more, or choose smaller --weights or --head-weights"
+            f"--budget is {budget:,} bytes, and the smallest bundle is reckoned with at most "
+            f"{least:,}; give more, or choose smaller --weights or --head-weights"
         )
     if budget > most:
         raise InputError(
-            f"--budget is {budget / 1e6:.2f} MB, more than the {most / 1e6:.2f} MB of the largest "
-            "bundle; leave it out and use --weights int8 or fp32"
+            f"--budget is {budget:,} bytes, more than the {most:,} that the largest bundle is "
+            "reckoned with; leave it out and use --weights int8 or fp32"
         )

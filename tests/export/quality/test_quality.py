@@ -154,7 +154,7 @@ def test_sizes_and_what_runtimes_round_are_in_the_same_table(golden, texts, tmp_
         assert list(row["texts"]) == ["test.txt, KV int8", "test.txt, activations int8, KV int8"]
         plain, rounded = (each["bits_per_byte"] for each in row["texts"].values())
         assert (plain == rounded) is (row["setting"] == "source")
-    with pytest.raises(InputError, match="smallest bundle would take"):
+    with pytest.raises(InputError, match="smallest bundle is reckoned with at most"):
         run(*common, "--budget", "1KB")
 
 
