@@ -199,9 +199,14 @@ def calibrate(
 
 
 def _unused_form(recipe: Recipe) -> list[str]:
-    """What a budget leaves of a format with zero points or offsets."""
+    """What a budget leaves of a format that it does not choose."""
     if recipe.weights == "fp32":
         return []
+    if recipe.weights == "ternary":
+        return [
+            "--budget does not choose ternary weights, so --weights ternary says no more than "
+            "int2 does: the fewest bits"
+        ]
     layout = block_layout(recipe.weights)
     if not (layout.has_zeros or layout.has_offsets):
         return []

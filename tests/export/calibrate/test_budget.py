@@ -181,16 +181,16 @@ def test_what_a_budget_chooses_is_fitted_though_offsets_are_not():
     assert {kind.method for kind in _kinds(make_recipe("int4", method="gptq"))} == {"gptq"}
 
 
-@pytest.mark.parametrize("weights", ["int4_asym", "int4_offset"])
-def test_zero_points_and_offsets_that_a_budget_does_not_choose_are_mentioned(
-    weights, golden, tmp_path
-):
+@pytest.mark.parametrize(
+    ("weights", "fewest"), [("int4_asym", "int4"), ("int4_offset", "int4"), ("ternary", "int2")]
+)
+def test_formats_that_a_budget_does_not_choose_are_mentioned(weights, fewest, golden, tmp_path):
     given = options(tmp_path, budget=145_000, weights=weights)
     result = export(golden("llama").folder, tmp_path / "out", given)
     warning = next(each for each in result.warnings if "--budget" in each)
-    assert f"so --weights {weights} says no more than int4 does" in warning
+    assert f"so --weights {weights} says no more than {fewest} does" in warning
     kinds = {each["weights"] for each in result.manifest["recipe"]["tensors"].values()}
-    assert kinds <= {"int4", "int8"}
+    assert kinds <= {fewest, "int4", "int8"}
 
 
 def test_budgets_that_no_bundle_has_are_refused_with_both_sizes(golden, tmp_path):
