@@ -98,7 +98,7 @@ def test_windows_are_those_of_calibration_mixed_and_some_only_watched(llama, tmp
 def test_texts_too_short_to_hold_a_window_out_are_refused(llama, tmp_path):
     file = tmp_path / "text.txt"
     file.write_text("\n".join(f"{n} is a line" for n in range(300)))
-    with pytest.raises(InputError, match="4 windows are too few to hold one out"):
+    with pytest.raises(InputError, match="3 windows are too few to hold one out"):
         read_windows(llama[0], [file], 3, 16)
 
 

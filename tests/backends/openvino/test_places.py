@@ -31,14 +31,15 @@ QUICK = {
     "qwen2": ("int4",),
     "qwen3": ("int4",),
     "gemma2": ("int8",),
-    "gemma3n_text": ("int8",),
+    "gemma3n_text": (),  # its networks take longest to make
 }
 EXACT = [
     pytest.param(name, weights, marks=[] if weights in quick else pytest.mark.slow)
     for name, quick in QUICK.items()
     for weights in ("fp32", "int8", "int4", "int2")
 ]
-SHARED = ("gemma4_text-per-layer", "gemma3n_text")  # layers attend to keys of earlier ones
+# Layers attend to keys of earlier ones.
+SHARED = ("gemma4_text-per-layer", pytest.param("gemma3n_text", marks=pytest.mark.slow))
 ROUNDED = [
     ("llama", "int4"),
     pytest.param("qwen3", "int4", marks=pytest.mark.slow),
