@@ -91,13 +91,7 @@ def compile_bundle(
         budget = Budget(call_rows=rows, memory_bytes=available_memory())
         plan = plan_for(bundle.graph, candidates, budget)
         used = tuple(backend for backend in backends if backend.name in plan.backends())
-        if candidates.preferred not in (None, *plan.backends()):
-            logger.warning(
-                "the back-end '%s' computes no part of this model, %s computes all of it: %s",
-                candidates.preferred,
-                " and ".join(backend.name for backend in used),
-                _why_not(plan, candidates.preferred),
-            )
+        _warn_of_idle(plan, candidates, used)
         for backend in set(backends).difference(used, reused):
             backend.close()
         _announce(plan, used, options)
@@ -139,9 +133,22 @@ def _check_required(name: str | None) -> None:
         )
 
 
-def _why_not(plan: Plan, preferred: str | None) -> str:
+def _warn_of_idle(plan: Plan, candidates: Candidates, used: Sequence[Backend]) -> None:
+    """Names the back-ends that were asked for, for prompts too, and have no part."""
+    asked = [each.preferred for each in (candidates, candidates.prompts) if each is not None]
+    for name in dict.fromkeys(asked):
+        if name is not None and name not in plan.backends():
+            logger.warning(
+                "the back-end '%s' computes no part of this model, %s computes all of it: %s",
+                name,
+                " and ".join(backend.name for backend in used),
+                _why_not(plan, name),
+            )
+
+
+def _why_not(plan: Plan, preferred: str) -> str:
     """Why the back-end that was named has no part, if that can be changed; or where it is said."""
-    refusal = None if preferred is None else plan.refusal_of(preferred)
+    refusal = plan.refusal_of(preferred)
     if refusal is None or not refusal.remedy:
         return "`edgerun plan --explain` says why"
     return str(refusal)

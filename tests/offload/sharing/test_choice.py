@@ -231,6 +231,17 @@ def test_what_is_to_be_shared_without_a_device_is_refused(
         edgerun.load(bundle_of(*FORM[:1], weights=FORM[1]), share="always", **named)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("named", ["prefill", "decode"])
+def test_a_device_that_a_place_names_in_vain_is_named(
+    caplog: pytest.LogCaptureFixture, named: str
+) -> None:
+    """A model without experts has nothing for it."""
+    place = f'{named}="standin:{DEVICE}"'
+    with edgerun.load(bundle_of("llama", weights="int4"), place=place) as llm:
+        assert {backend.name for backend in llm.model.backends} == {"cpu"}
+    assert "the back-end 'standin' computes no part of this model, cpu computes all" in caplog.text
+
+
 def test_experts_that_are_read_from_the_disk_are_the_processors(
     caplog: pytest.LogCaptureFixture, slow_processor: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
