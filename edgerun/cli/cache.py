@@ -96,18 +96,23 @@ def clear(folder: Path) -> None:
                     path.unlink(missing_ok=True)
             except OSError as error:
                 raise StorageError(f"cannot delete {error.filename}: {error.strerror}") from error
-        for parent in (folder / pattern).relative_to(folder).parents[:-1]:
+        for parent in _folders(folder, pattern):
             with contextlib.suppress(OSError):  # somebody else's files are there
-                (folder / parent).rmdir()
+                parent.rmdir()
 
 
 def _own(folder: Path, pattern: str) -> Iterator[Path]:
     """Files and folders of a kind that edgerun has written."""
-    if (folder / pattern).parent.is_symlink():
+    if any(parent.is_symlink() for parent in _folders(folder, pattern)):
         return
     for path in sorted(folder.glob(pattern)):
         if DIGEST.search(path.name) or (pattern == MACHINE and _is_profile(path)):
             yield path
+
+
+def _folders(folder: Path, pattern: str) -> list[Path]:
+    """Those in the cache folder that hold a kind, the innermost first."""
+    return [folder / parent for parent in Path(pattern).parents if parent.name]
 
 
 def _is_profile(path: Path) -> bool:

@@ -77,13 +77,14 @@ def test_what_somebody_else_has_under_our_names_stays(tmp_path: Path, name: str)
     assert path.read_text() == '{"speed": "high"}'
 
 
-def test_a_folder_that_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
-    file = tmp_path / "elsewhere" / DIGESTS[0]
-    file.parent.mkdir()
+@pytest.mark.parametrize("link", ["verified", "fpga", "fpga/synthesis"])
+def test_a_folder_that_leads_elsewhere_is_not_followed(tmp_path: Path, link: str) -> None:
+    elsewhere, cache = tmp_path / "elsewhere", tmp_path / "cache"
+    file = elsewhere / ("synthesis" if link == "fpga" else "") / DIGESTS[0]
+    for path in (file, cache / link):
+        path.parent.mkdir(parents=True, exist_ok=True)
     file.touch()
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    (cache / "verified").symlink_to(file.parent)
+    (cache / link).symlink_to(elsewhere)
     assert list(contents(cache)) == []
     clear(cache)
     assert file.exists()

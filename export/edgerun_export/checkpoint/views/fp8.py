@@ -12,8 +12,8 @@ and of a stack these of each expert, or one number for all. They are float32, fl
 or powers of two: E8M0, or its codes as uint8.
 
 Sources: transformers 5, ``integrations/finegrained/conversions.py``, ``FineGrainedDequantize``
-(Qwen3 and Mistral have ``weight_scale_inv`` in bfloat16, DeepSeek in float32, also where it says
-``scale_fmt: ue8m0``); vLLM, ``quantization/fp8.py`` (``weight_scale``); compressed-tensors,
+(Qwen3 and Mistral have ``weight_scale_inv`` in bfloat16, DeepSeek in float32); vLLM,
+``quantization/fp8.py`` (``weight_scale``); compressed-tensors,
 ``quantization/lifecycle/initialize.py`` and ``compressors/mxfp8/base.py``; TensorRT Model
 Optimizer, ``export/quant_utils.py``.
 """
