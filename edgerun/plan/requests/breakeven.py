@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from edgerun.machine.devices import cut
+import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from edgerun.plan.requests.forecast import Forecast
@@ -33,24 +34,22 @@ class Side:
 
     def seconds(self, tokens: int) -> float:
         """For so many tokens, in the largest calls that there are."""
+        return float(self.each(np.array(tokens)))
+
+    def each(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """``seconds`` of many numbers of tokens, in an array of any shape."""
+        sizes = np.array(sorted(self.calls))
+        seconds = np.array([self.calls[size] for size in sizes.tolist()])
+        whole, rest = np.divmod(tokens, sizes[-1])
         if self.is_padded:
-            return sum(self.calls[rows] for rows in cut(tokens, tuple(self.calls)))
-        most = max(self.calls)
-        whole, rest = divmod(tokens, most)
-        return whole * self.calls[most] + (self._call_seconds(rest) if rest else 0.0)
+            last = seconds[np.searchsorted(sizes, rest)]
+        else:
+            last = np.interp(rest, sizes, seconds)
+        return np.asarray(whole * seconds[-1] + np.where(rest > 0, last, 0.0))
 
     def scaled(self, factor: float) -> Side:
         """The same, so many times slower."""
         return replace(self, calls={rows: each * factor for rows, each in self.calls.items()})
-
-    def _call_seconds(self, rows: int) -> float:
-        sizes = sorted(self.calls)
-        below = max((size for size in sizes if size <= rows), default=sizes[0])
-        above = min(size for size in sizes if size >= rows)
-        if above == below:
-            return self.calls[above]
-        share = (rows - below) / (above - below)
-        return (1 - share) * self.calls[below] + share * self.calls[above]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +78,7 @@ class Split:
 
     def seconds_there(self, tokens: int) -> float:
         """For a prompt of so many tokens, the last one here."""
-        computed = self.there.seconds(tokens - 1) + (tokens - 1) * self.handover_s
-        return self.launch_s + computed + self.decode_s
+        return float(self._each_there(np.array(tokens)))
 
     def seconds_here(self, tokens: int) -> float:
         """For a prompt of so many tokens, all of them here."""
@@ -91,13 +89,14 @@ class Split:
 
         Calls are padded, so a prompt that just needs one more may lose where a shorter one won.
         """
-        loses = (
-            tokens
-            for tokens in range(self.longest, 0, -1)
-            if self.seconds_there(tokens) >= self.seconds_here(tokens)
-        )
-        last = next(loses, 0)
-        return last + 1 if last < self.longest else None
+        tokens = np.arange(1, self.longest + 1)
+        loses = self._each_there(tokens) >= self.here.each(tokens)
+        least = int(tokens[loses].max(initial=0)) + 1
+        return least if least <= self.longest else None
+
+    def _each_there(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        moving = self.there.each(tokens - 1) + (tokens - 1) * self.handover_s
+        return np.asarray(self.launch_s + moving + self.decode_s)
 
     def terms(self) -> dict[str, Any]:
         """All of it by the names of the formula, for programs to read; seconds and tokens."""
