@@ -1,7 +1,7 @@
 """Downloads a checkpoint from the Hugging Face hub.
 
-The configuration comes first: whoever asks for a model that cannot be exported learns it before
-gigabytes of weights have been downloaded.
+The configuration comes first, and then the tokenizer: whoever asks for a model that cannot be
+exported learns it before gigabytes of weights have been downloaded.
 """
 
 from __future__ import annotations
@@ -10,17 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from edgerun.errors import CheckpointError, MissingDependencyError
+from edgerun.model.bundle_files import MAX_BYTES, TOKENIZER
 from edgerun_export.architectures import describe
-from edgerun_export.checkpoint.files import CONFIG_LIMIT_BYTES, decode_json, read_small
+from edgerun_export.checkpoint.files import (
+    CONFIG_LIMIT_BYTES,
+    decode_json,
+    optional_reader,
+    read_small,
+)
+from edgerun_export.tokenizers import from_hugging_face
 
 _CONFIG = "config.json"
 # Data only: no pickles, no Python files.
-_SAFE_FILES = (
+_SMALL_FILES = (
     _CONFIG,
     "generation_config.json",
     "hf_quant_config.json",
-    "model*.safetensors",
-    "model.safetensors.index.json",
     "tokenizer.json",
     "tokenizer.model",
     "tokenizer_config.json",
@@ -32,6 +37,7 @@ _SAFE_FILES = (
     "tekken.json",
     "README.md",
 )
+_WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
 
 _NO_FILE = (
     "the repository has no such file; where it has no config.json, name a GGUF file of it: "
@@ -65,7 +71,7 @@ def download(hub_id: str, revision: str | None = None) -> tuple[Path, str]:
         the folder or file in the hub's cache, and its commit.
 
     Raises:
-        CheckpointError: not found, gated or offline.
+        CheckpointError: not found, gated or offline, or without a tokenizer.
         UnsupportedError: the repository's configuration describes a model that cannot be exported.
         MissingDependencyError: huggingface_hub is not installed.
     """
@@ -94,9 +100,13 @@ def _download(hub: Any, hub_id: str, revision: str | None) -> tuple[Path, str]:
     config = Path(hub.hf_hub_download(repository, _CONFIG, revision=revision))
     describe(decode_json(read_small(config, CONFIG_LIMIT_BYTES), _CONFIG))
     commit = config.parent.name  # what was checked is what is downloaded
-    folder = Path(
-        hub.snapshot_download(repository, revision=commit, allow_patterns=list(_SAFE_FILES))
-    )
+
+    def fetch(patterns: tuple[str, ...]) -> Path:
+        options = {"revision": commit, "allow_patterns": list(patterns)}
+        return Path(hub.snapshot_download(repository, **options))
+
+    from_hugging_face(optional_reader(fetch(_SMALL_FILES), MAX_BYTES[TOKENIZER]))
+    folder = fetch(_WEIGHTS)
     return folder, folder.name
 
 

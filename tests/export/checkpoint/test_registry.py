@@ -17,7 +17,7 @@ import pytest
 
 from edgerun.errors import CheckpointError, MissingDependencyError, UnsupportedError
 from edgerun_export.checkpoint import open_checkpoint
-from edgerun_export.checkpoint.hub import _SAFE_FILES
+from edgerun_export.checkpoint.hub import _SMALL_FILES, _WEIGHTS
 
 Make = Callable[..., Path]
 Tensors = dict[str, np.ndarray]
@@ -159,12 +159,14 @@ def test_fetches_only_safe_files_from_the_hub(
     # What follows the configuration is of the same commit, whatever "main" is by then.
     assert repository.asked == [
         ("owner/tiny-llama", "config.json", "main"),
-        ("owner/tiny-llama", _SAFE_FILES, "0123abcd"),
+        ("owner/tiny-llama", _SMALL_FILES, "0123abcd"),
+        ("owner/tiny-llama", _WEIGHTS, "0123abcd"),
     ]
-    assert not any(name.endswith((".bin", ".py", ".pt", "*")) for name in _SAFE_FILES)
-    assert "hf_quant_config.json" in _SAFE_FILES  # says of old ModelOpt's weights what they are
+    names = {*_SMALL_FILES, *_WEIGHTS}
+    assert not any(name.endswith((".bin", ".py", ".pt", "*")) for name in names)
+    assert "hf_quant_config.json" in names  # says of old ModelOpt's weights what they are
     # Have the chat templates of models that see pictures, and what a refusal is about.
-    assert {"chat_template.json", "processor_config.json", "tekken.json"} <= {*_SAFE_FILES}
+    assert {"chat_template.json", "processor_config.json", "tekken.json"} <= names
 
 
 def test_fetches_one_gguf_from_the_hub(
@@ -198,6 +200,16 @@ def test_what_cannot_be_exported_is_refused_before_its_weights_are_fetched(
     with pytest.raises(UnsupportedError, match=message):
         open_checkpoint("owner/tiny-llama")
     assert repository.asked == [("owner/tiny-llama", "config.json", None)]
+
+
+def test_a_tokenizer_that_is_missing_is_missed_before_weights_are_fetched(
+    monkeypatch: pytest.MonkeyPatch, hf_folder: Path
+) -> None:
+    repository = Repository(monkeypatch, hf_folder)
+    (repository.commit / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match="neither tokenizer.json nor tokenizer.model"):
+        open_checkpoint("owner/tiny-llama")
+    assert repository.asked[-1] == ("owner/tiny-llama", _SMALL_FILES, "0123abcd")
 
 
 @pytest.mark.parametrize(
