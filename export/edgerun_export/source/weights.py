@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.checkpoint.base import Affine, Checkpoint, TensorInfo
+from edgerun_export.checkpoint.base import Affine, Checkpoint, Integers, TensorInfo
 
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
@@ -28,6 +28,7 @@ _PACKED_ROWS = 4  # logical rows in a stored row of transformers' packed ternary
 
 
 _HEADS = re.compile(r"\.(q|k|k_rope)_proj\.(weight|bias)$")
+Whole = TypeVar("Whole", I8, Integers)
 Parts = TypeVar("Parts", bound=tuple[NDArray[Any], ...])
 _Read = Callable[[str, slice], Parts | None]
 
@@ -235,12 +236,12 @@ class SourceWeights:
         values, scales = stored
         return values, np.broadcast_to(scales.reshape(-1, scales.shape[-1]), _grid(stored))
 
-    def integers(self, name: str, rows: slice) -> tuple[I8, F32] | None:
+    def integers(self, name: str, rows: slice) -> tuple[Integers, F32] | None:
         """Reads rows of a matrix that the source stores, or computes with, as integers and scales.
 
         Returns:
-            values int8 ``[rows, columns]`` and scales float32 ``[rows, g]``, one for each
-            ``columns / g`` values; ``None`` where there is nothing but floats.
+            values int8, or int16, ``[rows, columns]`` and scales float32 ``[rows, g]``, one for
+            each ``columns / g`` values; ``None`` where there is nothing but floats.
         """
         if self.is_ternary(name):
             return self.ternary(name, rows)
@@ -256,7 +257,7 @@ class SourceWeights:
         values, scales, offsets = stored
         return Affine(values, scales * factors, offsets * factors)
 
-    def _scaled(self, name: str, rows: slice, stored: tuple[I8, F32]) -> tuple[I8, F32]:
+    def _scaled(self, name: str, rows: slice, stored: tuple[Whole, F32]) -> tuple[Whole, F32]:
         values, scales = stored
         factors = self._row_factors(name, rows)
         return values, scales if factors is None else scales * factors
