@@ -104,23 +104,20 @@ def source_recipe(source: SourceWeights, module: str) -> TensorRecipe:
 def _integer_recipe(source: SourceWeights, module: str) -> TensorRecipe | None:
     """The format that holds a projection's integers; None if there are none, or no blocks fit."""
     name = f"{module}.weight"
-    stored, kind = source.integers(name, slice(0, 1)), source.stored_type(name)
-    if stored is None:
+    count, kind, columns = source.groups(name), source.stored_type(name), source.shape(name)[1]
+    if count is None:
         return None
-    values, scales = stored
-    columns, count = values.shape[1], scales.shape[1]
     weights = INTEGER_FORMATS.get(kind, "")
     if not weights:
         high = 1 if source.is_ternary(name) else HIGHEST_INTEGER[kind]
         weights = next(each for each in _BY_BITS if block_layout(each).high >= high)
     if count > 1 and columns // count % MIN_BLOCK:
         return None
-    sizes = reversed(GROUP_SIZES)
-    if count == 1:
-        usual = make_recipe(weights).group_size
-        sizes = reversed((usual, *_ROW_SIZES)) if kind in INTEGER_FORMATS else iter((usual,))
+    usual = make_recipe(weights).group_size
+    of_rows = (usual, *_ROW_SIZES) if kind in INTEGER_FORMATS else (usual,)
+    sizes = reversed(GROUP_SIZES if count > 1 else of_rows)
     fitting = (size for size in sizes if columns // count % size == 0)
-    return TensorRecipe(weights, next(fitting, make_recipe(weights).group_size))
+    return TensorRecipe(weights, next(fitting, usual))
 
 
 def _has_minima(source: SourceWeights, module: str) -> bool:

@@ -80,6 +80,7 @@ class SourceWeights:
         self._head_norms = tuple(f".{path}.weight" for path in (spec.q_norm, spec.k_norm) if path)
         self._ternary = self._ternary_names()
         self._master_scales: dict[str, np.float32] = {}
+        self._groups: dict[str, int | None] = {}
 
     def check(self) -> None:
         """Compares the tensors with what the decoder needs.
@@ -247,6 +248,17 @@ class SourceWeights:
             return self.ternary(name, rows)
         stored = self._in_order(name, rows, self._checkpoint.integers)
         return None if stored is None else self._scaled(name, rows, stored)
+
+    def groups(self, name: str) -> int | None:
+        """Groups of inputs with a scale of their own, of a matrix that is integers and scales.
+
+        None where ``integers`` is. Reading a row of a packed matrix may take reading all of it, so
+        that is done once.
+        """
+        if name not in self._groups:
+            stored = self.integers(name, slice(0, 1))
+            self._groups[name] = None if stored is None else stored[1].shape[1]
+        return self._groups[name]
 
     def affine(self, name: str, rows: slice) -> Affine | None:
         """Reads rows of a matrix that the source stores as integers, scales and minima, or None."""
