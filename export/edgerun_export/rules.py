@@ -180,6 +180,20 @@ def source_warnings(source: SourceWeights) -> list[str]:
     ]
 
 
+def rounded_source(source: SourceWeights) -> str | None:
+    """A sentence about a source whose projections were rounded before; None for one of floats."""
+    modules = [module for module, _ in _projections(source.spec)]
+    kinds = Counter(source.stored_type(f"{module}.weight") for module in modules)
+    rounded = {kind: count for kind, count in kinds.items() if kind not in _FLOATS}
+    if not rounded:
+        return None
+    parts = ", ".join(f"{count} are {kind}" for kind, count in rounded.items())
+    return (
+        f"the source is rounded already: of its {len(modules)} projections {parts}; changes are "
+        "from there, and not from the model that it was made of"
+    )
+
+
 def _reason(kind: str) -> str:
     """Why weights of a type are rounded."""
     if kind.endswith(REORDERED):

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
+from edgerun_export.rules import rounded_source
 from edgerun_export.source.model import interpret
 from edgerun_export.verify.bundle_weights import BundleWeights
 from tests.export.checkpoint.integers.layouts import (
@@ -25,6 +26,7 @@ from tests.export.checkpoint.integers.layouts import (
     pack_gptq,
     packed_model,
 )
+from tests.support.bundles import GOLDEN
 
 FORMS = [
     (AWQ, pack_awq, 4, "int4"),
@@ -316,3 +318,19 @@ def test_parts_of_no_layer_have_no_place(part, tmp_path):
     packed_model(tmp_path / "packed", GPTQ, pack_gptq, alter=lost)
     with pytest.raises(CheckpointError, match=f"gate_proj.{part}' has no place in"):
         export(tmp_path / "packed", tmp_path / "out", ExportOptions())
+
+
+def test_figures_say_that_the_source_was_rounded_before(tmp_path):
+    def of_floats(tensors: Tensors) -> None:
+        for part in ("qweight", "qzeros", "scales"):
+            del tensors[f"{MODULE}.{part}"]
+        tensors[NAME] = np.ones((64, 64), np.float16)
+
+    packed_model(tmp_path / "packed", GPTQ, pack_gptq, alter=of_floats)
+    for folder, sentence in (
+        (tmp_path / "packed", "the source is rounded already: of its 14 projections 13 are GPTQ4;"),
+        (GOLDEN / "llama", None),
+    ):
+        with open_checkpoint(str(folder)) as checkpoint:
+            said = rounded_source(interpret(checkpoint)[0])
+        assert said == sentence if sentence is None else str(said).startswith(sentence)
