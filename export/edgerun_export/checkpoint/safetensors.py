@@ -8,7 +8,7 @@ demands.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ _TOKENIZER_LIMIT_BYTES = MAX_BYTES[TOKENIZER]
 _CARD, _CARD_BYTES = "README.md", 16384
 _CARD_FIELD = re.compile(r"(license|license_name)[ \t]*:[ \t]*([^#]*)(?:#.*)?", re.ASCII)
 _IDENTIFIER = re.compile(r"[\w.+-]{1,64}", re.ASCII)
+_PACKED = ("qweight", "weight_packed")  # last parts of names of packed layers
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -100,6 +101,7 @@ def open_path(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     stored = with_integers(_open_folder(folder) if path.is_dir() else _open_file(path), parts)
     checkpoint = SafetensorsCheckpoint(config, source, stored, lambda: from_hugging_face(read))
     try:
+        _check_told(config, stored)
         return with_single_experts(_with_scales(with_layers(checkpoint), scaling))
     except Exception:
         checkpoint.close()
@@ -116,6 +118,21 @@ def _layers_of(
     if weights is not None:
         return COMPRESSED_PARTS, partial(CompressedLayers, weights=weights)
     return {}, lambda checkpoint: checkpoint
+
+
+def _check_told(config: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Checks that a configuration speaks of packed layers where there are any.
+
+    Raises:
+        CheckpointError: it does not; old AutoGPTQ and AutoAWQ wrote that into files of their own.
+    """
+    packed = next((name for name in names if name.rpartition(".")[2] in _PACKED), None)
+    if packed is not None and not config.get("quantization_config"):
+        raise CheckpointError(
+            f"tensor '{packed}' is packed, and config.json has no quantization_config that says "
+            "how; put there what quantize_config.json or quant_config.json beside it has, with "
+            "quant_method, bits and group_size"
+        )
 
 
 def _with_scales(checkpoint: Checkpoint, scaling: Scaling | None) -> Checkpoint:

@@ -125,7 +125,8 @@ class CompressedLayers(IntegerLayers):
                 return None
             rows, k = map(int, self._checkpoint.read(parts[_SHAPE].name))
             fitting = [each for each in self._weights.bits if _words(k, each) == codes.shape[1]]
-            if rows != n or k < 1 or not fitting:
+            # More than one only where all codes of a row take a single word.
+            if rows != n or k < 1 or len(fitting) != 1:
                 return None
             bits = fitting[0]
         layer = Layer(TensorInfo(name, (n, k), f"{COMPRESSED}{bits}"), bits, 1, False)

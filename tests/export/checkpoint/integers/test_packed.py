@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -211,6 +212,18 @@ def test_biases_of_layers_without_are_left_out_if_zero(value, tmp_path):
 def test_other_packings_are_refused_by_name(settings, named, tmp_path):
     packed_model(tmp_path / "packed", settings, pack_gptq)
     with pytest.raises(UnsupportedError, match=named):
+        open_checkpoint(str(tmp_path / "packed"))
+
+
+@pytest.mark.parametrize("settings", [{}, None])
+def test_packed_layers_of_which_config_json_says_nothing_are_refused(settings, tmp_path):
+    packed_model(tmp_path / "packed", settings or {}, pack_gptq)
+    if settings is None:
+        config = json.loads((tmp_path / "packed" / "config.json").read_text())
+        del config["quantization_config"]
+        (tmp_path / "packed" / "config.json").write_text(json.dumps(config))
+    sentence = "qweight' is packed, and config.json has no quantization_config that says how"
+    with pytest.raises(CheckpointError, match=sentence):
         open_checkpoint(str(tmp_path / "packed"))
 
 
