@@ -103,11 +103,8 @@ class CompressedLayers(IntegerLayers):
         """What a layer is to be stored as, for an error message."""
         bits = " or ".join(map(str, sorted(self._weights.bits)))
         sizes = " or ".join(map(str, sorted(self._weights.group_sizes)))
-        codes = (
-            "int8 weight"
-            if ending == _WEIGHT
-            else (f"int32 weight_packed of {bits} bits, int64 weight_shape")
-        )
+        packed = f"int32 weight_packed of {bits} bits, int64 weight_shape"
+        codes = packed if ending == _PACKED else "int8 weight"
         groups = f" or group of {sizes} inputs" if sizes else ""
         return (
             f"{codes} and float weight_scale of the tensor, each output{groups}, and such zero "
@@ -126,7 +123,7 @@ class CompressedLayers(IntegerLayers):
             rows, k = map(int, self._checkpoint.read(parts[_SHAPE].name))
             fitting = [each for each in self._weights.bits if _words(k, each) == codes.shape[1]]
             # More than one only where all codes of a row take a single word.
-            if rows != n or k < 1 or len(fitting) != 1:
+            if rows != n or len(fitting) != 1:
                 return None
             bits = fitting[0]
         layer = Layer(TensorInfo(name, (n, k), f"{COMPRESSED}{bits}"), bits, 1, False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -62,7 +62,7 @@ class Codes(NamedTuple):
     groups: NDArray[np.int64]
 
 
-class IntegerLayers(View):
+class IntegerLayers(View, ABC):
     """A checkpoint, with one tensor in place of what a layer's weights are stored in."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -92,12 +92,8 @@ class IntegerLayers(View):
         reordered = {_alike(each) for each in layers if not each.in_order}
         for layer in layers:
             is_centred, in_order = (_alike(layer) not in each for each in (uncentred, reordered))
-            kind = (
-                layer.info.dtype + SYMMETRIC * is_centred
-                if in_order
-                else (layer.info.dtype + REORDERED)
-            )
-            info = replace(layer.info, dtype=kind)
+            suffix = REORDERED if not in_order else SYMMETRIC if is_centred else ""
+            info = replace(layer.info, dtype=f"{layer.info.dtype}{suffix}")
             self._layers[info.name] = replace(
                 layer, info=info, is_centred=is_centred, in_order=in_order
             )

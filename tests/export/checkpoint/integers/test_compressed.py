@@ -93,7 +93,7 @@ def test_bundles_compute_what_the_weights_in_float32_do(layout: Layout, tmp_path
     weights = integer_model(tmp_path / "integers", layout)
     write(tmp_path / "plain", "llama", weights, {})
     for option in ({"weights": "fp32"}, {"weights": "int2", "method": "rtn"}):
-        one, other = (
+        first, second = (
             export(
                 tmp_path / source,
                 tmp_path / f"{source}-{option['weights']}",
@@ -102,7 +102,7 @@ def test_bundles_compute_what_the_weights_in_float32_do(layout: Layout, tmp_path
             for source in ("integers", "plain")
         )
         for name in ("model.onnx", "model.onnx.data"):
-            assert (one / name).read_bytes() == (other / name).read_bytes()
+            assert (first / name).read_bytes() == (second / name).read_bytes()
     options = ExportOptions(weights="source", activations="fp32", head_weights="fp32", verify=True)
     result = export(tmp_path / "integers", tmp_path / "out", options)
     quality, ids = result.manifest["quality"], np.arange(24) * 7 % 256

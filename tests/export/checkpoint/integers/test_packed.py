@@ -157,11 +157,13 @@ def test_layers_of_other_bits_are_read_where_config_json_has_such(dynamic, tmp_p
 
     def finer(tensors: Tensors) -> None:
         n = tensors[f"{MODULE}.scales"].shape[1]
-        codes, points = rng.integers(0, 256, (n, 64)), rng.integers(0, 256, (n, 1))
-        scales = rng.uniform(0.5, 1.5, (1, n)).astype(np.float16)
+        groups = 1 if dynamic else 2  # of 32, as those of the other layers
+        codes, points = rng.integers(0, 256, (n, 64)), rng.integers(0, 256, (n, groups))
+        scales = rng.uniform(0.5, 1.5, (groups, n)).astype(np.float16)
         tensors |= {f"{MODULE}.{part}": each for part, each in pack_gptq(codes, points, 8).items()}
         tensors[f"{MODULE}.scales"] = scales
-        expected[NAME] = (codes - points) * scales.T.astype(np.float32)
+        integers = codes - points.repeat(64 // groups, axis=1)
+        expected[NAME] = integers * scales.T.astype(np.float32).repeat(64 // groups, axis=1)
 
     packed_model(tmp_path / "packed", GPTQ | {"dynamic": dynamic}, pack_gptq, alter=finer)
     if dynamic is None:
@@ -200,7 +202,7 @@ def test_biases_of_layers_without_are_left_out_if_zero(value, tmp_path):
         (AWQ | {"bits": 8}, "awq weights of 8 bits; supported are AWQ4"),
         (GPTQ | {"bits": 3}, "gptq weights of 3 bits; supported are GPTQ2, GPTQ4, GPTQ8"),
         (GPTQ | {"bits": "four"}, "'four' bits"),
-        (GPTQ | {"bits": True}, "True bits"),
+        (GPTQ | {"bits": "4"}, "'4' bits"),
         (GPTQ | {"is_marlin_format": True}, "form 'marlin'; supported are gptq, gptq_v2"),
         (GPTQ | {"checkpoint_format": "gptq_p"}, "form 'gptq_p'"),
         (GPTQ | {"format": "bitblas"}, "form 'bitblas'"),
