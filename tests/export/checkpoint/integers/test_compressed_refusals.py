@@ -26,6 +26,7 @@ from tests.export.checkpoint.integers.layouts import (
 )
 
 PACKED = Layout(compressed(symmetric=False), pack_compressed())
+SYMMETRIC = Layout(compressed(), pack_compressed(has_zeros=False), is_centred=True)
 BYTES = Layout(
     compressed("int-quantized", symmetric=False), in_bytes(4, has_zeros=True), is_centred=True
 )
@@ -73,7 +74,8 @@ DAMAGED = [
     (PACKED, with_part("weight_shape", np.array([64, 64, 1])), r"weight_shape I64 \[3\]"),
     (PACKED, with_part("weight_packed", lambda old: old.astype(np.int64)), "weight_packed I64"),
     (PACKED, with_part("weight_packed", lambda old: old[None]), r"weight_packed I32 \[1, 64, 8\]"),
-    (PACKED, with_part("weight_scale", lambda old: old[:, :1].repeat(4, 1)), "group of 32 inputs"),
+    (SYMMETRIC, with_part("weight_scale", lambda old: old[:, :1].repeat(4, 1)), "of 32 inputs"),
+    (SYMMETRIC, with_part("weight_scale", lambda old: old[:, :1].repeat(3, 1)), "of 32 inputs"),
     (PACKED, with_part("weight_scale", lambda old: old[1:]), r"weight_scale F16 \[63, 2\]"),
     (PACKED, with_part("weight_scale", lambda old: old.view(np.int16)), "weight_scale I16"),
     (PACKED, with_part("weight_zero_point", lambda old: old[1:]), r"zero_point I32 \[7, 2\]"),
