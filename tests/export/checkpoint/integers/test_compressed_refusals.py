@@ -135,7 +135,7 @@ UNSUPPORTED = [
     ),
     (compressed("dense"), "in the format 'dense'; supported are pack-quantized, int-quantized, na"),
     (compressed(num_bits=3), "in 3 bits; supported are 2, 4, 8"),
-    (compressed(num_bits=True), "in True bits"),
+    (compressed(num_bits=4.0), "in 4.0 bits"),
     (compressed(num_bits=[4]), r"in \[4\] bits"),
     (
         compressed(strategy="block", block_structure=[32, 32]),
