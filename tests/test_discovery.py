@@ -13,7 +13,7 @@ from edgerun.errors import InputError
 
 ROOM = "edgerun.formats"
 FORMATS = ["int2", "int2_asym", "int2_offset", "int4", "int4_asym", "int4_offset", "int8"]
-FORMATS += ["int8_offset", "ternary"]
+FORMATS += ["int8_asym", "int8_offset", "ternary"]
 FORMAT = "from edgerun.formats.base import BlockFormat\nFORMAT = BlockFormat({!r}, 4, -3, 3)\n"
 
 

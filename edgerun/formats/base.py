@@ -136,6 +136,8 @@ class BlockFormat:
         group: weights that share a scale, unless an export is asked for another number.
         has_zeros: whether every block has a zero point of its own.
         has_offsets: whether every block has an offset.
+        lowest: the least that a code may stand for, where that is below ``low``: integers that a
+            checkpoint stores may have it.
     """
 
     name: str
@@ -145,6 +147,7 @@ class BlockFormat:
     group: int = 32
     has_zeros: bool = False
     has_offsets: bool = False
+    lowest: int | None = None
 
     @property
     def stored_as(self) -> str:

@@ -137,6 +137,7 @@ def _examples() -> list[Example]:
         ("int2", 16, "int8_block"),
         ("int4_asym", 32, "int8_block"),
         ("int4_asym", 32, "float"),
+        ("int8_asym", 16, "int8_block"),
         ("ternary", 32, "int8_block"),
         ("ternary by row", 32, "int8_row"),
         ("float32", 0, "int8_row"),

@@ -105,6 +105,9 @@ def _examples() -> list[Example]:
     int4, ternary = format_named("int4").pack(values, 32), format_named("ternary").pack(values, 32)
     int4_asym = format_named("int4_asym").pack(values + np.float32(0.5), 32)
     int4_offset = format_named("int4_offset").pack(values + np.float32(0.5), 32)
+    int8 = format_named("int8").pack(values, 32)
+    # Rounding has no use for code 0; integers of checkpoints have it.
+    lowest = replace(int8, codes=np.where(int8.codes == 1, np.uint8(0), int8.codes))
     by_row = replace(ternary, scales=np.repeat(ternary.scales[:, :1], ternary.blocks, axis=1))
     stored = [
         (values, "float"),
@@ -112,12 +115,14 @@ def _examples() -> list[Example]:
         (int4, "float"),
         (int4, "int8_block"),
         (int4, "int8_row"),
-        (format_named("int8").pack(values, 32), "int8_block"),
+        (int8, "int8_block"),
+        (lowest, "int8_block"),
         (format_named("int2").pack(values, 16), "int8_block"),
         (ternary, "int8_row"),
         (by_row, "int8_row"),
         *((int4_asym, activations) for activations in ("float", "int8_block", "int8_row")),
         (format_named("int2_asym").pack(values, 16), "int8_block"),
+        (format_named("int8_asym").pack(values + np.float32(0.5), 32), "int8_block"),
         *((int4_offset, activations) for activations in ("float", "int8_block", "int8_row")),
         (format_named("int8_offset").pack(values, 32), "int8_block"),
         (format_named("int2_offset").pack(values, 16), "int8_block"),

@@ -71,8 +71,8 @@ _Weights = Annotated[
     str | None,
     typer.Option(
         help=f"Weight format: {', '.join(weight_names())}, or source, which keeps the integers and "
-        "floats of the checkpoint. Default: ternary if the model was trained for it, otherwise "
-        "int4."
+        "floats of the checkpoint (GGUF, GPTQ, AWQ, compressed-tensors). Default: ternary if the "
+        "model was trained for it, otherwise int4."
     ),
 ]
 _GroupSize = Annotated[

@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from edgerun.errors import UnsupportedError
 from edgerun.values import whole_number
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.checkpoint.codecs import HIGHEST_INTEGER, PACKED_FORMATS
+from edgerun_export.checkpoint.codecs import HIGHEST_INTEGER
 from edgerun_export.checkpoint.minima import MINIMA
+from edgerun_export.checkpoint.views.integer_types import INTEGER_FORMATS, REORDERED
 from edgerun_export.quantize import block_layout
 from edgerun_export.quantize.blocks import are_halves
 from edgerun_export.recipe import (
     GROUP_SIZES,
+    MIN_BLOCK,
     SOURCE,
     Recipe,
     TensorRecipe,
@@ -31,6 +33,7 @@ from edgerun_export.source.weights import SourceWeights
 
 _FLOATS = ("F32", "F16", "BF16")
 _JUDGED_ROWS = 16  # of a matrix, by which its scales are judged
+_ROW_SIZES = (64, 128)  # blocks that share the scale of a row, beside the usual ones of a format
 _BY_BITS = ("ternary", "int2", "int4", "int8")
 _SYNTAX = "PATTERN=FORMAT[:GROUP[:METHOD]], such as *.down_proj=int8:64"
 
@@ -91,22 +94,30 @@ def source_recipe(source: SourceWeights, module: str) -> TensorRecipe:
     Integers times scales stay as they are, and so do those with minima (Q4_K, say) but for experts;
     floats stay floats. What is neither is rounded to int8.
     """
-    name = f"{module}.weight"
-    stored, kind = source.integers(name, slice(0, 1)), source.stored_type(name)
+    kind = source.stored_type(f"{module}.weight")
     if _has_minima(source, module):
         return TensorRecipe(MINIMA[kind].weights, MINIMA[kind].group)
-    if stored is None:
-        return TensorRecipe("fp32" if kind in _FLOATS else "int8", 32)
-    values, scales = stored
-    covered = values.shape[1] // scales.shape[1]
-    weights = PACKED_FORMATS.get(kind, "")
+    fallback = TensorRecipe("fp32" if kind in _FLOATS else "int8", 32)
+    return _integer_recipe(source, module) or fallback
+
+
+def _integer_recipe(source: SourceWeights, module: str) -> TensorRecipe | None:
+    """The format that holds a projection's integers; None if there are none, or no blocks fit."""
+    name = f"{module}.weight"
+    count, kind, columns = source.groups(name), source.stored_type(name), source.shape(name)[1]
+    if count is None:
+        return None
+    weights = INTEGER_FORMATS.get(kind, "")
     if not weights:
         high = 1 if source.is_ternary(name) else HIGHEST_INTEGER[kind]
         weights = next(each for each in _BY_BITS if block_layout(each).high >= high)
-    sizes = GROUP_SIZES if scales.shape[1] > 1 else (make_recipe(weights).group_size,)
-    return TensorRecipe(
-        weights, next(g for g in reversed(sizes) if covered % g == 0 or g == sizes[0])
-    )
+    if count > 1 and columns // count % MIN_BLOCK:
+        return None
+    usual = make_recipe(weights).group_size
+    of_rows = (usual, *_ROW_SIZES) if kind in INTEGER_FORMATS else (usual,)
+    sizes = reversed(GROUP_SIZES if count > 1 else of_rows)
+    fitting = (size for size in sizes if columns // count % size == 0)
+    return TensorRecipe(weights, next(fitting, usual))
 
 
 def _has_minima(source: SourceWeights, module: str) -> bool:
@@ -160,8 +171,7 @@ def commonest_source_recipe(source: SourceWeights) -> TensorRecipe:
 def source_warnings(source: SourceWeights) -> list[str]:
     """What :func:`source_recipe` does not keep."""
     return [
-        f"{count} projections are stored as {kind}, whose weights are not integers times a scale, "
-        "and are rounded to int8"
+        f"{count} projections are stored as {kind}, {_reason(kind)}, and are rounded to int8"
         for kind, count in _rounded_types(source).items()
     ] + [
         f"{count} projections are stored as {kind}, whose scales are products; codes stay, and "
@@ -170,14 +180,36 @@ def source_warnings(source: SourceWeights) -> list[str]:
     ]
 
 
+def rounded_source(source: SourceWeights) -> str | None:
+    """A sentence about a source whose projections were rounded before; None for one of floats."""
+    modules = [module for module, _ in _projections(source.spec)]
+    kinds = Counter(source.stored_type(f"{module}.weight") for module in modules)
+    rounded = {kind: count for kind, count in kinds.items() if kind not in _FLOATS}
+    if not rounded:
+        return None
+    parts = ", ".join(f"{count} are {kind}" for kind, count in rounded.items())
+    return (
+        f"the source is rounded already: of its {len(modules)} projections {parts}; changes are "
+        "from there, and not from the model that it was made of"
+    )
+
+
+def _reason(kind: str) -> str:
+    """Why weights of a type are rounded."""
+    if kind.endswith(REORDERED):
+        return "whose groups are no runs of inputs of one length (desc_act)"
+    if kind in INTEGER_FORMATS:
+        return f"whose groups are no whole blocks of {MIN_BLOCK} inputs"
+    return "whose weights are not integers times a scale"
+
+
 def _rounded_types(source: SourceWeights) -> dict[str, int]:
     """Types that are rounded anew, with the number of projections that have them."""
     modules = [module for module, _ in _projections(source.spec)]
     kinds = Counter(
         source.stored_type(f"{module}.weight")
         for module in modules
-        if source.integers(f"{module}.weight", slice(0, 1)) is None
-        and not _has_minima(source, module)
+        if not _has_minima(source, module) and _integer_recipe(source, module) is None
     )
     return {kind: count for kind, count in kinds.items() if kind not in _FLOATS}
 

@@ -15,6 +15,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
+from edgerun.formats.base import unpack_bits
 from edgerun_export.calibrate.step import CalibrationOptions
 from tests.support.peers import needs_bounds_of_onnxruntime, onnxruntime_genai_tokens
 
@@ -35,7 +36,10 @@ TINY = [
     ("qwen2", {"weights": "int4"}),
     ("qwen2", {"weights": "int4", "rules": ("*.down_proj=int8:16", "layers.1.*=int2")}),
     ("qwen2", {"weights": "int4", "transforms": ("rotate",)}),
-    ("llama", {"weights": "int4_asym", "rules": ("*.down_proj=int2_asym:16",)}),
+    (
+        "llama",
+        {"weights": "int4_asym", "rules": ("*.down_proj=int2_asym:16", "layers.1.*=int8_asym")},
+    ),
     (
         "qwen2",
         {
@@ -54,7 +58,10 @@ TINY = [
     ("deepseek_v2", {"weights": "int4"}),
     ("glm4_moe_lite", {"weights": "int8"}),
     ("glm4_moe", {"weights": "int4"}),
-    ("olmoe", {"weights": "int4_asym", "rules": ("*.down_proj=int2_asym:16",)}),
+    (
+        "olmoe",
+        {"weights": "int4_asym", "rules": ("*.down_proj=int2_asym:16", "layers.1.*=int8_asym")},
+    ),
     ("smollm3", {"weights": "int4"}),
     ("phi3", {"weights": "int4"}),
     ("gemma2", {"weights": "int4"}),
@@ -255,8 +262,8 @@ def test_blocks_have_zero_points_beside_the_middle(name, count, exported):
     zeros = {name: array for name, array in stored.items() if name.endswith("_proj.weight.zeros")}
     assert len(zeros) == count
     for name, array in zeros.items():
-        middle = 0xAA if "down_proj" in name else 0x88
-        assert (array != middle).any()
+        bits = 8 if "layers.1." in name else 2 if "down_proj" in name else 4
+        assert (unpack_bits(array, bits) != 1 << (bits - 1)).any()
 
 
 @pytest.mark.parametrize(

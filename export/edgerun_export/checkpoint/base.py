@@ -21,6 +21,7 @@ MAX_LICENCE, MAX_LOCATION = 100, 500  # characters
 Array = NDArray[Any]
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
+Integers = NDArray[np.signedinteger[Any]]  # int8, or int16
 U8 = NDArray[np.uint8]
 
 
@@ -145,7 +146,7 @@ class Checkpoint(Protocol):
         """
         ...
 
-    def integers(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
+    def integers(self, name: str, rows: slice | None = None) -> tuple[Integers, F32] | None:
         """Read a tensor that the file itself stores as integers and scales.
 
         Args:
@@ -153,8 +154,9 @@ class Checkpoint(Protocol):
             rows: logical output rows, step 1; ``None`` reads everything.
 
         Returns:
-            int8 values ``[N, K]`` and exact float32 scales ``[N, K/g]`` of either sign; the weight
-            is value times scale. ``None`` where the tensor is not stored so.
+            int8 values ``[N, K]``, or int16 where codes of 8 bits have zero points, and exact
+            float32 scales ``[N, K/g]`` of either sign; the weight is value times scale. ``None``
+            where the tensor is not stored so.
 
         Raises:
             CheckpointError: as for :meth:`read`, or an integer that its type does not have.

@@ -259,8 +259,6 @@ FP8 = {
     for name, exponent_bits in (("F8_E4M3", 4), ("F8_E5M2", 5))
 }
 
-INT32 = Codec("I32", 1, 4, _plain("<i4"), np.int32)  # of layers that GPTQ or AWQ have packed
-
 # Types of the safetensors format. Those without a decoder (position ids, masks) may stand in a file
 # as long as nobody reads them.
 SAFETENSORS: dict[str, Codec] = {
@@ -313,20 +311,6 @@ GGUF: dict[int, Codec] = {
 
 # By the name of a type whose weights are integers times scales.
 HIGHEST_INTEGER = {codec.name: codec.codes.high for codec in GGUF.values() if codec.codes}
-
-# By the name of a packed type (``views/packed.py``): the format that holds codes and zero points.
-PACKED_FORMATS = {
-    "AWQ4": "int4_asym",
-    "GPTQ2": "int2_asym",
-    "GPTQ4": "int4_asym",
-    "GPTQ8": "int8",
-}
-SYMMETRIC = " symmetric"  # behind such a name: all zero points are the middle of the codes
-PACKED_FORMATS |= {
-    f"{name}{SYMMETRIC}": weights.removesuffix("_asym")
-    for name, weights in PACKED_FORMATS.items()
-    if weights.endswith("_asym")
-}
 
 # Names for the error message about a type that has no decoder.
 GGUF_UNSUPPORTED: dict[int, str] = {

@@ -8,8 +8,10 @@ demands.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,7 +19,7 @@ import numpy as np
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun.model.bundle_files import MAX_BYTES, TOKENIZER
 from edgerun_export.checkpoint.base import F32, I8, Checkpoint, Source, TensorInfo
-from edgerun_export.checkpoint.codecs import SAFETENSORS, supported
+from edgerun_export.checkpoint.codecs import SAFETENSORS, Codec, supported
 from edgerun_export.checkpoint.files import (
     CONFIG_LIMIT_BYTES,
     MIB,
@@ -36,9 +38,15 @@ from edgerun_export.checkpoint.stored import (
     check_shape,
     row_bounds,
 )
+from edgerun_export.checkpoint.views.compressed import PARTS as COMPRESSED_PARTS
+from edgerun_export.checkpoint.views.compressed import CompressedLayers
+from edgerun_export.checkpoint.views.compressed_config import integer_weights_of
 from edgerun_export.checkpoint.views.fp8 import Fp8Weights, has_fp8
 from edgerun_export.checkpoint.views.fp8_config import Scaling, scaling_of
-from edgerun_export.checkpoint.views.packed import PackedLayers, as_words, packing_of
+from edgerun_export.checkpoint.views.integer_types import with_integers
+from edgerun_export.checkpoint.views.packed import PARTS as PACKED_PARTS
+from edgerun_export.checkpoint.views.packed import PackedLayers
+from edgerun_export.checkpoint.views.packed_config import packing_of
 from edgerun_export.checkpoint.views.stacked import with_single_experts
 from edgerun_export.tokenizers import from_hugging_face
 
@@ -49,6 +57,7 @@ _TOKENIZER_LIMIT_BYTES = MAX_BYTES[TOKENIZER]
 _CARD, _CARD_BYTES = "README.md", 16384
 _CARD_FIELD = re.compile(r"(license|license_name)[ \t]*:[ \t]*([^#]*)(?:#.*)?", re.ASCII)
 _IDENTIFIER = re.compile(r"[\w.+-]{1,64}", re.ASCII)
+_PACKED = ("qweight", "weight_packed")  # last parts of names of packed layers
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -88,18 +97,42 @@ def open_path(path: Path, tokenizer: Path | None = None) -> Checkpoint:
         read_small(folder / "config.json", CONFIG_LIMIT_BYTES, inside=True), "config.json"
     )
     source = Source("safetensors", path.resolve().name, licence=_licence(folder))
-    packing, scaling = packing_of(config), scaling_of(config, read)
-    stored = _open_folder(folder) if path.is_dir() else _open_file(path)
-    if packing is not None:
-        stored = as_words(stored)
+    (parts, with_layers), scaling = _layers_of(config), scaling_of(config, read)
+    stored = with_integers(_open_folder(folder) if path.is_dir() else _open_file(path), parts)
     checkpoint = SafetensorsCheckpoint(config, source, stored, lambda: from_hugging_face(read))
     try:
-        if packing is not None:
-            return PackedLayers(checkpoint, packing)
-        return with_single_experts(_with_scales(checkpoint, scaling))
+        _check_told(config, stored)
+        return with_single_experts(_with_scales(with_layers(checkpoint), scaling))
     except Exception:
         checkpoint.close()
         raise
+
+
+def _layers_of(
+    config: Mapping[str, Any],
+) -> tuple[Mapping[str, Codec], Callable[[Checkpoint], Checkpoint]]:
+    """Types of what layers of integers are made of, by names, and the view that has the layers."""
+    packing, weights = packing_of(config), integer_weights_of(config)
+    if packing is not None:
+        return PACKED_PARTS, partial(PackedLayers, packing=packing)
+    if weights is not None:
+        return COMPRESSED_PARTS, partial(CompressedLayers, weights=weights)
+    return {}, lambda checkpoint: checkpoint
+
+
+def _check_told(config: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Checks that a configuration speaks of packed layers where there are any.
+
+    Raises:
+        CheckpointError: it does not; old AutoGPTQ and AutoAWQ wrote that into files of their own.
+    """
+    packed = next((name for name in names if name.rpartition(".")[2] in _PACKED), None)
+    if packed is not None and not config.get("quantization_config"):
+        raise CheckpointError(
+            f"tensor '{packed}' is packed, and config.json has no quantization_config that says "
+            "how; put there what quantize_config.json or quant_config.json beside it has, with "
+            "quant_method, bits and group_size"
+        )
 
 
 def _with_scales(checkpoint: Checkpoint, scaling: Scaling | None) -> Checkpoint:

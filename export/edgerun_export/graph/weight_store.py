@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edgerun.errors import UnsupportedError
 from edgerun.formats.base import PackedWeight, unpack_bits
+from edgerun_export.checkpoint.base import Integers
 from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
 from edgerun_export.quantize import (
@@ -334,7 +335,7 @@ def _in_turns(matrices: Sequence[Sequence[NDArray[Number]]]) -> NDArray[Number]:
     return np.stack(whole, axis=1).reshape(-1, *whole[0].shape[1:])
 
 
-def _energy(values: NDArray[np.int8], scales: F32) -> float:
+def _energy(values: Integers, scales: F32) -> float:
     """Sum of the squares of integers ``[n, K]`` times scales ``[n, g]``."""
     groups = values.reshape(*scales.shape, -1).astype(np.float32)
     wide = scales.astype(np.float64)

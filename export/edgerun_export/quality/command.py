@@ -151,7 +151,7 @@ def quality_command(
     name = None if tokenizer is None else str(tokenizer)
     with open_checkpoint(source, tokenizer=name) as checkpoint:
         weights, _ = interpret(checkpoint)
-        _check_rounds(weights)
+        _check_source(weights)
         texts = _texts(
             checkpoint,
             min(tokens, weights.spec.context_length),
@@ -219,14 +219,19 @@ def _check_texts(measured: list[Path], fitted: list[Path], windows: int | None) 
         )
 
 
-def _check_rounds(weights: SourceWeights) -> None:
+def _check_source(weights: SourceWeights) -> None:
+    """Checks that there is something to compare, and says if the source was rounded before."""
     from edgerun.errors import UnsupportedError
+    from edgerun_export.rules import rounded_source
 
     if weights.natively_ternary():
         raise UnsupportedError(
             "the projections of this model are ternary already, and kept as they are; there is "
             "nothing to compare"
         )
+    rounded = rounded_source(weights)
+    if rounded is not None:
+        typer.echo(f"note: {rounded}", err=True)
 
 
 def _texts(

@@ -14,7 +14,7 @@ from edgerun.formats.base import BlockFormat, PackedWeight, pack_bits, pack_zero
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 Float = TypeVar("Float", np.float32, np.float64)
-Number = TypeVar("Number", np.float32, np.float64, np.int8)
+Number = TypeVar("Number", bound=np.generic)
 _HALF_STEP = 2.0**-11  # what rounding to half precision moves a number by at most
 
 

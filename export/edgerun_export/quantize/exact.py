@@ -7,14 +7,13 @@ from numpy.typing import NDArray
 
 from edgerun.errors import UnsupportedError
 from edgerun.formats.base import BlockFormat, PackedWeight, pack_bits, pack_zero_points
-from edgerun_export.checkpoint.base import Affine
+from edgerun_export.checkpoint.base import Affine, Integers
 from edgerun_export.quantize.blocks import are_halves, padded
 
 F32 = NDArray[np.float32]
-I8 = NDArray[np.int8]
 
 
-def fits(values: I8, scales: F32, layout: BlockFormat, block: int) -> bool:
+def fits(values: Integers, scales: F32, layout: BlockFormat, block: int) -> bool:
     """Whether blocks of ``layout`` can hold integers ``[n, K]`` and scales ``[n, g]`` unchanged."""
     covered = values.shape[1] // scales.shape[1]
     if scales.shape[1] > 1 and covered % block:
@@ -24,16 +23,17 @@ def fits(values: I8, scales: F32, layout: BlockFormat, block: int) -> bool:
     if layout.has_zeros:
         least, greatest = _extremes(values, block)
         return bool((greatest - least).max() <= layout.high - layout.low)
-    return bool(values.min() >= layout.low and values.max() <= layout.high)
+    lowest = layout.low if layout.lowest is None else layout.lowest
+    return bool(values.min() >= lowest and values.max() <= layout.high)
 
 
-def _extremes(values: I8, block: int) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
+def _extremes(values: Integers, block: int) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
     """The least and the greatest integer of each block and 0, ``[n, blocks]``."""
     blocks = padded(values, block).astype(np.int16).reshape(len(values), -1, block)
     return blocks.min(axis=-1, initial=0), blocks.max(axis=-1, initial=0)
 
 
-def _zero_points(values: I8, layout: BlockFormat, block: int) -> NDArray[np.uint8]:
+def _zero_points(values: Integers, layout: BlockFormat, block: int) -> NDArray[np.uint8]:
     """The zero points nearest the middle with which codes hold integers, ``[n, blocks]``."""
     least, greatest = _extremes(values, block)
     middle, most = 2 ** (layout.bits - 1), layout.high - layout.low
@@ -67,7 +67,7 @@ def encode_affine(stored: Affine, layout: BlockFormat, block: int) -> PackedWeig
     )
 
 
-def encode_integers(values: I8, scales: F32, layout: BlockFormat, block: int) -> PackedWeight:
+def encode_integers(values: Integers, scales: F32, layout: BlockFormat, block: int) -> PackedWeight:
     """Packs integers ``[n, K]`` with scales ``[n, g]``, one for each ``K / g`` of them.
 
     Where blocks have zero points, they are those nearest the middle with which codes hold all;

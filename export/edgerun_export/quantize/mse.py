@@ -27,6 +27,7 @@ _CANDIDATES: dict[int, F32] = {
 
 # Ranges of candidates with zero points, relative to that from the least to the greatest weight.
 _RANGES: dict[int, F32] = {
+    8: np.ones(1, np.float32),
     4: np.linspace(0.76, 1.04, 8, dtype=np.float32),
     2: np.linspace(0.30, 1.00, 8, dtype=np.float32),
 }

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.checkpoint.base import Affine, Checkpoint, TensorInfo
+from edgerun_export.checkpoint.base import Affine, Checkpoint, Integers, TensorInfo
 
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
@@ -28,6 +28,7 @@ _PACKED_ROWS = 4  # logical rows in a stored row of transformers' packed ternary
 
 
 _HEADS = re.compile(r"\.(q|k|k_rope)_proj\.(weight|bias)$")
+Whole = TypeVar("Whole", I8, Integers)
 Parts = TypeVar("Parts", bound=tuple[NDArray[Any], ...])
 _Read = Callable[[str, slice], Parts | None]
 
@@ -79,6 +80,7 @@ class SourceWeights:
         self._head_norms = tuple(f".{path}.weight" for path in (spec.q_norm, spec.k_norm) if path)
         self._ternary = self._ternary_names()
         self._master_scales: dict[str, np.float32] = {}
+        self._groups: dict[str, int | None] = {}
 
     def check(self) -> None:
         """Compares the tensors with what the decoder needs.
@@ -235,17 +237,28 @@ class SourceWeights:
         values, scales = stored
         return values, np.broadcast_to(scales.reshape(-1, scales.shape[-1]), _grid(stored))
 
-    def integers(self, name: str, rows: slice) -> tuple[I8, F32] | None:
+    def integers(self, name: str, rows: slice) -> tuple[Integers, F32] | None:
         """Reads rows of a matrix that the source stores, or computes with, as integers and scales.
 
         Returns:
-            values int8 ``[rows, columns]`` and scales float32 ``[rows, g]``, one for each
-            ``columns / g`` values; ``None`` where there is nothing but floats.
+            values int8, or int16, ``[rows, columns]`` and scales float32 ``[rows, g]``, one for
+            each ``columns / g`` values; ``None`` where there is nothing but floats.
         """
         if self.is_ternary(name):
             return self.ternary(name, rows)
         stored = self._in_order(name, rows, self._checkpoint.integers)
         return None if stored is None else self._scaled(name, rows, stored)
+
+    def groups(self, name: str) -> int | None:
+        """Groups of inputs with a scale of their own, of a matrix that is integers and scales.
+
+        None where ``integers`` is. Reading a row of a packed matrix may take reading all of it, so
+        that is done once.
+        """
+        if name not in self._groups:
+            stored = self.integers(name, slice(0, 1))
+            self._groups[name] = None if stored is None else stored[1].shape[1]
+        return self._groups[name]
 
     def affine(self, name: str, rows: slice) -> Affine | None:
         """Reads rows of a matrix that the source stores as integers, scales and minima, or None."""
@@ -256,7 +269,7 @@ class SourceWeights:
         values, scales, offsets = stored
         return Affine(values, scales * factors, offsets * factors)
 
-    def _scaled(self, name: str, rows: slice, stored: tuple[I8, F32]) -> tuple[I8, F32]:
+    def _scaled(self, name: str, rows: slice, stored: tuple[Whole, F32]) -> tuple[Whole, F32]:
         values, scales = stored
         factors = self._row_factors(name, rows)
         return values, scales if factors is None else scales * factors

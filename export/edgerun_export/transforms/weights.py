@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.checkpoint.base import Affine
+from edgerun_export.checkpoint.base import Affine, Integers
 from edgerun_export.source.weights import SourceWeights
 
 F32 = NDArray[np.float32]
-I8 = NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class TransformedWeights(SourceWeights):
         part = _times(self._source.rows(self._origin(name), rows), change.inputs)
         return part if change.outputs is None else part * change.outputs[rows, None]
 
-    def integers(self, name: str, rows: slice) -> tuple[I8, F32] | None:
+    def integers(self, name: str, rows: slice) -> tuple[Integers, F32] | None:
         changed = name in self._changes
         return None if changed else self._source.integers(self._origin(name), rows)
 

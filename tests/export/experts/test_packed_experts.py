@@ -14,7 +14,7 @@ from edgerun.formats.stack import ExpertStack
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
 from edgerun_export.pipeline import ExportOptions, export
-from tests.export.checkpoint.test_packed import (
+from tests.export.checkpoint.integers.layouts import (
     AWQ,
     GPTQ,
     Tensors,

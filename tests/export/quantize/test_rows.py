@@ -55,7 +55,7 @@ def test_searched_scales_beat_plain_rounding(name):
 
 @pytest.mark.parametrize("exponent", [-80, 64, 127])
 @pytest.mark.parametrize("method", ["mse", "rtn"])
-@pytest.mark.parametrize("name", [*FORMATS, "int2_asym", "int4_asym"])
+@pytest.mark.parametrize("name", [*FORMATS, "int2_asym", "int4_asym", "int8_asym"])
 def test_weights_far_from_one_are_rounded_as_those_near_it(name, method, exponent):
     weights = np.clip(rows(shape=(4, 64)), -0.999, 0.999)
     weights[0, :2] = -0.999, 0.999  # with the largest exponent, a range that no number holds

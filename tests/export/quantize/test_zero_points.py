@@ -14,7 +14,7 @@ from edgerun_export.quantize.hessian import Hessian
 from edgerun_export.quantize.method import Inputs
 
 METHODS = ["rtn", "mse", "gptq", "descent", "gptaq", "residual"]
-INT4, INT2 = block_layout("int4_asym"), block_layout("int2_asym")
+INT8, INT4, INT2 = (block_layout(f"int{bits}_asym") for bits in (8, 4, 2))
 
 
 def rows(shift=0.0, shape=(16, 64)):
@@ -34,18 +34,20 @@ def output_error(weights, packed):
     return float(np.einsum("nk,kl,nl->", difference, inputs().hessian.whole(), difference))
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_weights_far_from_zero_lose_less_than_half(method):
+@pytest.mark.parametrize(
+    ("method", "name"), [*((method, "int4") for method in METHODS), ("mse", "int8")]
+)
+def test_weights_far_from_zero_lose_less_than_half(method, name):
     weights = rows(shift=2.5)
     plain, own = (
-        quantise_rows(weights, name, 32, method, inputs()) for name in ("int4", "int4_asym")
+        quantise_rows(weights, kind, 32, method, inputs()) for kind in (name, f"{name}_asym")
     )
-    assert own.format == plain.format == "int4"
+    assert own.format == plain.format == name
     assert output_error(weights, own) < 0.5 * output_error(weights, plain)
 
 
 @pytest.mark.parametrize("method", ["mse", "gptq", "descent", "residual"])
-@pytest.mark.parametrize("name", ["int4", "int2"])
+@pytest.mark.parametrize("name", ["int8", "int4", "int2"])
 def test_weights_around_zero_lose_no_more(method, name):
     weights = rows()
     plain, own = (
@@ -70,13 +72,13 @@ def test_the_search_comes_near_the_best_of_all_grids(name):
     assert float(np.square(unpacked - weights).sum()) < 1.05 * best
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from([INT4, INT2]))
+@given(st.integers(0, 2**32 - 1), st.sampled_from([INT8, INT4, INT2]))
 @settings(deadline=None, max_examples=40)
 def test_integers_are_kept_wherever_a_block_spans_no_more_than_the_codes(seed, layout):
     draw, most = np.random.default_rng(seed), (1 << layout.bits) - 1
     points = draw.integers(0, most + 1, (3, 2))
     codes = draw.integers(0, most + 1, (3, 64))
-    values = (codes - np.repeat(points, 32, axis=1)).astype(np.int8)
+    values = (codes - np.repeat(points, 32, axis=1)).astype(np.int16)
     scales = draw.uniform(0.1, 1, (3, 2)).astype(np.float32)
     assert fits(values, scales, layout, 32)
     packed = encode_integers(values, scales, layout, 32)

@@ -286,10 +286,13 @@ def test_a_matrix_of_which_some_pieces_keep_their_integers_has_offsets_in_all(
     assert change < 0.2 * np.abs(tensors[DOWN]).max()
 
 
-@pytest.mark.parametrize("name", ["int2", "int4", "int8"])
+@pytest.mark.parametrize("name", ["int2", "int4", "int8", "int8_asym"])
 def test_the_ends_of_the_range_survive(name):
+    """Of integers of 8 bits -128 as well, which rounding does without."""
     layout = format_named(name)
-    values = np.tile(np.array([layout.low, layout.high, 0, -1], np.int8), (2, 8))
+    lowest = -(1 << (layout.bits - 1))
+    values = np.tile(np.array([lowest, layout.high, 0, -1], np.int8), (2, 8))
     scales = np.array([[-0.5], [0.25]], np.float32)
+    assert fits(values, scales, layout, 16)
     packed = encode_integers(values, scales, layout, 16)
     np.testing.assert_array_equal(layout.unpack(packed), values * scales)

@@ -43,6 +43,7 @@ CASES = [
     # Zero points in dwords of several blocks, beside scales of 32 and of 16 bits.
     Case("int4_asym", "int8_block", 320, 16, rows=2, weights_up="int4"),
     Case("int2_asym", "int8_block", 544, 16, groups=3, halves=True),
+    Case("int8_asym", "int8_block", 160, 16),
     Case("int4", "int8_block", 96, 16, halves=True),
 ]
 FEW = 16  # blocks that wait, of which tiles of one row have room for more

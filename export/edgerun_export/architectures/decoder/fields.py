@@ -7,6 +7,7 @@ from typing import Any
 
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun.values import shown
 from edgerun_export.architectures.decoder.layer import Dense, LayerSpec
 from edgerun_export.architectures.decoder.spec import Config, TernaryOrigin
 
@@ -15,6 +16,12 @@ _MAX_SIZE, _MAX_LAYERS, _MAX_EXPERTS = 1 << 24, 1024, 4096
 _MIN_NUMBER, _MAX_NUMBER = 1e-12, 1e12
 # Quantisation methods whose layers the reader makes plain weights of (``checkpoint/views``).
 _RESOLVED = ("awq", "gptq", "fp8", "compressed-tensors", "modelopt", "fbgemm_fp8")
+# By a method that is not read: what to take instead.
+_INSTEAD = {
+    "bitsandbytes": "its codes (nf4, fp4, int8) are made of a model as it is loaded, so export the "
+    "unquantised checkpoint that they were made of, or its GPTQ, AWQ, compressed-tensors or GGUF "
+    "form, and let --weights int4 or int8 make it small",
+}
 # By the names that checkpoints have for them.
 _ACTIVATIONS = {
     alias: name for name, activation in ACTIVATIONS.items() for alias in (name, *activation.aliases)
@@ -232,8 +239,8 @@ def ternary_origin(config: Config, default: TernaryOrigin | None = None) -> Tern
         return default
     if method != "bitnet":
         raise UnsupportedError(
-            f"checkpoints quantised with '{method}' are not supported; export the model's "
-            "unquantised checkpoint instead"
+            f"checkpoints quantised with {shown(method)} are not supported; "
+            f"{_INSTEAD.get(str(method), 'export the unquantised checkpoint of the model instead')}"
         )
     if quantization.get("use_rms_norm"):
         raise UnsupportedError("bitnet checkpoints with use_rms_norm are not supported")

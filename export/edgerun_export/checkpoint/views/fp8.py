@@ -28,7 +28,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgerun.errors import CheckpointError
-from edgerun_export.checkpoint.base import F32, I8, Affine, Array, Checkpoint, TensorInfo
+from edgerun_export.checkpoint.base import (
+    F32,
+    I8,
+    Affine,
+    Array,
+    Checkpoint,
+    Integers,
+    TensorInfo,
+)
 from edgerun_export.checkpoint.codecs import FP8, powers_of_two
 from edgerun_export.checkpoint.stored import check_finite, row_bounds
 from edgerun_export.checkpoint.views.base import View
@@ -39,10 +47,10 @@ _WEIGHT_SCALES = re.compile(r"(.+\.(?:weight|(?:gate_up|up|down)_proj))(?:_scale
 _TYPES = ("F32", "F16", "BF16", "F8_E8M0", "U8")
 # Of activations (``input_scale`` of compressed-tensors and vLLM, ``activation_scale`` of
 # transformers), and of keys and values (compressed-tensors, ``quantization/quant_metadata.py``;
-# vLLM, ``model_loader/weight_utils.py``).
+# vLLM, ``model_loader/weight_utils.py``), and zero points that go with them.
 _OTHER_SCALES = re.compile(
     r".+\.(?:(?:gate_up|up|down)_proj_)?(?:input|activation)_scale"
-    r"|.+\.(?:output|prob_output|prob|[qkv]|kv)_scale"
+    r"|.+\.(?:output|prob_output|prob|[qkv]|kv)_scale|.+\.(?:input|output|[qkv])_zero_point"
 )
 
 
@@ -93,7 +101,7 @@ class Fp8Weights(View):
             check_finite(values, name, first, end)
         return values
 
-    def integers(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
+    def integers(self, name: str, rows: slice | None = None) -> tuple[Integers, F32] | None:
         """Read stored integers, which no 8-bit floats are; see ``Checkpoint.integers``."""
         return self._checkpoint.integers(name, rows)
 

@@ -20,11 +20,17 @@ from typing import Any
 from edgerun.errors import UnsupportedError
 from edgerun.values import shown
 from edgerun_export.checkpoint.files import decode_json
+from edgerun_export.checkpoint.views.compressed_config import (
+    FORMATS,
+    INSTEAD,
+    is_integer,
+    section,
+    weight_groups,
+)
 
 _MODELOPT_FILE = "hf_quant_config.json"
 _FORMATS = ("float-quantized", "naive-quantized", "mxfp8-quantized", "dense")
 _ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN")
-_INSTEAD = "export the model's unquantised checkpoint instead"
 _Settings = Mapping[str, Any]
 
 
@@ -57,7 +63,7 @@ def scaling_of(config: _Settings, read: Callable[[str], bytes | None]) -> Scalin
         data = read(_MODELOPT_FILE)
         if data is None:
             return Scaling(None)
-        return _modelopt(_section(decode_json(data, _MODELOPT_FILE), "quantization"))
+        return _modelopt(section(decode_json(data, _MODELOPT_FILE), "quantization"))
     method = settings.get("quant_method") if isinstance(settings, Mapping) else None
     return _METHODS[method](settings) if isinstance(method, str) and method in _METHODS else None
 
@@ -68,45 +74,31 @@ def _fp8(settings: _Settings) -> Scaling:
 
 
 def _compressed_tensors(settings: _Settings) -> Scaling:
-    is_turned = _section(settings, "transform_config").get("config_groups")
-    if is_turned or _section(settings, "sparsity_config").get("format") not in (None, "dense"):
-        raise UnsupportedError(
-            "config.json has weights of compressed-tensors that are "
-            f"{'turned by a transform_config' if is_turned else 'sparse'}, which is not "
-            f"supported; {_INSTEAD}"
-        )
     blocks = set()
-    for group in _section(settings, "config_groups").values():
-        weights = _section(group, "weights")
-        if weights:
-            _check_format(group.get("format") or settings.get("format"), weights)
+    for form, weights in weight_groups(settings):
+        if not is_integer(weights):
+            _check_format(form, weights)
             blocks.add(_of_strategy(weights))
     sizes = sorted(block for block in blocks if block is not None)
     if len(sizes) > 1:
         raise UnsupportedError(
             f"config.json has blocks of {sizes[0]} and of {sizes[1]} weights that share a scale; "
-            f"expected one size for all, so {_INSTEAD}"
+            f"expected one size for all, so {INSTEAD}"
         )
     return Scaling("compressed-tensors", sizes[0] if sizes else None)
-
-
-def _section(settings: Any, key: str) -> _Settings:
-    """An object in a configuration; empty for anything else."""
-    section = settings.get(key) if isinstance(settings, Mapping) else None
-    return section if isinstance(section, Mapping) else {}
 
 
 def _check_format(form: Any, weights: _Settings) -> None:
     if form not in _FORMATS:
         raise UnsupportedError(
             f"config.json has weights of compressed-tensors in the format {shown(form)}; supported "
-            f"are {', '.join(_FORMATS)}, so {_INSTEAD}"
+            f"are {', '.join(_FORMATS)}, and of integers {', '.join(FORMATS)}, so {INSTEAD}"
         )
     kind, bits = weights.get("type", "int"), weights.get("num_bits", 8)
     if (kind, bits) != ("float", 8):
         raise UnsupportedError(
             f"config.json has weights of compressed-tensors of type {shown(kind)} in {shown(bits)} "
-            f"bits; supported are floats in 8, so {_INSTEAD}"
+            f"bits; supported are floats in 8 and integers, so {INSTEAD}"
         )
 
 
@@ -130,7 +122,7 @@ def _block(key: str, size: Any) -> tuple[int, int]:
     if not is_pair or any(type(each) is not int or each < 1 for each in size):
         raise UnsupportedError(
             f"config.json: {key} is {shown(size)}; expected two whole numbers above 0, the outputs "
-            f"and inputs that share a scale, so correct it or {_INSTEAD}"
+            f"and inputs that share a scale, so correct it or {INSTEAD}"
         )
     return size[0], size[1]
 
@@ -141,7 +133,7 @@ def _modelopt(settings: _Settings) -> Scaling:
     if algorithm is not None and algorithm not in _ALGORITHMS:
         raise UnsupportedError(
             f"the checkpoint has weights of ModelOpt's quant_algo {shown(algorithm)}; supported "
-            f"are {' and '.join(_ALGORITHMS)}, so {_INSTEAD}"
+            f"are {' and '.join(_ALGORITHMS)}, so {INSTEAD}"
         )
     return Scaling("modelopt")
 

@@ -20,7 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError
-from edgerun_export.checkpoint.base import F32, I8, Affine, Array, Checkpoint, TensorInfo
+from edgerun_export.checkpoint.base import (
+    F32,
+    I8,
+    Affine,
+    Array,
+    Checkpoint,
+    Integers,
+    TensorInfo,
+)
 from edgerun_export.checkpoint.stored import row_bounds
 from edgerun_export.checkpoint.views.base import View
 
@@ -129,7 +137,7 @@ class LatentHeads(View):
         taken = _Taken(rows_of.places(first, end, self._width(name)))
         return taken.of(self._checkpoint.read(rows_of.stored, taken.span))
 
-    def integers(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
+    def integers(self, name: str, rows: slice | None = None) -> tuple[Integers, F32] | None:
         """Read codes and scales, zeros of a scale of 1; see ``Checkpoint.integers``."""
         if name not in self._made:
             return self._checkpoint.integers(name, rows)

@@ -22,7 +22,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgerun.errors import CheckpointError
-from edgerun_export.checkpoint.base import F32, I8, Affine, Array, Checkpoint, TensorInfo
+from edgerun_export.checkpoint.base import (
+    F32,
+    I8,
+    Affine,
+    Array,
+    Checkpoint,
+    Integers,
+    TensorInfo,
+)
 from edgerun_export.checkpoint.codecs import MXFP4_BLOCK, mxfp4_scales, mxfp4_values
 from edgerun_export.checkpoint.stored import MAX_TENSORS, check_finite, row_bounds
 from edgerun_export.checkpoint.views.base import View
@@ -114,7 +122,7 @@ class StackedExperts(View):
         factors = self._factors.get(part.stack)
         return np.ascontiguousarray(outputs if factors is None else outputs * factors[part.expert])
 
-    def integers(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
+    def integers(self, name: str, rows: slice | None = None) -> tuple[Integers, F32] | None:
         """Read MXFP4 codes, twice their value, and scales; see ``Checkpoint.integers``."""
         part = self._parts.get(name)
         if part is None:

@@ -185,7 +185,7 @@ UNSUPPORTED = [
     (compressed(strategy="group", group_size=-1), r"group_size is \[1, -1\]"),
     (compressed("pack-quantized", **FLOATS), "the format 'pack-quantized'; supported are float-q"),
     (compressed(None, **FLOATS), "the format None"),
-    (compressed("naive-quantized", type="int"), "of type 'int' in 8 bits"),
+    (compressed("naive-quantized", type="uint"), "of type 'uint' in 8 bits"),
     (compressed(num_bits=4, **FLOATS), "of type 'float' in 4 bits"),
     (
         compressed(**FLOATS) | {"sparsity_config": {"format": "sparse-24-bitmask"}},
