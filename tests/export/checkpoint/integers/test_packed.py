@@ -308,7 +308,6 @@ def test_a_group_that_there_is_not_is_refused(group, tmp_path):
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        (0, f"scales of '{NAME}' hold 0 in rows 0 to"),
         (-0.5, f"scales of '{NAME}' hold -0.5 in"),
         (np.nan, f"tensor '{MODULE}.scales' holds NaN or Inf"),
         (np.inf, f"tensor '{MODULE}.scales' holds NaN or Inf"),
@@ -323,6 +322,19 @@ def test_scales_that_are_none_are_refused(value, sentence, weights, tmp_path):
     with pytest.raises(CheckpointError, match=sentence):
         export(tmp_path / "packed", tmp_path / "out", ExportOptions(weights=weights))
     assert not (tmp_path / "out").exists()
+
+
+def test_scales_that_are_0_are_of_weights_that_are(tmp_path):
+    """Those of float16 become 0 where weights are next to nothing."""
+
+    def empty(tensors: Tensors) -> None:
+        tensors[f"{MODULE}.scales"][1, 7] = 0
+
+    packed_model(tmp_path / "packed", GPTQ, pack_gptq, alter=empty)
+    with open_checkpoint(str(tmp_path / "packed")) as checkpoint:
+        zeros = checkpoint.read(NAME) == 0
+    assert zeros[7, 32:].all() and not zeros[8, 32:].all()
+    export(tmp_path / "packed", tmp_path / "out", ExportOptions(weights="source", verify=True))
 
 
 @pytest.mark.parametrize("part", ["qzeros", "g_idx", "scales"])
