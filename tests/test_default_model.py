@@ -40,6 +40,16 @@ def test_greetings_are_answered_alike_everywhere(backend):
     assert reply.text.strip()
 
 
+def test_it_has_nothing_that_its_template_could_be_told(capsys):
+    refused = {
+        "--no-think": "has no switch for thinking",
+        "--template-value=effort=high": "does not read 'effort'",
+    }
+    for flag, sentence in refused.items():
+        assert main(["run", flag, "-p", "Hello"]) == 2
+        assert sentence in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_a_story_is_about_what_was_asked_for(subject):
     with load(threads=1) as llm:

@@ -23,7 +23,7 @@ EXAMPLES = options.examples(
 )
 
 
-@options.with_loading
+@options.with_chatting
 @options.with_sampling
 def chat(
     model: options.Model = None,

@@ -167,6 +167,22 @@ Share = Annotated[
         "where that is faster than the processor alone, or always.",
     ),
 ]
+Think = Annotated[
+    bool | None,
+    typer.Option(
+        "--think/--no-think",
+        help="Whether replies begin with thinking, for models whose chat format has a switch for "
+        "it; what the format does by itself if left out.",
+    ),
+]
+TemplateValues = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--template-value",
+        metavar="NAME=VALUE",
+        help="What else the chat format is told, e.g. reasoning_effort=high; may be repeated.",
+    ),
+]
 LOADING: dict[str, Any] = {
     "threads": Threads,
     "backend": BackendName,
@@ -184,6 +200,7 @@ LOADING: dict[str, Any] = {
     "expert_trace": ExpertTrace,
     "share": Share,
 }
+CHATTING: dict[str, Any] = {"think": Think, "template_values": TemplateValues}
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 ShowStats = Annotated[bool, typer.Option("--stats", help="Show speed and memory on stderr.")]
 
@@ -222,16 +239,49 @@ def with_loading_of(*names: str) -> Callable[[Command], Command]:
     def give(command: Command) -> Command:
         declared, kind = inspect.signature(command).parameters, inspect.Parameter.KEYWORD_ONLY
         parameters = [
-            inspect.Parameter(name, kind, default=None, annotation=LOADING[name])
+            inspect.Parameter(name, kind, default=None, annotation=offered[name])
             for name in names
             if name not in declared
         ]
-        return _spread(command, "loading", parameters, lambda values: given(**values))
+        return _spread(command, "loading", parameters, _loading)
 
+    offered = {**LOADING, **CHATTING}
     return give
 
 
 with_loading = with_loading_of(*LOADING)
+with_chatting = with_loading_of(*LOADING, *CHATTING)
+
+
+def _loading(values: dict[str, Any]) -> dict[str, Any]:
+    """Those that were given, as ``load`` has them."""
+    assignments = values.pop("template_values", None)
+    return given(**values, template_values=_named(assignments) if assignments else None)
+
+
+def _named(assignments: list[str]) -> dict[str, Any]:
+    """Names and values of ``NAME=VALUE``; what is no JSON is text.
+
+    Raises:
+        InputError: one is something else, or a name is there twice.
+    """
+    import json
+
+    from edgerun.errors import InputError
+
+    named: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or name in named:
+            problem = "is there twice" if equals else "has no value"
+            raise InputError(
+                f"--template-value {assignment}: the name {problem}; expected NAME=VALUE"
+            )
+        try:
+            named[name] = json.loads(value)
+        except ValueError:
+            named[name] = value
+    return named
 
 
 def with_sampling(command: Command) -> Command:

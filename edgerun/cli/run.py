@@ -26,7 +26,7 @@ EXAMPLES = options.examples(
 )
 
 
-@options.with_loading
+@options.with_chatting
 @options.with_sampling
 def run(
     model: _Model = None,
@@ -53,6 +53,12 @@ def run(
         from edgerun.model.chat.template import ChatTemplate
 
         ChatTemplate.prepare()
+    elif options.CHATTING.keys() & loading.keys():
+        from edgerun.errors import InputError
+
+        raise InputError(
+            "--think, --no-think and --template-value are for the chat format: leave --raw out"
+        )
     with options.load(folder, **loading) as llm:
         stream = start(llm, whole_prompt, system, raw, sampling)
         completion = _finish(stream, quiet=as_json)

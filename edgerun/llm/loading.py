@@ -21,6 +21,7 @@ from edgerun.kernels.isa import selected_isa
 from edgerun.llm.compiling import EXACT, NEVER, compile_bundle
 from edgerun.llm.options import MAX_CONTEXT, LoadOptions
 from edgerun.model.bundle import Bundle, open_bundle
+from edgerun.model.chat.switches import set_switches
 from edgerun.model.chat.template import ChatTemplate, template_source
 from edgerun.model.config import eos_ids, read_json_object, sampling_defaults
 from edgerun.model.text.sandboxed_library import SandboxedLibrary
@@ -157,6 +158,7 @@ def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
     template = ChatTemplate(
         _template_source(bundle, texts[TOKENIZER_CONFIG]), tokenizer.special_token_variables()
     )
+    set_switches(template, options.template_values, options.think)
     states = states_of(bundle.graph, config, options.kv_cache)
     context = _context(options.context, config.context_length, states)
     long = with_long_calls(states, context)

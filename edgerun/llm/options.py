@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from edgerun import env
 from edgerun.backends.base import Progress
@@ -14,6 +14,7 @@ from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
 from edgerun.errors import InputError
 from edgerun.kernels.host.cores import worker_threads
 from edgerun.llm.compiling import ALWAYS, AUTO, EXACT, FAST, NEVER
+from edgerun.model.chat.switches import check_switches
 from edgerun.state.codecs import codec_named
 from edgerun.state.policies.registry import policy_named
 from edgerun.values import as_int, shown
@@ -54,6 +55,8 @@ class LoadKeywords(TypedDict, total=False):
     gpu_memory: int | str | None
     expert_trace: str | os.PathLike[str] | None
     share: str
+    think: bool | None
+    template_values: Mapping[str, Any]
     progress: Progress
 
 
@@ -99,6 +102,9 @@ class LoadOptions:
             those that it names most often. None: with as many of each layer.
         share: when a device that was named shares layers of experts, ``"auto"``, where that is
             expected, and then seen, to be faster than the processor alone, or ``"always"``.
+        think: whether replies of chats begin with thinking, where the chat template has a switch
+            for that; None for what it does by itself.
+        template_values: what else the chat template is told, ``{"reasoning_effort": "high"}``.
         progress: called with a line of text before slow work.
 
     Raises:
@@ -125,6 +131,8 @@ class LoadOptions:
     gpu_memory: int | str | None = None
     expert_trace: str | os.PathLike[str] | None = None
     share: str = AUTO
+    think: bool | None = None
+    template_values: Mapping[str, Any] = field(default_factory=dict)
     progress: Progress = field(default=lambda text: logger.info(text))
 
     def __post_init__(self) -> None:
@@ -157,6 +165,9 @@ class LoadOptions:
         worker_threads(self.threads)  # refuses more than there are cores
         if not isinstance(self.verify, bool):
             raise InputError(f"verify is {shown(self.verify)}; expected True or False")
+        if not isinstance(self.think, bool | None):
+            raise InputError(f"think is {shown(self.think)}; expected True, False or None")
+        object.__setattr__(self, "template_values", check_switches(self.template_values))
         if not callable(self.progress):
             raise InputError(f"progress is {shown(self.progress)}; expected a function of a text")
 

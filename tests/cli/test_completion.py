@@ -16,7 +16,7 @@ from tests.cli.conftest import Run
 def test_commands_and_options_are_completed() -> None:
     assert candidates([""]) == command_names()
     assert candidates(["pl"]) == ["plan"]
-    assert candidates(["run", "--te"]) == ["--temperature"]
+    assert candidates(["run", "--tempe"]) == ["--temperature"]
     assert candidates(["run", "-p", "x", "--max"]) == ["--max-tokens"]
     assert candidates(["plan", "--expl"]) == ["--explain"]
     assert candidates(["run", "mod"]) == []  # the shell offers files

@@ -65,6 +65,13 @@ def test_the_prompt_is_a_users_message_for_a_chat_model(run: Run) -> None:
     assert run("run", "-p", "how are you", "--system", "be brief", model=model).out == "fine\n"
 
 
+def test_a_template_is_told_what_was_asked_for(run: Run) -> None:
+    values = ["--template-value", "effort=high", "--template-value", 'limit={"words": 5}']
+    assert run("run", "-p", "hi", "--no-think", *values, model=saying("yes")).code == 0
+    assert run.asked.options.think is False
+    assert run.asked.options.template_values == {"effort": "high", "limit": {"words": 5}}
+
+
 def test_raw_continues_the_text(run: Run) -> None:
     model = saying("no")
     model.programs = continuing("yes").programs
@@ -214,6 +221,9 @@ MISTAKES = [
     (["-p", "x", "--frobnicate"], "--frobnicate"),
     (["-p", "x" * 600], "tokens and the context is 512"),
     (["-p", "x", "--raw", "--system", "y"], "leave --raw out"),
+    (["-p", "x", "--raw", "--no-think"], "leave --raw out"),
+    (["-p", "x", "--template-value", "effort"], "--template-value effort: the name has no value"),
+    (["-p", "x", *["--template-value", "effort=1"] * 2], "effort=1: the name is there twice"),
 ]
 
 

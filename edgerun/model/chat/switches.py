@@ -1,0 +1,96 @@
+"""What a chat template is told beside the conversation: whether to think first, and the like."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from edgerun.errors import InputError
+from edgerun.model.chat.template import QUESTION, ChatTemplate
+from edgerun.values import shown
+
+# What templates call the switch: Qwen3, SmolLM3, GLM and Gemma the first, Granite 3.3 the second,
+# and DeepSeek V3.1 either.
+THINKING = ("enable_thinking", "thinking")
+_OF_CONVERSATIONS = ("messages", "tools", "add_generation_prompt")
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+def check_switches(values: object) -> dict[str, Any]:
+    """Names and values for a template.
+
+    Raises:
+        InputError: they are no mapping of names, or a name is one of those that conversations have.
+    """
+    if not isinstance(values, Mapping):
+        raise InputError(
+            f"template_values is {shown(values)}; expected names and values such as "
+            '{"reasoning_effort": "high"}'
+        )
+    for name in values:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise InputError(
+                f"template_values has {shown(name)} as a name; expected a name such as 'date'"
+            )
+        if name in _OF_CONVERSATIONS:
+            raise InputError(
+                f"template_values has {name!r}, which is made of the conversation: leave it out"
+            )
+    try:
+        json.dumps(dict(values))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"template_values hold something that is not JSON: {error}") from error
+    return dict(values)
+
+
+def set_switches(template: ChatTemplate, values: Mapping[str, Any], think: bool | None) -> None:
+    """Lets a template know some names, and whether replies begin with thinking.
+
+    Args:
+        template: the model's.
+        values: by name, anything that JSON has.
+        think: None for what the template does by itself.
+
+    Raises:
+        InputError: it does not read one of them, has no switch for thinking, or knows a name
+            already; or a value is not JSON.
+    """
+    if not values and think is None:
+        return
+    if template.is_default:
+        raise InputError(
+            "this model has no chat template that could be told anything: leave think and "
+            "template_values out"
+        )
+    for name in values:
+        if name in template.variables:
+            raise InputError(
+                f"template_values has {name!r}, which the model's tokenizer says: leave it out"
+            )
+        if not re.search(rf"\b{name}\b", template.source):
+            raise InputError(f"the model's chat template does not read {name!r}: leave it out")
+    switches = [] if think is None else [each for each in THINKING if _matters(template, each)]
+    if think is not None and not switches:
+        raise InputError(
+            "the model's chat template has no switch for thinking "
+            f"({' or '.join(THINKING)}): leave think out"
+        )
+    template.variables.update({**dict.fromkeys(switches, think), **values})
+    for text in _questions(template, [{}]):
+        if isinstance(text, InputError):
+            raise text
+
+
+def _matters(template: ChatTemplate, name: str) -> bool:
+    """Whether a question is rendered otherwise as a name is true or false."""
+    on, off = _questions(template, [{name: True}, {name: False}])
+    return isinstance(on, str) and isinstance(off, str) and on != off
+
+
+def _questions(
+    template: ChatTemplate, variables: list[dict[str, bool]]
+) -> Iterator[str | InputError]:
+    conversation = {"messages": [{"role": "user", "content": QUESTION}], "tools": None}
+    return template.render_many([{**each, **conversation} for each in variables])
