@@ -48,7 +48,7 @@ def obstacle(spec: DecoderSpec, recipe: Recipe) -> str:
     experts = [part for layer in spec.layers if isinstance(part := layer.feed_forward, Experts)]
     kinds = [_recipes(spec, recipe, layer) for layer in range(spec.num_layers)]
     if any(len(kind) > 1 for kind in kinds):
-        return "rules give the experts of a layer several formats"
+        return "the experts of a layer have several formats"
     if any(each.weights == "fp32" for kind in kinds for each in kind):
         return "it takes quantised weights only"
     if spec.ternary is not None:
