@@ -47,7 +47,7 @@ class Operand:
         kind: what it is.
         sizes: a name for each dimension, of a value for its width alone; the same name is the
             same size everywhere in a node, and a product of names is written ``a*b``; a sum,
-            ``a+b``, may be the width of an output.
+            ``a+b``, may be the width of an output, and of an input if attributes say its terms.
         optional: whether it may be absent.
         dtype: element type of a value, ``"float32"`` or ``"int32"``.
         limit: largest magnitude of an element of a vector.
