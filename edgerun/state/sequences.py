@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from copy import copy as shallow
 
-from edgerun.errors import InputError, PromptError
-from edgerun.state.capacity import make_pools, spare_pages
+from edgerun.errors import Full, InputError, PromptError
+from edgerun.state.capacity import make_arrays, make_pools, spare_pages, spare_places
 from edgerun.state.fair_lock import FairLock
 from edgerun.state.memory import Memory
 from edgerun.state.paged import PAGE_TOKENS, PagePool, Transfer
@@ -16,7 +16,7 @@ from edgerun.state.parts import Part
 from edgerun.state.policies.registry import policy_named
 from edgerun.state.prefixes import ROOT, Key, chain
 from edgerun.state.recurrent import RecurrentArrays
-from edgerun.state.spec import RecurrentState, State, geometries
+from edgerun.state.spec import State
 from edgerun.state.store import Block, Holder, Owner, Room, Slot
 
 NO_PAGES = 1 << 62  # what a store without pages has of them
@@ -66,11 +66,9 @@ class SequenceStore:
         self.states, self.context, self.lock = tuple(states), context, FairLock()
         self._memory = memory = memory or Memory()
         policy = policy_named(eviction)
-        self._pools = make_pools(geometries(self.states), context, slots, memory, policy, transfer)
-        recurrent = [
-            RecurrentArrays(state, slots) for state in states if isinstance(state, RecurrentState)
-        ]
-        self._parts: list[Part] = [*self._pools, *recurrent]
+        self._pools = make_pools(self.states, context, slots, memory, policy, transfer)
+        self._recurrent = make_arrays(self.states, slots, memory)
+        self._parts: list[Part] = [*self._pools, *self._recurrent]
         self._part_of = {state.name: part for part in self._parts for state in part.states}
         if len(self._part_of) != len(self.states):
             raise InputError(f"two layers keep their state under one name: {self.states}")
@@ -95,6 +93,17 @@ class SequenceStore:
             raise InputError(f"no layer '{name}' keeps keys and values here")
         return part
 
+    def recurrent(self, name: str) -> RecurrentArrays:
+        """What holds a layer's state of fixed size.
+
+        Raises:
+            InputError: no layer of this name has any.
+        """
+        part = self._part_of.get(name)
+        if not isinstance(part, RecurrentArrays):
+            raise InputError(f"no layer '{name}' keeps a state of fixed size here")
+        return part
+
     def length(self, slot: Slot) -> int:
         """Tokens that a slot holds."""
         return self._lengths[slot]
@@ -108,6 +117,8 @@ class SequenceStore:
     def _room(self, without: Sequence[Slot]) -> Room:
         self._collect()
         slots = sum(not self._in_use(slot) for slot in range(len(self._holders))) + len(without)
+        for arrays in self._recurrent:
+            slots = min(slots, spare_places(arrays, self._memory, without))
         if not self._pools:
             return Room(slots, NO_PAGES, 0)
         pages, of_sequence = spare_pages(self._pools, self._memory, without)
@@ -146,8 +157,12 @@ class SequenceStore:
             )
         slot, reached, keys = self._open(owner), self._reachable(source, asked), self._keys[source]
         self._filled[slot] = True
-        for part in self._parts:
-            part.share(source, slot, reached, current, keys)
+        try:
+            for part in self._parts:
+                part.share(source, slot, reached, current, keys)
+        except Full:
+            self._holders[slot] = _nobody
+            raise
         self._set(slot, reached, keys)
         return slot, reached
 
@@ -260,6 +275,7 @@ class SequenceStore:
         copy = shallow(self)
         copy._parts = [part.copied() for part in self._parts]
         copy._pools = [part for part in copy._parts if isinstance(part, PagePool)]
+        copy._recurrent = [part for part in copy._parts if isinstance(part, RecurrentArrays)]
         copy._part_of = {state.name: part for part in copy._parts for state in part.states}
         return copy
 
