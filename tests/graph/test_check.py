@@ -193,8 +193,7 @@ def with_node(graph: Graph, op: str, **changes) -> Graph:
     ],
 )
 def test_numbers_outside_their_range_are_refused(lowered, attribute, value):
-    op = next(op for op, schema in OPS.items() if attribute in schema.attributes)
-    attrs = next(node.attrs for node in lowered.nodes if node.op == op)
+    op, attrs = next((node.op, node.attrs) for node in lowered.nodes if attribute in node.attrs)
     with pytest.raises(BundleError, match=f"{attribute} = .*; expected .* from"):
         check(with_node(lowered, op, attrs={**attrs, attribute: value}))
 
