@@ -22,7 +22,6 @@ from edgerun.llm.loading import prepare
 from edgerun.llm.options import LoadOptions
 from edgerun.model.bundle import open_bundle
 from edgerun.ops.base import matrix, vector
-from edgerun.ops.registry import OPS
 from tests.support.altered import AlteredBundle
 from tests.support.bundles import bundle_of
 

@@ -14,7 +14,7 @@ from edgerun.errors import BundleError, UnsupportedError
 from edgerun.graph.ir import Graph
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
-from tests.support.altered import AlteredBundle, Alteration
+from tests.support.altered import Alteration, AlteredBundle
 from tests.support.bundles import bundle_of
 
 LINEAR, SCAN = "layers.0/linear_attn", "layers.0/linear_attn/Scan"
