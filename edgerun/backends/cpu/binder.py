@@ -110,7 +110,7 @@ class Binder:
         operands: memory that the instructions point to.
         kernels: names of those in use.
         calls: arguments of instructions that call other code, whose address is their first word.
-        places: what layers of experts share, by their sizes.
+        places: what nodes share, by its name or by sizes.
     """
 
     graph: Graph

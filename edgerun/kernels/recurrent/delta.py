@@ -1,4 +1,4 @@
-"""The mixing of layers of linear attention: see ``ops/gated_delta.py``, which has the formulas.
+"""The mixing of layers of linear attention: ``ops/recurrent/gated_delta.py`` has the formulas.
 
 One kernel makes queries, keys, values and gates of all rows. Another takes a sequence's rows in
 order, for some columns of a head's matrix at a time. What a row gets is the same by a bit whatever
@@ -11,6 +11,7 @@ the number of float32 in a vector, divides ``key_dim`` and ``value_dim``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import sqrt
 
 from numba import float32, njit
@@ -18,14 +19,16 @@ from numba import float32, njit
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.simd import fma, lane, load, load_splat, reduce_add, splat, store
 from edgerun.kernels.lang.tiles import scratch
-from edgerun.kernels.lang.vectormath import exp, number, sigmoid, softplus
+from edgerun.kernels.lang.vectormath import exp, sigmoid, softplus
 from edgerun.kernels.lang.word import float_at, int_at, set_float, set_int, set_word, word
 from edgerun.kernels.pointwise.elementwise import copy_floats
-from edgerun.kernels.recurrent.passes import pass_over
+from edgerun.kernels.recurrent.passes import add_products, change, change_and_add
 
 LENGTH_BIT = 32  # as in state/recurrent.py
 ROW_MASK = (1 << LENGTH_BIT) - 1
-TAPS_BYTES = 64 * 8  # addresses of the most tokens of a convolution, as in ops/gated_delta.py
+TAPS_BYTES = (
+    64 * 8
+)  # addresses of the most tokens of a convolution, as in ops/recurrent/gated_delta.py
 _SIZES = "width count key_heads value_heads key_dim value_dim"
 _BATCH = "rows:i64[1] positions:i32[rows] sequences:i32[rows]"
 _MADE = (
@@ -150,46 +153,7 @@ def delta_update(vectors: int, lanes: int) -> Body:
     Each also keeps its share of the latest rows of ``qkv``. An element has three roundings a token;
     sums over a key are added up in its order, in float32.
     """
-    columns, row_bytes, sums_bytes = vectors * lanes, vectors * lanes * 4, 2 * vectors * lanes * 4
-
-    @njit(inline="always")
-    def carry(a, first, end, head, column, source, target):  # type: ignore[no-untyped-def]
-        """Lets rows ``first .. end - 1`` change what lies at ``source`` and then at ``target``."""
-        sums, change = scratch(sums_bytes), scratch(row_bytes)
-        key_dim, stride = a.key_dim, a.value_dim * 4
-        key_head = head // (a.value_heads // a.key_heads)
-        gates, mixed = a.gates + first * a.gates_stride * 4, a.mixed + first * a.mixed_stride * 4
-        query, key = key_head * key_dim * 4, (a.key_heads + key_head) * key_dim * 4
-        value = (2 * a.key_heads * key_dim + head * a.value_dim + column) * 4
-        result = a.result + (first * a.result_stride + head * a.value_dim + column) * 4
-        nothing, token = (mixed, mixed, float32(0)), (mixed + key, mixed + query)
-        pass_over(source, target, stride, key_dim, nothing, token, sums, 0, 1, vectors, lanes)
-        for row in range(first, end):
-            forget = float_at(gates, head)
-            respond(a, gates, head, mixed + value, sums, change, result)
-            old = (mixed + key, change, forget)
-            gates += a.gates_stride * 4
-            mixed += a.mixed_stride * 4
-            result += a.result_stride * 4
-            token = (mixed + key, mixed + query)
-            if row + 1 < end:
-                pass_over(source, target, stride, key_dim, old, token, sums, 1, 1, vectors, lanes)
-            else:
-                pass_over(source, target, stride, key_dim, old, token, sums, 1, 0, vectors, lanes)
-            source = target
-
-    @njit(inline="always")
-    def respond(a, gates, head, values, sums, change, result):  # type: ignore[no-untyped-def]
-        """Makes the change and the result of a token from the products of its key and query."""
-        forget = load_splat(gates + head * 4, lanes)
-        strength = load_splat(gates + (a.value_heads + head) * 4, lanes)
-        product = load_splat(gates + (2 * a.value_heads + head) * 4, lanes)
-        for index in range(0, row_bytes, lanes * 4):
-            predicted = forget * load(sums + index, "f32", lanes)
-            step = strength * (load(values + index, "f32", lanes) - predicted)
-            seen = forget * load(sums + row_bytes + index, "f32", lanes)
-            store(change + index, step)
-            store(result + index, fma(product, step, seen))
+    columns, carry = vectors * lanes, _carrying(vectors, lanes)
 
     def body(a: Arguments, chunk: int) -> None:
         blocks = a.value_dim // columns
@@ -205,13 +169,60 @@ def delta_update(vectors: int, lanes: int) -> Body:
         target = place + written * a.value_heads * size * 4
         if position == 0:
             source = target
-            clear(target, a.key_dim, a.value_dim * 4, row_bytes, lanes)
+            clear(target, a.key_dim, a.value_dim * 4, columns * 4, lanes)
         carry(a, first, end, head, column, source, target)
         keep_tokens(a, first, end, begun, written, unit, units)
         if unit == 0:
             set_int(a.written, sequence, 1)
 
     return body
+
+
+def _carrying(vectors: int, lanes: int) -> Callable[..., None]:
+    """The function that lets tokens change some columns, one after the other."""
+    row_bytes, sums_bytes = vectors * lanes * 4, 2 * vectors * lanes * 4
+
+    @njit(inline="always")
+    def respond(a, gates, head, values, sums, step, result):  # type: ignore[no-untyped-def]
+        """Makes the change and the result of a token from the products of its key and query."""
+        forget = load_splat(gates + head * 4, lanes)
+        strength = load_splat(gates + (a.value_heads + head) * 4, lanes)
+        product = load_splat(gates + (2 * a.value_heads + head) * 4, lanes)
+        for index in range(0, row_bytes, lanes * 4):
+            predicted = forget * load(sums + index, "f32", lanes)
+            made = strength * (load(values + index, "f32", lanes) - predicted)
+            seen = forget * load(sums + row_bytes + index, "f32", lanes)
+            store(step + index, made)
+            store(result + index, fma(product, made, seen))
+
+    @njit(inline="always")
+    def carry(a, first, end, head, column, source, target):  # type: ignore[no-untyped-def]
+        """Lets rows ``first .. end - 1`` change what lies at ``source`` and then at ``target``."""
+        sums, step = scratch(sums_bytes), scratch(row_bytes)
+        rows, stride = a.key_dim, a.value_dim * 4
+        shared = head // (a.value_heads // a.key_heads)
+        query, key = shared * rows * 4, (a.key_heads + shared) * rows * 4
+        value = (2 * a.key_heads * rows + head * a.value_dim + column) * 4
+        gates, mixed = a.gates + first * a.gates_stride * 4, a.mixed + first * a.mixed_stride * 4
+        result = a.result + (first * a.result_stride + head * a.value_dim + column) * 4
+        add_products(source, stride, rows, mixed + key, mixed + query, sums, vectors, lanes, target)
+        for row in range(first, end):
+            respond(a, gates, head, mixed + value, sums, step, result)
+            token = (mixed + key, step, float_at(gates, head))
+            gates += a.gates_stride * 4
+            mixed += a.mixed_stride * 4
+            result += a.result_stride * 4
+            if row + 1 < end:
+                new_key, new_query = mixed + key, mixed + query
+                change_and_add(
+                    source, target, stride, rows, token, new_key, new_query, sums, vectors, lanes
+                )
+            else:
+                change(source, target, stride, rows, token, vectors, lanes)
+            source = target
+
+    carrying: Callable[..., None] = carry
+    return carrying
 
 
 @njit(inline="always")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import gcd
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgerun.backends.base import Shape, Support
 from edgerun.backends.cpu.binder import ROWS, RUNS, Binder, Patch, Preparation
@@ -122,19 +123,19 @@ def _state_of(binder: Binder, node: Node) -> RecurrentState:
     raise BackendError(f"{node.name} keeps {declared}, which the store does not have")
 
 
-def _runs(binder: Binder) -> np.ndarray:
+def _runs(binder: Binder) -> NDArray[np.int32]:
     """The first rows of runs of one sequence, and their end, int32 ``[rows + 1]``.
 
     Found before each run of the program, and their number in the frame's word.
     """
-    if _RUNS not in binder.places:
-        runs = np.zeros(binder.shape.rows + 1, np.int32)
-        binder.places[_RUNS] = runs
+    runs: NDArray[np.int32] | None = binder.places.get(_RUNS)
+    if runs is None:
+        runs = binder.places[_RUNS] = np.zeros(binder.shape.rows + 1, np.int32)
         binder.before_run.append(_finding_runs(binder, runs))
-    return binder.places[_RUNS]
+    return runs
 
 
-def _finding_runs(binder: Binder, runs: np.ndarray) -> Preparation:
+def _finding_runs(binder: Binder, runs: NDArray[np.int32]) -> Preparation:
     """What fills them in; it knows buffers alone, see ``Binder.before_run``."""
     frame, sequences = binder.frame, binder.sequences
 
