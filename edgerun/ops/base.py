@@ -52,7 +52,7 @@ class Operand:
         dtype: element type of a value, ``"float32"`` or ``"int32"``.
         limit: largest magnitude of an element of a vector.
         of_heads: it is as long as a row, or else as the heads that all readers of the node's
-            output divide rows into.
+            output divide rows into, or those that its first input is made of.
         every_row: of a value, that it must have a row for every token; others may have those alone
             whose logits are wanted, and then the outputs have these, too.
     """
