@@ -15,11 +15,13 @@ from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.operands import WITH_CACHE, Argument
 from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph, Node
+from edgerun.machine.profile import GATE
 from edgerun.ops.registry import OPS
 from edgerun.state import RecurrentState, SequenceStore
 
 MAX_HEADS = 1024  # of values; times rows they are chunks of an instruction
 MANY_REGISTERS, FEW_ROWS = 32, 16
+FLOAT_BYTES, MOVES, PRODUCTS = 4, 3, 3  # of an element of a matrix, for each token
 _SIZES = ("count", "key_heads", "value_heads", "key_dim", "value_dim")
 _STATE = ("conv", "matrix", "turns", "written")
 _RUNS = "runs"  # what the binder keeps of runs of rows
@@ -175,7 +177,17 @@ def _supports(graph: Graph, node: Node) -> Support:
 
 
 def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
-    return speeds.start_seconds(2)
+    """The larger of the times to move the state of a sequence and to multiply, and the inputs'.
+
+    What is written is read before. Products are as fast as those of attention, in float32 too.
+    """
+    key_dim, rows = node.attrs["key_dim"], shape.rows
+    elements = node.attrs["value_heads"] * key_dim * node.attrs["value_dim"]
+    width = 2 * node.attrs["key_heads"] * key_dim + elements // key_dim
+    moved = speeds.read_seconds(MOVES * FLOAT_BYTES * elements)
+    multiplied = speeds.attention_seconds(PRODUCTS * elements * rows, key_dim, rows)
+    inputs = speeds.element_seconds(rows * width, GATE, rows)
+    return speeds.start_seconds(2) + max(moved, multiplied) + inputs
 
 
 EMITTER = Emitter(emit_gated_delta, _supports, _cost)
