@@ -169,6 +169,9 @@ def test_a_sequence_goes_back_forks_and_leaves_its_room_to_others(
     for _ in range(2):  # in memory that others have written
         slot = layer.store.open()
         same([layer.run([(slot, 0, ROWS)]), *layer.state(slot)], whole)
+    layer.store.rewind(slot, 0)
+    layer.run([(slot, 0, 2)])
+    same(layer.state(slot)[0], [np.zeros(WIDTH, np.float32), *texts(0)[0][:2]])
 
 
 def test_a_store_of_other_states_is_refused() -> None:
@@ -191,8 +194,13 @@ def test_memory_for_one_more_state_is_asked_for_before_a_call() -> None:
     with pytest.raises(Full, match="states of 2 sequences, which are in use"):
         store.reserve(slots[2], 1)
     store.commit(slots[0], 1)
+    with pytest.raises(Full):
+        store.fork(slots[0])
+    assert store.open() == 3  # which the fork has left
+    store.close(3)
     store.checkpoint(slots[0])  # for which there is no memory either
-    assert store.rewind(slots[0], 1) == 1
+    store.commit(slots[0], 2)
+    assert store.rewind(slots[0], 1) == 0
     store.close(slots[1])
     assert store.room().slots == 1  # of two slots that are free
     store.reserve(slots[2], 1)
