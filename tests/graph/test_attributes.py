@@ -35,12 +35,13 @@ SOURCES = {
     "lfm2": {"weights": "int4", "head_weights": "int4", "embedding_weights": "int4"},
     "lfm2_moe": {"weights": "int4"},
     "gemma3n_text": {"weights": "int4"},
+    "qwen3_5_text": {"weights": "int4"},
 }
 
 
 # Ops of which no attribute is read.
 PLAIN = (
-    *("Abs", "Add", "And", "Clip", "ConstantOfShape", "Cos", "Div", "Floor", "Greater"),
+    *("Abs", "Add", "And", "Clip", "ConstantOfShape", "Cos", "Div", "Exp", "Floor", "Greater"),
     *(
         "LessOrEqual",
         "MatMul",
@@ -55,7 +56,7 @@ PLAIN = (
         "Sigmoid",
         "Sin",
     ),
-    *("Slice", "Sqrt", "Squeeze", "Sub", "Tanh", "Unsqueeze", "Where"),
+    *("Slice", "Softplus", "Sqrt", "Squeeze", "Sub", "Tanh", "Unsqueeze", "Where"),
 )
 
 
@@ -145,6 +146,10 @@ def test_defaults_that_are_spelled_out_change_nothing(tmp_path):
         ("llama", "norm/RMSNormalization", {"stash_type": 10}),
         ("mistral", "embed_tokens/Gather", {"axis": 1}),
         ("lfm2", "embed_tokens/both", {"axis": 1}),
+        ("qwen3_5_text", "linear_attn/Split", {"axis": 1}),
+        ("qwen3_5_text", "linear_attn/Scan", {"scan_input_axes": [1, 1, 1, 1, 0]}),
+        ("qwen3_5_text", "linear_attn/Scan", {"scan_output_axes": [0]}),
+        ("qwen3_5_text", "linear_attn/Scan", {"scan_input_directions": [1] * 5}),
         ("bitnet-packed", "ReduceMax", {"keepdims": 0}),
         ("bitnet-packed", "ReduceMax", {"noop_with_empty_axes": 1}),
     ],

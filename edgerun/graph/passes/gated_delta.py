@@ -171,7 +171,7 @@ def _layer(form: _Form, matcher: Matcher) -> int | None:
 
 def _is_token(body: Body) -> bool:
     """Whether a token does what it does in linear attention, with no value from elsewhere."""
-    if len(body.nodes) != len(_TOKEN) or len(body.inputs) != _TOKEN_INPUTS or not body.is_plain:
+    if len(body.nodes) != len(_TOKEN) or not body.is_plain:
         return False
     numbers = {name: number for number, name in enumerate(body.inputs)}
     for node, (op, inputs, attributes) in zip(body.nodes, _TOKEN, strict=True):
