@@ -31,9 +31,19 @@ def fixed_bytes(states: Sequence[State]) -> int:
     return sum(state_bytes(state) for state in states if isinstance(state, RecurrentState))
 
 
-def passed_bytes(states: Sequence[State]) -> int:
-    """Bytes of recurrent states that a call reads and writes for each sequence."""
-    return fixed_bytes(states)
+def cached_bytes(states: Sequence[State], tokens: int) -> int:
+    """Bytes that so many tokens of a sequence take, those of pages that are not full left out."""
+    return fixed_bytes(states) + token_bytes(states) * tokens
+
+
+def moved_bytes(states: Sequence[State]) -> int:
+    """Bytes of recurrent states that a call reads, and writes, for each sequence."""
+    return sum(
+        2 * array.nbytes
+        for state in states
+        if isinstance(state, RecurrentState)
+        for array in state.arrays
+    )
 
 
 def token_bytes(states: Sequence[State]) -> int:

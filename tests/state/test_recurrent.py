@@ -1,5 +1,7 @@
 """States of fixed size, alone and beside attention, with a toy op that counts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,8 @@ from edgerun.state import (
     attention_name,
     same_attention,
 )
+from edgerun.state.capacity import fixed_bytes, sequence_bytes
+from edgerun.state.memory import Memory
 from edgerun.state.spec import RecurrentArray
 
 COUNTER = RecurrentState("counter", (RecurrentArray("sum", (2,)), RecurrentArray("last", (3, 1))))
@@ -86,3 +90,48 @@ def test_arrays_of_another_shape_are_refused(block):
     store = SequenceStore([COUNTER], 10, 1)
     with pytest.raises(InputError, match=r"expected \[\(2,\), \(3, 1\)\]"):
         store.write_block("counter", store.open(), 0, block)
+
+
+def test_memory_for_two_states_of_every_sequence_is_counted():
+    states = [*same_attention(1, 1, 8, "fp32"), COUNTER]
+    fixed, page = 2 * 4 * (2 + 3), 2 * 4 * 8 * 64
+    assert sequence_bytes(states, 64) == fixed + page
+    assert fixed_bytes(states) == fixed
+    for free, message in [(fixed + page - 1, "keys, values and states"), (fixed, "any length")]:
+        memory = Memory(lambda free=free: free, spare_bytes=0)
+        with pytest.raises(InputError, match=message):
+            SequenceStore(states, 64, 1, memory=memory)
+    SequenceStore(states, 64, 1, memory=Memory(lambda: fixed + page, spare_bytes=0))
+
+
+def test_a_commit_that_was_cut_off_is_ended_by_what_comes_next():
+    store = SequenceStore([COUNTER], 1000, 1)
+    slot = store.open()
+    count(store, slot, [1, 2])
+    count(store, slot, [50], commit=False)
+    store._lengths[slot] = 3  # as far as it came before Ctrl-C
+    assert count(store, slot, [4]) == 57
+
+
+def test_layers_that_a_call_has_not_written_stay_as_they_are():
+    store = SequenceStore([COUNTER, replace(COUNTER, name="other")], 1000, 1)
+    slot, ones = store.open(), (np.ones(2, np.float32), np.ones((3, 1), np.float32))
+    store.reserve(slot, 1)
+    for name in ("counter", "other"):
+        store.write_block(name, slot, 0, ones)
+    store.commit(slot, 1)
+    copy = store.copied()
+    count(store, slot, [4])
+    assert [store.read_block(name, slot, 2, 2)[0][0] for name in ("counter", "other")] == [5, 1]
+    assert copy.read_block("counter", slot, 1, 1)[0][0] == 1  # whatever the original does
+
+
+def test_a_state_without_a_place_is_not_written():
+    store = SequenceStore([COUNTER], 10, 1)
+    block = (np.zeros(2), np.zeros((3, 1)))
+    with pytest.raises(InputError, match="not reserved"):
+        store.write_block("counter", store.open(), 0, block)
+    with pytest.raises(InputError, match="keeps keys and values"):
+        store.pool("counter")
+    with pytest.raises(InputError, match="keeps a state of fixed size"):
+        store.recurrent("elsewhere")
