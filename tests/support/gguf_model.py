@@ -95,10 +95,8 @@ def write_gguf(
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(spec.num_heads)
     heads = [spec.num_kv_heads * spec.attends(layer) for layer in range(spec.num_layers)]
-    # Of linear attention the converter writes one number.
-    writer.add_head_count_kv(
-        max(heads) if all(heads) or "linear_num_key_heads" in config else heads
-    )
+    is_same = all(heads) or "linear_num_key_heads" in config
+    writer.add_head_count_kv(spec.num_kv_heads if is_same else heads)
     writer.add_key_length(spec.head_dim)
     writer.add_value_length(spec.head_dim)
     writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", spec.norm_eps))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 
 from edgerun.errors import CheckpointError, EdgerunError
 from edgerun_export.checkpoint import open_checkpoint
+from edgerun_export.checkpoint.base import TensorInfo
+from edgerun_export.checkpoint.views.linear import LinearHeads, Sizes
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.source.model import interpret
 from tests.support.gguf_model import difference, source_of, write_gguf
@@ -167,11 +170,17 @@ def test_blocks_that_heads_cut_are_floats(tmp_path: Path) -> None:
         assert checkpoint.read(own).shape == (64, 256)
 
 
+def flat(name: str) -> Callable[[Tensors], object]:
+    return lambda own: own.update({name: own[name].reshape(-1)})
+
+
 @pytest.mark.parametrize(
     ("alter", "changes", "message"),
     [
         (lambda own: own["blk.0.ssm_a"].__setitem__(1, 0.5), {}, "rate' holds 0.5; expected"),
         (lambda own: own.pop("blk.2.ssm_dt.bias"), {}, "no tensor 'model.layers.2.*dt_bias'"),
+        (flat("blk.0.ssm_out.weight"), {}, r"out_proj.weight' has shape \[8192\]; config"),
+        (lambda own: None, {"ssm.group_count": 8}, "4 is not a multiple of linear_num_key_heads 8"),
         (lambda own: None, {"ssm.group_count": 3}, "4 is not a multiple of linear_num_key_heads 3"),
         (lambda own: None, {"ssm.inner_size": 130}, "130 elements of values are not a multiple"),
         (lambda own: None, {"ssm.state_size": 24}, r"conv1d.weight' has shape \[192, 1, 4\]"),
@@ -183,6 +192,31 @@ def test_what_such_a_file_cannot_have_is_refused(
     with pytest.raises(EdgerunError, match=message):
         path = written(tmp_path / "model.gguf", "qwen3_5_text", alter=alter, **changes)
         export(path, tmp_path / "out", ExportOptions())
+
+
+def test_rows_of_one_key_head_come_of_two_tensors() -> None:
+    """Its gates follow its values in number, and lie elsewhere."""
+    rows = np.arange(2 * 2 + 2 * 3 + 2 * 3, dtype=np.float32)[:, None]
+    module = "model.layers.0.linear_attn"
+    stored = {
+        f"{module}.in_proj_qkv.weight": rows[:10],
+        f"{module}.in_proj_z.weight": rows[10:],
+        f"{module}.rate": np.array(-1, np.float32),  # which has no row
+    }
+
+    class Stored:
+        config, source, notes = MappingProxyType({}), None, ()
+
+        def tensors(self) -> dict[str, TensorInfo]:
+            return {name: TensorInfo(name, each.shape, "F32") for name, each in stored.items()}
+
+        def read(self, name: str, part: slice) -> np.ndarray:
+            assert 0 <= part.start < part.stop <= len(stored[name])
+            return stored[name][part]
+
+    view = LinearHeads(Stored(), Sizes(1, 2, 2, 3), are_tiled=False)  # type: ignore[arg-type]
+    assert {*view.tensors()} == {f"{module}.in_proj_qkvz.weight", f"{module}.rate"}
+    np.testing.assert_array_equal(view.read(f"{module}.in_proj_qkvz.weight"), rows)
 
 
 def test_every_fourth_layer_attends_where_a_file_names_none(tmp_path: Path) -> None:

@@ -30,7 +30,9 @@ _Read: TypeAlias = Callable[[str, slice], tuple[Any, ...] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Sizes:
+class Sizes:
+    """Heads of linear attention, and their elements."""
+
     key_heads: int
     value_heads: int
     key_dim: int
@@ -79,7 +81,7 @@ class _Made:
 class LinearHeads(View):
     """A checkpoint with heads of linear attention in the order of Hugging Face."""
 
-    def __init__(self, checkpoint: Checkpoint, sizes: _Sizes, *, are_tiled: bool) -> None:
+    def __init__(self, checkpoint: Checkpoint, sizes: Sizes, *, are_tiled: bool) -> None:
         """Looks at the names and shapes of a checkpoint's tensors."""
         super().__init__(checkpoint)
         self._stored = checkpoint.tensors()
@@ -87,6 +89,8 @@ class LinearHeads(View):
         self._made: dict[str, _Made] = {}
         self._rows_read: dict[str, int] = {}
         for name, info in self._stored.items():
+            if not info.shape:
+                continue
             if name.endswith(RATE):
                 order = sizes.values(1) if are_tiled else np.arange(sizes.value_heads)
                 self._make(name.removesuffix(RATE) + _A_LOG, (name,), order, info.shape)
@@ -95,8 +99,8 @@ class LinearHeads(View):
             elif name.endswith(_QKV):
                 module = name.removesuffix(_QKV)
                 gates = self._stored.get(module + _Z)
-                if gates is not None:
-                    shape = (*(info.shape[0] + gates.shape[0], *info.shape[1:]),)
+                if gates is not None and gates.shape:
+                    shape = (info.shape[0] + gates.shape[0], *info.shape[1:])
                     self._make(module + _QKVZ, (name, gates.name), sizes.in_turns(), shape)
 
     def tensors(self) -> Mapping[str, TensorInfo]:
@@ -143,7 +147,7 @@ class LinearHeads(View):
         read = {name for name, end in self._rows_read.items() if end == ends[name]}
         return frozenset(read | (self._checkpoint.read_to_the_end() & self._others.keys()))
 
-    def _untile(self, name: str, info: TensorInfo, sizes: _Sizes) -> None:
+    def _untile(self, name: str, info: TensorInfo, sizes: Sizes) -> None:
         if sizes.shared == 1:
             return
         queries = 2 * sizes.key_heads * sizes.key_dim
@@ -159,9 +163,8 @@ class LinearHeads(View):
             if name.endswith(f".{end}"):
                 self._make(name, (name,), sizes.values(dim, first), info.shape)
         if name.endswith(f".{_OUT}"):
-            columns = sizes.values(sizes.value_dim)
-            if len(info.shape) == 2 and info.shape[1] == len(columns):
-                self._make(name, (name,), np.arange(info.shape[0]), info.shape, columns)
+            rows_there, columns = np.arange(info.shape[0]), sizes.values(sizes.value_dim)
+            self._make(name, (name,), rows_there, info.shape, columns)
 
     def _make(
         self,
@@ -171,9 +174,7 @@ class LinearHeads(View):
         shape: tuple[int, ...],
         columns: Numbers | None = None,
     ) -> None:
-        """Takes a tensor in place of others, unless it has another size than it should have."""
-        if not shape or shape[0] != len(rows):
-            return  # to be refused by whoever knows its shape
+        """Takes a tensor in place of others; whoever reads it compares its shape first."""
         for each in stored:
             self._others.pop(each, None)
         info = replace(self._stored[stored[0]], name=name, shape=shape)
@@ -219,7 +220,7 @@ def with_linear_heads(checkpoint: Checkpoint) -> Checkpoint:
     if config.get("model_type") not in MODEL_TYPES:
         return checkpoint
     names = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")
-    sizes = _Sizes(*(config[f"linear_{name}"] for name in names))
+    sizes = Sizes(*(config[f"linear_{name}"] for name in names))
     if sizes.value_heads % sizes.key_heads:
         return checkpoint  # to be refused by whoever reads the configuration
     return LinearHeads(checkpoint, sizes, are_tiled=config["model_type"] != MODEL_TYPES[0])
