@@ -18,6 +18,7 @@ from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import Sequence as EngineSequence
 from edgerun.engine.stats import Stats
 from edgerun.errors import InputError
+from edgerun.kernels.host.huge_pages import zeroed_memory
 from edgerun.kernels.host.memory import available_memory
 from edgerun.llm.arguments import (
     check_conversation,
@@ -94,7 +95,7 @@ class LLM:
             model.states,
             model.context,
             model.options.max_sessions,
-            memory=Memory(available_memory),
+            memory=Memory(available_memory, on_huge_pages=zeroed_memory),
             eviction=model.options.eviction,
             transfer=NativeTransfer(),
         )
