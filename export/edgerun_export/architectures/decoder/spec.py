@@ -251,6 +251,12 @@ class DecoderSpec:
         middle = [tuple(projections[name] for name in group) for group in later]
         return [[first], *([middle] if middle else []), [(projections["o_proj"],)]]
 
+    def mixer_readers(self, layer: int) -> tuple[Projection, ...]:
+        """All that reads the input of a layer's mixer, also what is never quantised."""
+        delta = self.layers[layer].delta
+        gates = () if delta is None else delta.gates(self.hidden_size).values()
+        return (*self.mixer_groups(layer)[0][0], *gates)
+
     def feed_forward(self, layer: int) -> list[dict[str, Projection]]:
         """Gate, up and down projection of each feed-forward network of a layer."""
         part = self.layers[layer].feed_forward
@@ -321,10 +327,7 @@ class DecoderSpec:
         return Projection("shared_gate", part.gate, 1, self.hidden_size)
 
     def float_projections(self, layer: int) -> list[Projection]:
-        """The projections of a layer that are never quantised, a few rows each.
-
-        The first ones read what the mixer reads.
-        """
+        """The projections of a layer that are never quantised, a few rows each."""
         delta = self.layers[layer].delta
         gates = () if delta is None else delta.gates(self.hidden_size).values()
         return [*gates, *filter(None, (self.router(layer), self.shared_gate(layer)))]
