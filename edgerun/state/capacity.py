@@ -161,7 +161,7 @@ def make_arrays(states: Sequence[State], slots: int, memory: Memory) -> list[Rec
     recurrent = [state for state in states if isinstance(state, RecurrentState)]
     try:
         return [RecurrentArrays(recurrent, slots, memory)] if recurrent else []
-    except MemoryError as error:
+    except (MemoryError, OSError) as error:
         raise InputError(
             f"the system gives no memory for the states of {slots} sequences: load the model with "
             "a smaller max_sessions"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import Full, InputError
-from edgerun.state.memory import Memory, zeros_at_page
+from edgerun.state.memory import Memory
 from edgerun.state.prefixes import Key
 from edgerun.state.spec import RecurrentState
 from edgerun.state.store import Block, Slot
@@ -49,11 +49,15 @@ class RecurrentArrays:
 
         Raises:
             MemoryError: the system does not give so much.
+            OSError: likewise, of memory on huge pages.
         """
         self.states, self._memory = tuple(states), memory or Memory()
         self._layers = {state.name: layer for layer, state in enumerate(states)}
         self._arrays = [
-            [zeros_at_page((HALVES * slots, *array.shape), np.float32) for array in state.arrays]
+            [
+                self._memory.zeros((HALVES * slots, *array.shape), np.float32, HALVES)
+                for array in state.arrays
+            ]
             for state in states
         ]
         self.turns = np.zeros(slots, np.int64)

@@ -135,3 +135,22 @@ def test_a_state_without_a_place_is_not_written():
         store.pool("counter")
     with pytest.raises(InputError, match="keeps a state of fixed size"):
         store.recurrent("elsewhere")
+
+
+@pytest.mark.parametrize("error", [MemoryError, OSError])
+def test_large_states_lie_on_huge_pages_where_there_are_such(error):
+    asked = []
+
+    def zeroed(nbytes):
+        if asked:
+            raise error
+        asked.append(nbytes)
+        return np.zeros(nbytes, np.uint8)
+
+    memory = Memory(on_huge_pages=zeroed)
+    arrays = (RecurrentArray("small", (8,)), RecurrentArray("large", (1 << 18,)))
+    states = [RecurrentState("state", arrays)]
+    SequenceStore(states, 10, 2, memory=memory)
+    assert asked == [2 * 2 << 20]  # two halves of a MiB for two sequences
+    with pytest.raises(InputError, match="no memory for the states of 2 sequences"):
+        SequenceStore(states, 10, 2, memory=memory)

@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions, Shape
 from edgerun.backends.base import Executable
+from edgerun.backends.estimates import node_seconds
 from edgerun.backends.registry import make_backend
 from edgerun.errors import BackendError, Full
 from edgerun.graph.ir import Graph, Node, ValueShape
+from edgerun.machine.devices import Call, DeviceProfile
+from edgerun.machine.profile import MachineProfile
 from edgerun.ops.base import normal
 from edgerun.ops.registry import OPS
 from edgerun.state import Batch, RecurrentState, SequenceStore
@@ -205,3 +208,21 @@ def test_memory_for_one_more_state_is_asked_for_before_a_call() -> None:
     assert store.room().slots == 1  # of two slots that are free
     store.reserve(slots[2], 1)
     assert store.room().slots == 0
+
+
+def test_estimates_count_what_is_moved_and_what_is_multiplied() -> None:
+    elements, shape = 4 * 32 * 48, Shape.of(64)
+    backend = make_backend("cpu", given={"threads": 1})
+    free = {"fork_join_s": {1: 1e-30}}
+    for bandwidth, rate, expected in ((1e9, 1e30, 12), (1e30, 1e9, 3 * 64)):
+        rates = {"float/float32": {1: rate}}
+        machine = MachineProfile(bandwidth={1: bandwidth}, rates=rates, threads=1, **free)
+        backend.configure({"threads": 1, "machine": machine})
+        seconds = backend.cost(GRAPH, NODE, shape)
+        assert seconds == pytest.approx(expected * elements / 1e9)
+    calls = {"float/float32": (Call(32, 1000, 1e-6),)}
+    device = DeviceProfile(calls, load_bytes_s=1e9, store_bytes_s=2e9)
+    moved = 2 * (1 / 1e9 + 1 / 2e9) * sum(array.nbytes for array in state_of().arrays)
+    macs = 3 * elements + 4 * WIDTH
+    assert node_seconds(device, GRAPH, NODE, shape) == pytest.approx(moved + 64 * macs / 1e9)
+    backend.close()
