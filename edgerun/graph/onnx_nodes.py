@@ -140,7 +140,10 @@ def _body(graph: Any) -> Body:
         for proto in graph.node
     ]
     inputs, outputs = (tuple(v.name for v in values) for values in (graph.input, graph.output))
-    is_plain = not (graph.initializer or graph.sparse_initializer)
+    is_plain = not (graph.initializer or graph.sparse_initializer) and all(
+        len(node.attrs) == len(proto.attribute)
+        for node, proto in zip(nodes, graph.node, strict=True)
+    )
     return Body(tuple(nodes), inputs, outputs, is_plain)
 
 

@@ -116,6 +116,7 @@ def other_mask(bundle: AlteredBundle) -> None:
         token(lambda graph: setattr(graph.node[0], "domain", "com.microsoft")),
         token(lambda graph: graph.node[0].attribute.append(helper.make_attribute("axis", 1))),
         token(lambda graph: graph.node[4].attribute[0].ints.__setitem__(0, 1)),
+        token(lambda graph: graph.node[4].attribute.append(graph.node[4].attribute[0])),
         token(lambda graph: graph.node.append(helper.make_node("Neg", ["next"], ["other"]))),
         token(lambda graph: graph.input.pop() and graph.input.pop()),
         token(lambda graph: setattr(graph.output[0], "name", "decayed")),
