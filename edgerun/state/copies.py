@@ -30,14 +30,18 @@ class Copies(Generic[K]):
 
     def add(self, key: K, length: int, arrays: Arrays) -> None:
         """Copies arrays, the state after so many tokens, if there is memory."""
-        self._copies.pop(key, None)
-        while len(self._copies) >= self._most:
-            self._forget_oldest()
-        while not self._memory.take(self._nbytes):
+        _, copy = self._copies.pop(key, (0, None))
+        if copy is None and len(self._copies) >= self._most:
+            copy = self._take_oldest()
+        while copy is None and not self._memory.take(self._nbytes):
             if not self._copies:
                 return
-            self._forget_oldest()
-        self._copies[key] = length, [array.copy() for array in arrays]
+            self._take_oldest()
+        if copy is None:
+            copy = [np.empty_like(array) for array in arrays]
+        for target, source in zip(copy, arrays, strict=True):
+            target[...] = source
+        self._copies[key] = length, copy
 
     def longest(self, keys: Iterable[K], limit: int) -> int:
         """The most tokens, up to a limit, of a copy under one of some keys; 0 if there is none."""
@@ -60,5 +64,5 @@ class Copies(Generic[K]):
         """Drops copies of more tokens than some."""
         self._copies = {key: copy for key, copy in self._copies.items() if copy[0] <= longer}
 
-    def _forget_oldest(self) -> None:
-        del self._copies[next(iter(self._copies))]
+    def _take_oldest(self) -> Arrays:
+        return self._copies.pop(next(iter(self._copies)))[1]
