@@ -311,7 +311,7 @@ GOLDEN: dict[str, Golden] = {
     ),
     "qwen3_next": Golden(
         "Qwen3Next",
-        {**_LINEAR_ATTENTION, **_QWEN_EXPERTS, "mlp_only_layers": [1], "linear_conv_kernel_dim": 3},
+        {**_LINEAR_ATTENTION, **_QWEN_EXPERTS, "linear_conv_kernel_dim": 3},
         norm_offset=1.0,
         reply=64,
     ),

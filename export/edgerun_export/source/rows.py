@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Iterator
 
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.architectures.decoder.storage import PickedRows
-
-Parts = TypeVar("Parts", bound=tuple[NDArray[Any], ...])
-# Reads rows of a stored tensor: values, or codes with what belongs to them; None if it has none.
-Read = Callable[[str, slice], Parts | None]
 
 
 def joined_rows(spec: DecoderSpec) -> Iterator[tuple[str, tuple[str, int]]]:
@@ -41,13 +33,3 @@ def picked_rows(spec: DecoderSpec) -> Iterator[tuple[str, PickedRows]]:
                     stored = f"model.layers.{layer}.{picked.path}.{kind}"
                     own = f"model.layers.{layer}.{each.path}.{kind}"
                     yield own, PickedRows(stored, picked.rows)
-
-
-def read_in_runs(stored: str, rows: NDArray[np.int64], read: Read[Parts]) -> Parts | None:
-    """Reads rows of any order, those together that lie together."""
-    runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
-    parts = [read(stored, slice(int(run[0]), int(run[-1]) + 1)) for run in runs]
-    if any(part is None for part in parts):
-        return None
-    pieces = zip(*(part for part in parts if part is not None), strict=True)
-    return cast(Parts, tuple(np.concatenate(each) for each in pieces))

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.checkpoint.base import Affine, Checkpoint, TensorInfo
-from edgerun_export.source.rows import Parts, Read, joined_rows, picked_rows, read_in_runs
+from edgerun_export.checkpoint.views.base import Parts, Read, read_in_runs
+from edgerun_export.source.rows import joined_rows, picked_rows
 
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]

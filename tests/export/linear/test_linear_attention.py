@@ -73,6 +73,9 @@ def test_experts_are_weighed_as_each_family_weighs_them() -> None:
         "qwen3_5_moe_text": True,  # whatever its configuration says
         "qwen3_next": False,
     }
+    mixed = describe(config_of("qwen3_next", mlp_only_layers=[1]))
+    are_sparse = [isinstance(layer.feed_forward, Experts) for layer in mixed.layers]
+    assert are_sparse == [True, False, True]
     usual = describe(config_of("qwen3_next", norm_topk_prob=None)).layers[0].feed_forward
     assert isinstance(usual, Experts)
     assert usual.normalise

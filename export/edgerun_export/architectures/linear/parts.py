@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.decoder.fields import flag, names, positive
+from edgerun_export.architectures.decoder.fields import flag, names, natural, positive
 from edgerun_export.architectures.decoder.layer import Experts, GatedDelta, SharedExpert
 from edgerun_export.architectures.decoder.rope import partial, rope_of_part
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
@@ -57,6 +57,9 @@ def hybrid(config: Config, name: str) -> DecoderSpec:
         for number, kind in enumerate(kinds)
         if kind == _LINEAR
     }
+    # As GGUF files say it, which have such layers behind the others.
+    count = natural(config, "num_nextn_predict_layers", 0, limit=spec.num_layers)
+    predicting = range(spec.num_layers, spec.num_layers + count)
     return replace(
         spec,
         architecture=name,
@@ -66,6 +69,7 @@ def hybrid(config: Config, name: str) -> DecoderSpec:
         q_norm="self_attn.q_norm",
         k_norm="self_attn.k_norm",
         gates_attention=True,
+        notes=(MTP_LEFT_OUT,) if count else (),
         storage=Storage(
             picked=_with_gates(spec.num_heads, head_dim),
             names=rates,
@@ -73,7 +77,7 @@ def hybrid(config: Config, name: str) -> DecoderSpec:
             plain_norms=(delta.norm,),
             logarithms=(delta.rate,),
             head_rows=head_rows,
-            unused=("mtp.",),
+            unused=("mtp.", *(f"model.layers.{layer}." for layer in predicting)),
             said_of_unused={"mtp.": MTP_LEFT_OUT},
         ),
     )
