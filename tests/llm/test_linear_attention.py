@@ -42,8 +42,10 @@ def test_replies_are_those_of_the_definitions(llm: LLM, alone: list[list[int]]) 
     path = bundle_of("qwen3_next", weights="fp32")
     with edgerun.load(path, backend="reference", context=128) as model:
         assert [model.generate(prompt, **GREEDY).ids for prompt in PROMPTS[:2]] == alone[:2]
-    for rows in (1, 128):
-        with edgerun.load(path, backend="cpu", context=128, chunk_rows=rows) as model:
+    for rows, memory in ((1, None), (128, None), (24, "40%")):  # the last one layer by layer
+        options = {"chunk_rows": rows, "expert_memory": memory}
+        with edgerun.load(path, backend="cpu", context=128, **options) as model:
+            assert model.model.programs.is_layered == bool(memory)
             logits = np.concatenate([block.copy() for block in model.logits(PROMPTS[0])])
             again = np.concatenate([block.copy() for block in llm.logits(PROMPTS[0])])
             np.testing.assert_array_equal(logits, again)
