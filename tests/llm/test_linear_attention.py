@@ -46,6 +46,7 @@ def test_replies_are_those_of_the_definitions(llm: LLM, alone: list[list[int]]) 
         options = {"chunk_rows": rows, "expert_memory": memory}
         with edgerun.load(path, backend="cpu", context=128, **options) as model:
             assert model.model.programs.is_layered == bool(memory)
+            assert model.generate(PROMPTS[0], **GREEDY).ids == alone[0]
             logits = np.concatenate([block.copy() for block in model.logits(PROMPTS[0])])
             again = np.concatenate([block.copy() for block in llm.logits(PROMPTS[0])])
             np.testing.assert_array_equal(logits, again)
