@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from itertools import chain
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgerun.errors import Full, InputError
+from edgerun.state.copies import Arrays, Copies
 from edgerun.state.memory import Memory
 from edgerun.state.prefixes import Key
 from edgerun.state.spec import RecurrentState
 from edgerun.state.store import Block, Slot
 
 MAX_CHECKPOINTS = 4  # of a slot; the oldest goes first
+MAX_PREFIXES = 8  # of a store, behind which there are copies
 HALVES = 2
 LENGTH_BIT = 32  # of a turn: the length lies above, the row of the committed half below
-
-_Arrays: TypeAlias = list[NDArray[np.float32]]  # of all layers, one after the other
 
 
 class RecurrentArrays:
@@ -64,7 +63,9 @@ class RecurrentArrays:
         self._written = np.zeros((len(states), slots), np.int32)  # 1 once the other row holds more
         self._places: list[int | None] = [None] * slots
         self._grown = 0  # places from here on were never written
-        self._checkpoints: list[dict[int, _Arrays]] = [{} for _ in range(slots)]
+        half = self.place_bytes // HALVES
+        self._checkpoints = [Copies[int](MAX_CHECKPOINTS, half, self._memory) for _ in range(slots)]
+        self._prefixes = Copies[Key](MAX_PREFIXES, half, self._memory)
 
     @property
     def place_bytes(self) -> int:
@@ -98,16 +99,17 @@ class RecurrentArrays:
         return self._grown - sum(place is not None for place in held)
 
     def reachable(self, slot: Slot, length: int, current: int, keys: Sequence[Key]) -> int:
-        """See ``Part``: the present length, that of a checkpoint, or 0."""
-        lengths = (0, current, *self._checkpoints[slot])
-        return max(reached for reached in lengths if reached <= length)
+        """See ``Part``: the present length, that of a copy, or 0."""
+        if current <= length:
+            return current
+        checkpoints = self._checkpoints[slot]
+        return max(checkpoints.longest(checkpoints.keys(), length), self.findable(keys, length))
 
     def cut(self, slot: Slot, length: int, current: int, keys: Sequence[Key]) -> None:
         self._finish(slot, current)
         if length != current:
-            self._begin(slot, length, self._checkpoints[slot].get(length, []))
-        checkpoints = self._checkpoints[slot]
-        self._checkpoints[slot] = {at: arrays for at, arrays in checkpoints.items() if at <= length}
+            self._begin(slot, length, self._copy(slot, length, keys))
+        self._checkpoints[slot].forget(longer=length)
 
     def share(
         self, source: Slot, slot: Slot, length: int, current: int, keys: Sequence[Key]
@@ -118,20 +120,38 @@ class RecurrentArrays:
             Full: there is no memory for one more sequence.
         """
         self._finish(source, current)
-        arrays: _Arrays = []
+        arrays: Arrays = ()
         if length:
             self._take_place(slot)
             is_now = length == current
-            arrays = self._committed(source) if is_now else self._checkpoints[source][length]
+            arrays = self._committed(source) if is_now else self._copy(source, length, keys)
         self._begin(slot, length, arrays)
-        self._checkpoints[slot] = {}
 
     def findable(self, keys: Sequence[Key], length: int) -> int:
-        """Nothing is stored by ids: the state behind a prefix is gone when the sequence is."""
-        return 0
+        return self._prefixes.longest(keys, length)
 
     def adopt(self, slot: Slot, length: int, keys: Sequence[Key]) -> None:
-        """Nothing is ever findable."""
+        """See ``Part``.
+
+        Raises:
+            Full: there is no memory for one more sequence.
+        """
+        if length:
+            self._take_place(slot)
+            self._begin(slot, length, self._prefixes.find(keys, length))
+
+    def keep(self, slot: Slot, length: int, key: Key) -> None:
+        """Lets the state of a slot, whose ids a key stands for, be found when it is another."""
+        self._finish(slot, length)
+        self._prefixes.add(key, length, self._committed(slot))
+
+    def forget_copies(self) -> bool:
+        """Gives back the memory of all copies, which nobody has to have; False without any."""
+        copies: list[Copies[Any]] = [self._prefixes, *self._checkpoints]
+        is_any = any(len(each) for each in copies)
+        for each in copies:
+            each.forget()
+        return is_any
 
     def reserve(self, slot: Slot, current: int, length: int) -> None:
         """Gives a slot its place, and forgets what a call that was not committed has written."""
@@ -152,15 +172,7 @@ class RecurrentArrays:
 
     def checkpoint(self, slot: Slot, length: int) -> None:
         """See ``Part``; without memory for it there is none, and a sequence goes further back."""
-        checkpoints = self._checkpoints[slot]
-        checkpoints.pop(length, None)
-        for at in list(checkpoints)[: 1 - MAX_CHECKPOINTS]:
-            del checkpoints[at]
-        while not self._memory.take(self.place_bytes // HALVES):
-            if not checkpoints:
-                return
-            del checkpoints[min(checkpoints)]
-        checkpoints[length] = [array.copy() for array in self._committed(slot)]
+        self._checkpoints[slot].add(length, length, self._committed(slot))
 
     def name(self, slot: Slot, page: int, key: Key) -> None:
         """There are no pages."""
@@ -168,7 +180,8 @@ class RecurrentArrays:
     def drop(self, slot: Slot) -> None:
         self._turn(slot, 0, 0)
         self._written[:, slot] = 0
-        self._places[slot], self._checkpoints[slot] = None, {}
+        self._places[slot] = None
+        self._checkpoints[slot].forget()
 
     def read(self, name: str, slot: Slot, start: int, stop: int, out: Block | None = None) -> Block:
         layer, length = self._layers[name], int(self.turns[slot]) >> LENGTH_BIT
@@ -199,10 +212,15 @@ class RecurrentArrays:
     def _turn(self, slot: Slot, length: int, row: int) -> None:
         self.turns[slot] = length << LENGTH_BIT | row
 
-    def _committed(self, slot: Slot) -> _Arrays:
+    def _committed(self, slot: Slot) -> Arrays:
         return [array[self._row(slot)] for layer in self._arrays for array in layer]
 
-    def _begin(self, slot: Slot, length: int, arrays: _Arrays) -> None:
+    def _copy(self, slot: Slot, length: int, keys: Sequence[Key]) -> Arrays:
+        """What a slot had after so many tokens; nothing after none."""
+        checkpoint = self._checkpoints[slot].find([length], length)
+        return checkpoint or self._prefixes.find(keys, length)
+
+    def _begin(self, slot: Slot, length: int, arrays: Arrays) -> None:
         """Lets a slot begin with copies of arrays; without tokens there are none."""
         row = self._row(slot)
         if arrays:

@@ -8,7 +8,13 @@ from collections.abc import Callable, Sequence
 from copy import copy as shallow
 
 from edgerun.errors import Full, InputError, PromptError
-from edgerun.state.capacity import make_arrays, make_pools, spare_pages, spare_places
+from edgerun.state.capacity import (
+    make_arrays,
+    make_pools,
+    sequence_bytes,
+    spare_pages,
+    spare_places,
+)
 from edgerun.state.fair_lock import FairLock
 from edgerun.state.memory import Memory
 from edgerun.state.paged import PAGE_TOKENS, PagePool, Transfer
@@ -68,6 +74,7 @@ class SequenceStore:
         policy = policy_named(eviction)
         self._pools = make_pools(self.states, context, slots, memory, policy, transfer)
         self._recurrent = make_arrays(self.states, slots, memory)
+        self._sequence_bytes = sequence_bytes(self.states, context)
         self._parts: list[Part] = [*self._pools, *self._recurrent]
         self._part_of = {state.name: part for part in self._parts for state in part.states}
         if len(self._part_of) != len(self.states):
@@ -118,6 +125,8 @@ class SequenceStore:
         self._collect()
         slots = sum(not self._in_use(slot) for slot in range(len(self._holders))) + len(without)
         for arrays in self._recurrent:
+            if self._is_scarce():
+                arrays.forget_copies()
             slots = min(slots, spare_places(arrays, self._memory, without))
         if not self._pools:
             return Room(slots, NO_PAGES, 0)
@@ -174,8 +183,13 @@ class SequenceStore:
         keys, length = self._stored(ids)
         length = self._agreed(length, lambda part, limit: part.findable(keys, limit))
         self._filled[slot] = True
-        for part in self._parts:
-            part.adopt(slot, length, keys)
+        try:
+            for part in self._parts:
+                part.adopt(slot, length, keys)
+        except Full:  # of what cannot be shared, so nothing is
+            length = 0
+            for part in self._parts:
+                part.drop(slot)
         self._set(slot, length, keys)
         return slot, length
 
@@ -204,15 +218,26 @@ class SequenceStore:
                 context=self.context,
             )
         self._filled[slot] = True
+        try:
+            self._reserve_parts(slot, length)
+        except Full:
+            if not any(arrays.forget_copies() for arrays in self._recurrent):
+                raise
+            self._reserve_parts(slot, length)
+
+    def _reserve_parts(self, slot: Slot, length: int) -> None:
         for part in self._parts:
             part.reserve(slot, self._lengths[slot], length)
 
     def commit(self, slot: Slot, length: int, ids: Sequence[int] = ()) -> None:
-        self._lengths[slot] = length
+        before, self._lengths[slot] = self._lengths[slot], length
         if ids:
             self._name_pages(slot, length, ids)
         for part in self._parts:
             part.commit(slot, length)
+        pages = length // PAGE_TOKENS
+        if ids and length > before + 1 and not length % PAGE_TOKENS and not pages & (pages - 1):
+            self._keep_states(slot, self._keys[slot][-1])
 
     def _name_pages(self, slot: Slot, length: int, ids: Sequence[int]) -> None:
         keys = self._keys[slot]
@@ -253,6 +278,8 @@ class SequenceStore:
         return reached
 
     def checkpoint(self, slot: Slot) -> None:
+        if self._recurrent and self._is_scarce():
+            return
         for part in self._parts:
             part.checkpoint(slot, self._lengths[slot])
 
@@ -306,10 +333,23 @@ class SequenceStore:
                 return length
             length = shorter
 
-    def _name_tail(self, slot: Slot) -> None:
-        """Lets a last page that is not full be found when its slot is gone."""
+    def _name_tail(self, slot: Slot) -> Key:
+        """Lets a last page that is not full be found when its slot is gone; the last page's key."""
+        keys = self._keys[slot]
         if self._tails[slot]:
-            self._name_page(slot, len(self._keys[slot]), self._tails[slot])
+            return self._name_page(slot, len(keys), self._tails[slot])
+        return keys[-1] if keys else ROOT
+
+    def _keep_states(self, slot: Slot, key: Key) -> None:
+        """Lets states of fixed size be found by a key, if it stands for all that a slot holds."""
+        known = len(self._keys[slot]) * PAGE_TOKENS + len(self._tails[slot])
+        if 0 < known == self._lengths[slot] and not self._is_scarce():
+            for arrays in self._recurrent:
+                arrays.keep(slot, known, key)
+
+    def _is_scarce(self) -> bool:
+        """Whether memory has no room for one sequence more, so that there are to be no copies."""
+        return self._memory.left(self._sequence_bytes) < self._sequence_bytes
 
     def _changed(self, slot: Slot) -> None:
         self._versions[slot] = next(_VERSIONS)
@@ -322,7 +362,7 @@ class SequenceStore:
         """Takes back what slots hold that are not in use."""
         for slot, filled in enumerate(self._filled):
             if filled and not self._in_use(slot):
-                self._name_tail(slot)
+                self._keep_states(slot, self._name_tail(slot))
                 for part in self._parts:
                     part.drop(slot)
                 self._set(slot, 0, ())

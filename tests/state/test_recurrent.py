@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgerun.errors import InputError
+from edgerun.errors import Full, InputError
 from edgerun.state import (
     RecurrentState,
     SequenceStore,
@@ -19,8 +19,8 @@ from edgerun.state.spec import RecurrentArray
 COUNTER = RecurrentState("counter", (RecurrentArray("sum", (2,)), RecurrentArray("last", (3, 1))))
 
 
-def count(store, slot, ids, *, commit=True):
-    """A toy op: keeps the sum of all ids, and the last three."""
+def count(store, slot, ids, *, commit=True, before=()):
+    """A toy op: keeps the sum of all ids, and the last three; ``before`` are those so far."""
     start = store.length(slot)
     store.reserve(slot, start + len(ids))
     total, last = (array.copy() for array in store.read_block("counter", slot, start, start))
@@ -28,7 +28,7 @@ def count(store, slot, ids, *, commit=True):
     last = np.concatenate([last[:, 0], np.array(ids, np.float32)])[-3:, None]
     store.write_block("counter", slot, start, (total, last))
     if commit:
-        store.commit(slot, start + len(ids), ids)
+        store.commit(slot, start + len(ids), [*before, *ids])
     return total[0]
 
 
@@ -154,3 +154,124 @@ def test_large_states_lie_on_huge_pages_where_there_are_such(error):
     assert asked == [2 * 2 << 20]  # two halves of a MiB for two sequences
     with pytest.raises(InputError, match="no memory for the states of 2 sequences"):
         SequenceStore(states, 10, 2, memory=memory)
+
+
+def hybrid(slots=3, memory=None):
+    return SequenceStore([*same_attention(1, 1, 8, "fp32"), COUNTER], 1000, slots, memory=memory)
+
+
+def matched(store, ids):
+    """How many ids are found, and the sum of those; the slot is closed again."""
+    slot, length = store.match(ids)
+    total = store.read_block("counter", slot, length, length)[0][0]
+    store.close(slot)
+    return length, total
+
+
+def test_states_behind_pages_and_behind_closed_sequences_are_found_by_ids():
+    store, ids = hybrid(), [1 + place % 7 for place in range(300)]
+    slot = store.open()
+    for start, stop in ((0, 64), (64, 128), (128, 192), (192, 200)):
+        count(store, slot, ids[start:stop], before=ids[:start])
+    assert matched(store, [*ids[:150], 9]) == (128, sum(ids[:128]))
+    assert matched(store, [*ids[:100], 9]) == (64, sum(ids[:64]))
+    assert matched(store, [*ids[:198], 9]) == (128, sum(ids[:128]))  # 192 is no power of two
+    assert store.rewind(slot, 199) == 128
+    store.close(slot)
+    others, slot = [3 + place % 5 for place in range(80)], store.open()
+    count(store, slot, others[:64])
+    count(store, slot, others[64:70], before=others[:64])
+    store.close(slot)
+    assert matched(store, others) == (70, sum(others[:70]))
+    assert matched(store, [*others[:69], 9]) == (64, sum(others[:64]))
+
+
+def test_a_state_is_not_found_by_ids_that_lead_to_another():
+    store, ids = hybrid(), [1 + place % 7 for place in range(300)]
+    slot = store.open()
+    count(store, slot, ids[:70])
+    store.reserve(slot, 75)
+    store.commit(slot, 75)  # of tokens that nobody knows
+    store.close(slot)
+    assert matched(store, ids) == (0, 0)
+
+
+def test_copies_of_states_are_the_first_to_go_where_memory_is_scarce():
+    states = [*same_attention(1, 1, 8, "fp32"), COUNTER]
+    need, free, ids = sequence_bytes(states, 1000), [1 << 40], [1] * 128
+    memory = Memory(lambda: free[0], spare_bytes=0)
+    store = hybrid(memory=memory)
+    slot = store.open()
+    count(store, slot, ids)
+    store.checkpoint(slot)
+    count(store, slot, [1], before=ids)
+    store.close(slot)
+    assert matched(store, [*ids, 1, 2]) == (129, 129)
+    free[0] = need - 1
+    memory.look()  # as whoever takes a page does
+    store.room()
+    assert matched(store, [*ids, 1, 2]) == (0, 0)
+    slot = store.open()
+    count(store, slot, ids)
+    store.checkpoint(slot)
+    count(store, slot, [1], before=ids)
+    assert store.rewind(slot, 128) == 0
+
+
+def test_without_memory_nothing_is_adopted_and_copies_are_given_back():
+    free, ids = [lambda: 1 << 40], [1] * 128
+    memory = Memory(lambda: free[0](), spare_bytes=0)
+    store = hybrid(memory=memory)
+    slot = store.open()
+    count(store, slot, ids)
+    (arrays,) = store._recurrent
+    assert len(arrays._prefixes) == 1
+    free[0] = lambda: 0 if len(arrays._prefixes) else 1 << 40
+    other, length = store.match([*ids, 1])
+    assert (length, store.length(other)) == (0, 0)
+    count(store, other, [5])  # the copy makes room for the state
+    assert not len(arrays._prefixes)
+    free[0] = lambda: 0
+    memory.look()
+    with pytest.raises(Full):
+        count(store, store.open(), [5])
+
+
+def test_sequences_in_any_order_have_the_states_of_their_ids():
+    rng, store = np.random.default_rng(0), hybrid(4)
+    held, found = {}, 0
+    for _ in range(600):
+        begin = [1 + place % 5 for place in range(int(rng.choice([0, 64, 130, 200])))]
+        what = rng.integers(6)
+        slot = int(rng.choice(list(held))) if held else -1
+        if what == 0 and len(held) < 4:
+            ids = [*begin, *rng.integers(1, 4, 3).tolist()]
+            slot, length = store.match(ids[:-1])
+            held[slot], found = ids[:length], found + bool(length)
+        elif slot < 0 or len(held[slot]) > 700:
+            for each in list(held):
+                store.close(each)
+                del held[each]
+        elif what == 1 and len(held) < 4:
+            other, length = store.fork(slot, int(rng.integers(len(held[slot]) + 1)))
+            held[other] = held[slot][:length]
+        elif what == 2:
+            length = store.rewind(slot, int(rng.integers(len(held[slot]) + 1)))
+            del held[slot][length:]
+        elif what == 3:
+            store.close(slot)
+            del held[slot]
+        elif what == 4:
+            store.checkpoint(slot)
+        else:
+            rows = int(rng.choice([1, 64 - len(held[slot]) % 64, 128 - len(held[slot]) % 128]))
+            kind = int(rng.choice([1, 1, 1, 2]))
+            more = [kind + place % 5 for place in range(len(held[slot]), len(held[slot]) + rows)]
+            count(store, slot, [9], commit=False)  # a call that fails
+            count(store, slot, more, before=held[slot])
+            held[slot] += more
+        for each, ids in held.items():
+            total, last = store.read_block("counter", each, len(ids), len(ids))
+            assert total[0] == sum(ids)
+            assert last[:, 0].tolist() == [0, 0, 0, *ids][-3:]
+    assert found > 20

@@ -96,7 +96,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "linear_key_head_dim": 128,
         "linear_value_head_dim": 128,
         "linear_conv_kernel_dim": 4,
-        "full_attention_interval": 4,
         "vocab_size": 248320,
         "max_position_embeddings": 262144,
         "rms_norm_eps": 1e-6,
@@ -240,11 +239,12 @@ def write(config: dict[str, Any], folder: Path, seed: int = 0, dtype: str = "BF1
     write_json(folder / "config.json", config)
     write_tokenizer(folder, spec.context_length)
     tensors = stored_tensors(spec, dtype)
+    widths = {name: shape[-1] for name, shape in stored_shapes(spec).items()}
     generator = np.random.Generator(np.random.SFC64(seed))
     with (folder / "model.safetensors").open("wb") as file:
         file.write(header(tensors))
         for name, (kind, shape) in tensors.items():
-            width = tensors[name.removesuffix("_scale")][1][-1]
+            width = widths[name if name in widths else name.removesuffix("_scale")]
             for piece in pieces(kind, shape, width, generator):
                 file.write(np.ascontiguousarray(piece).data)
 
@@ -254,19 +254,26 @@ def stored_tensors(
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Names every tensor with its storage type and shape; ``dtype`` is what is not packed."""
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
-    picked = dict(picked_rows(spec))
-    for own, shape in spec.tensors().items():
-        name = spec.storage.names.get(own, own)
-        if own in picked:
-            name = picked[own].path
-            rows = int(picked[own].rows.max()) + 1
-            shape = (max(rows, *tensors.get(name, ("", (0,)))[1][:1]), *shape[1:])
+    for name, shape in stored_shapes(spec).items():
         if spec.ternary == "packed" and "_proj.weight" in name:
             tensors[name] = ("U8", (shape[0] // _TERNARY_PER_BYTE, shape[1]))
             tensors[f"{name}_scale"] = ("F32", (1,))
         else:
             tensors[name] = (dtype, shape)
     return tensors
+
+
+def stored_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
+    """Shapes of a checkpoint's tensors, by the names that they have there."""
+    picked, shapes = dict(picked_rows(spec)), dict[str, tuple[int, ...]]()
+    for name, shape in spec.tensors().items():
+        if name not in picked:
+            shapes[spec.storage.names.get(name, name)] = shape
+            continue
+        stored = picked[name].path
+        rows = max(int(picked[name].rows.max()) + 1, *shapes.get(stored, (0,))[:1])
+        shapes[stored] = (rows, *shape[1:])
+    return shapes
 
 
 def header(tensors: dict[str, tuple[str, tuple[int, ...]]]) -> bytes:
