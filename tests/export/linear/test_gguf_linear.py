@@ -136,17 +136,22 @@ def test_layers_that_predict_more_tokens_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["qwen3_next", "qwen3_5_text"])
 def test_integers_of_such_files_are_kept(name: str, tmp_path: Path) -> None:
     """Also where rows come of two tensors, and columns of whole heads are in another order."""
-    kinds = {part: "Q8_0" for part in ("attn_qkv", "attn_gate", "ssm_out")}
+    kinds = {"attn_qkv": "Q8_0", "ssm_out": "Q8_0", "attn_gate": "Q4_1"}
     path = written(tmp_path / "model.gguf", name, kinds)
     with open_checkpoint(str(path)) as checkpoint:
         weights, _ = interpret(checkpoint)
-        for part in ("in_proj_qkv", "in_proj_z", "out_proj"):
+        own, rows = "model.layers.0.linear_attn.in_proj_z.weight", slice(3, 40)
+        affine = weights.affine(own, rows)
+        assert affine is not None and weights.integers(own, rows) is None
+        scales, offsets = (np.repeat(each, 32, axis=1) for each in affine[1:])
+        np.testing.assert_array_equal(affine[0] * scales + offsets, weights.rows(own, rows))
+        for part in ("in_proj_qkv", "out_proj"):
             own = f"model.layers.0.linear_attn.{part}.weight"
-            stored = weights.integers(own, slice(3, 40))
+            stored = weights.integers(own, rows)
             assert stored is not None
             values, scales = stored
             restored = values * np.repeat(scales, 32, axis=1)
-            np.testing.assert_array_equal(restored, weights.rows(own, slice(3, 40)))
+            np.testing.assert_array_equal(restored, weights.rows(own, rows))
 
 
 def test_blocks_that_heads_cut_are_floats(tmp_path: Path) -> None:
