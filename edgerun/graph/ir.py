@@ -51,7 +51,7 @@ class Body(Struct, frozen=True):
         nodes: in their order, with the attributes that are neither tensors nor graphs.
         inputs: names of what it is given.
         outputs: names of what it gives.
-        is_plain: whether it has no constants of its own.
+        is_plain: whether it has no constants of its own, and no attribute twice.
     """
 
     nodes: tuple[Node, ...]

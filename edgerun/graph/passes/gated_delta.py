@@ -26,6 +26,7 @@ _SCANNED = 5
 _INPUTS = Op("Mul", Op("Transpose", Var("qkv"), perm=CHANNELS_FIRST), TOKENS)
 _SEEN = Op("Concat", Var("past"), _INPUTS, axis=2)
 _MIXED = Op("Transpose", Op("Conv", _SEEN, Const("taps")), perm=CHANNELS_FIRST)
+_REMEMBERED = Op("Slice", Var("seen"), Const("begin"), Const("end"), Num(2))
 _ACTIVE = ACTIVATIONS["silu"].onnx(PatternWriter(), Var("mixed"))
 
 
@@ -126,6 +127,11 @@ def _rewrite(node: Node, matcher: Matcher) -> list[Node]:
             f"attention does, or reads something else: {ALTERED}"
         )
     sizes, taps = _sizes(form, graph), stored_taps(form.conv, graph)
+    seen, present = form.conv.inputs[0], f"present.{layer}.recurrent"
+    if scan.outputs[0] != present or not _remembers(layer, seen, len(taps), matcher):
+        raise BundleError(
+            f"what layer {layer} remembers behind '{scan.name}' is not what it read: {ALTERED}"
+        )
     if taps.shape[1] != sizes.width:
         raise BundleError(
             f"node '{form.conv.name}' convolves {taps.shape[1]} values of a token, and "
@@ -167,6 +173,15 @@ def _layer(form: _Form, matcher: Matcher) -> int | None:
     if name is None or conv != f"{name[1]}.conv" or end is None or end < LAST:
         return None
     return int(name[2]) if inputs == ("attention_mask", "input_ids") else None
+
+
+def _remembers(layer: int, seen: str, count: int, matcher: Matcher) -> bool:
+    """Whether the file gives back the last inputs of a convolution of ``count`` tokens."""
+    match = matcher.match(f"present.{layer}.conv", _REMEMBERED)
+    if match is None or match["seen"] != seen:
+        return False
+    begin, end = (matcher.number(match[name]) for name in ("begin", "end"))
+    return begin == 1 - count and end is not None and end >= LAST
 
 
 def _is_token(body: Body) -> bool:

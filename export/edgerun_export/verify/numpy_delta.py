@@ -48,18 +48,17 @@ def linear_attention(
     )
     query = query / np.float32(delta.key_dim**0.5)
     value = qkv[:, 2 * keys :].reshape(-1, delta.value_heads, delta.value_dim)
-    left = np.exp(rate * np.logaddexp(np.float32(0), decay + offset))
-    strength = sigmoid(write)
-    results = np.empty_like(value)
+    left = np.exp(rate * np.logaddexp(np.float32(0), decay + offset))[:, :, None, None]
+    strength = sigmoid(write)[:, :, None, None]
     shared = delta.value_heads // delta.key_heads
-    for head in range(delta.value_heads):
-        matrix = np.zeros((delta.key_dim, delta.value_dim), np.float32)
-        own_query, own_key = query[:, head // shared], key[:, head // shared]
-        for token in range(len(qkv)):
-            matrix = matrix * left[token, head]
-            change = (value[token, head] - own_key[token] @ matrix) * strength[token, head]
-            matrix += np.outer(own_key[token], change)
-            results[token, head] = own_query[token] @ matrix
+    query, key = (np.repeat(each, shared, axis=1)[:, :, None] for each in (query, key))
+    results, value = np.empty_like(value), value[:, :, None]
+    matrices = np.zeros((delta.value_heads, delta.key_dim, delta.value_dim), np.float32)
+    for token in range(len(qkv)):
+        matrices *= left[token]
+        change = (value[token] - key[token] @ matrices) * strength[token]
+        matrices += key[token].transpose(0, 2, 1) * change
+        results[token] = (query[token] @ matrices)[:, 0]
     return results
 
 
