@@ -145,15 +145,16 @@ def set_gates(a, row, first, end, product):  # type: ignore[no-untyped-def]
     " result:f32[rows, value_heads, value_dim; result_stride] result_stride"
     f" {_SIZES} conv:cache matrix:cache turns:cache written:cache",
 )
-def delta_update(vectors: int, lanes: int) -> Body:
+def delta_update(past_caches: int, vectors: int, lanes: int) -> Body:
     """Takes the rows of a run, of one sequence, through some columns of a head's matrix.
 
     ``runs`` are the first rows of all runs, and what follows the last one. Of each run there are
     ``value_heads * value_dim / (vectors * lanes)`` units, which are chunks one after the other.
-    Each also keeps its share of the latest rows of ``qkv``. An element has three roundings a token;
-    sums over a key are added up in its order, in float32.
+    Each also keeps its share of the latest rows of ``qkv``. If ``past_caches`` is 1, what single
+    rows make of a matrix goes to memory, for caches would not hold it until it is read. An element
+    has three roundings a token; sums over a key are added up in its order, in float32.
     """
-    columns, carry = vectors * lanes, _carrying(vectors, lanes)
+    columns, carry = vectors * lanes, _carrying(past_caches, vectors, lanes)
 
     def body(a: Arguments, chunk: int) -> None:
         blocks = a.value_dim // columns
@@ -178,7 +179,7 @@ def delta_update(vectors: int, lanes: int) -> Body:
     return body
 
 
-def _carrying(vectors: int, lanes: int) -> Callable[..., None]:
+def _carrying(past_caches: int, vectors: int, lanes: int) -> Callable[..., None]:
     """The function that lets tokens change some columns, one after the other."""
     row_bytes, sums_bytes = vectors * lanes * 4, 2 * vectors * lanes * 4
 
@@ -205,7 +206,7 @@ def _carrying(vectors: int, lanes: int) -> Callable[..., None]:
         value = (2 * a.key_heads * rows + head * a.value_dim + column) * 4
         gates, mixed = a.gates + first * a.gates_stride * 4, a.mixed + first * a.mixed_stride * 4
         result = a.result + (first * a.result_stride + head * a.value_dim + column) * 4
-        add_products(source, stride, rows, mixed + key, mixed + query, sums, vectors, lanes, target)
+        add_products(source, stride, rows, mixed + key, mixed + query, sums, vectors, lanes)
         for row in range(first, end):
             respond(a, gates, head, mixed + value, sums, step, result)
             token = (mixed + key, step, float_at(gates, head))
@@ -217,8 +218,10 @@ def _carrying(vectors: int, lanes: int) -> Callable[..., None]:
                 change_and_add(
                     source, target, stride, rows, token, new_key, new_query, sums, vectors, lanes
                 )
+            elif past_caches and row == first:
+                change(source, target, stride, rows, token, 1, vectors, lanes)
             else:
-                change(source, target, stride, rows, token, vectors, lanes)
+                change(source, target, stride, rows, token, 0, vectors, lanes)
             source = target
 
     carrying: Callable[..., None] = carry

@@ -10,34 +10,33 @@ from __future__ import annotations
 
 from typing import Any
 
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from edgerun.kernels.lang.ir import (
     F32,
+    I32,
     I64,
     fused,
     integer,
     literals,
     load_from,
     offset,
-    prefetch_line,
+    pointer,
     store_to,
     variable,
 )
 from edgerun.kernels.lang.simd import Vec, broadcast, constant
 
-LINE_BYTES = 64  # of the first cache
-
 
 @intrinsic(prefer_literal=True)
-def add_products(typingctx, matrix, stride, count, key, query, sums, vectors, lanes, target):  # type: ignore[no-untyped-def]
+def add_products(typingctx, matrix, stride, count, key, query, sums, vectors, lanes):  # type: ignore[no-untyped-def]
     """Sums of ``key[i]`` and of ``query[i]`` times row ``i`` of ``vectors`` vectors, in order.
 
     ``matrix`` is the address of the first of ``count`` rows, which lie ``stride`` bytes apart,
-    ``sums`` that of float32 ``[2, vectors * lanes]``. What lies at ``target``, rows likewise, is
-    asked for meanwhile, because the next pass writes there. Each sum is a fused operation.
+    ``sums`` that of float32 ``[2, vectors * lanes]``. Each sum is a fused operation.
     """
     values = literals(vectors, lanes)
     if values is None:
@@ -50,34 +49,38 @@ def add_products(typingctx, matrix, stride, count, key, query, sums, vectors, la
         with cgutils.for_range(builder, args[2], intp=I64) as loop:
             skipped = builder.mul(loop.index, args[1])
             row = rows.load(builder.add(args[0], skipped))
-            rows.ask_for(builder.add(args[8], skipped))
             rows.add(totals, weights, loop.index, row)
         rows.store_totals(totals, args[5])
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 6, vectors, lanes, types.intp), codegen
+    return types.void(*[types.intp] * 6, vectors, lanes), codegen
 
 
 @intrinsic(prefer_literal=True)
-def change(typingctx, source, target, stride, count, token, vectors, lanes):  # type: ignore[no-untyped-def]
+def change(typingctx, source, target, stride, count, token, past_caches, vectors, lanes):  # type: ignore[no-untyped-def]
     """Row ``i`` becomes ``forget * row + key[i] * step``, from ``source`` to ``target``.
 
     ``token`` are the addresses of a key and a step, and the number ``forget``; the rest is as of
-    ``add_products``. ``target`` may be ``source``. The first product is rounded, and the sum.
+    ``add_products``. ``target`` may be ``source``. If ``past_caches`` is 1, what is written goes to
+    memory, where it need not be read first, and vectors lie at multiples of their size. The first
+    product is rounded, and the sum.
     """
-    values = literals(vectors, lanes)
+    values = literals(past_caches, vectors, lanes)
     if values is None:
         return None
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        rows = _Rows(builder, *values)
+        streams, *sizes = values
+        rows = _Rows(builder, *sizes, streams=bool(streams))
         rule = _Rule(rows, args[4])
         with cgutils.for_range(builder, args[3], intp=I64) as loop:
             skipped = builder.mul(loop.index, args[2])
             rule.apply(loop.index, *(builder.add(place, skipped) for place in args[:2]))
+        if streams:
+            builder.fence("seq_cst")  # which such stores are behind, too
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 4, _TOKEN, vectors, lanes), codegen
+    return types.void(*[types.intp] * 4, _TOKEN, past_caches, vectors, lanes), codegen
 
 
 @intrinsic(prefer_literal=True)
@@ -109,11 +112,18 @@ def change_and_add(  # type: ignore[no-untyped-def]
 _TOKEN = types.Tuple((types.intp, types.intp, types.float32))
 
 
+def _store_past_caches(builder: Any, value: Any, address: Any) -> None:
+    """Stores a float32 vector at a multiple of its size."""
+    store = builder.store(value, pointer(builder, address, value.type))
+    store.align = 4 * value.type.count
+    store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
+
+
 class _Rows:
     """Writes code for some vectors of each row."""
 
-    def __init__(self, builder: Any, vectors: int, lanes: int) -> None:
-        self.builder, self.vec = builder, Vec("f32", lanes)
+    def __init__(self, builder: Any, vectors: int, lanes: int, *, streams: bool = False) -> None:
+        self.builder, self.vec, self._streams = builder, Vec("f32", lanes), streams
         self._places = [4 * lanes * place for place in range(vectors)]
 
     def zeros(self, times: int) -> list[list[Any]]:
@@ -130,13 +140,9 @@ class _Rows:
 
     def store(self, row: list[Any], address: Any) -> None:
         """Stores the vectors of a row."""
+        write = _store_past_caches if self._streams else store_to
         for value, place in zip(row, self._places, strict=True):
-            store_to(self.builder, value, offset(self.builder, address, place))
-
-    def ask_for(self, address: Any) -> None:
-        """Has the lines of a row fetched."""
-        for line in range(0, 4 * self.vec.lanes * len(self._places), LINE_BYTES):
-            prefetch_line(self.builder, offset(self.builder, address, line))
+            write(self.builder, value, offset(self.builder, address, place))
 
     def element(self, address: Any, index: Any) -> Any:
         """An element of an array, in all lanes."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions, Shape
 from edgerun.backends.base import Executable
+from edgerun.backends.cpu.emit.recurrent import gated_delta as emitter
 from edgerun.backends.estimates import node_seconds
 from edgerun.backends.registry import make_backend
 from edgerun.errors import BackendError, Full
@@ -76,12 +77,15 @@ def texts(number: int) -> list[F32]:
     return [normal((ROWS, width), 10 * number + len(name)) for name, width in widths]
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=[(1, 1 << 40), (2, 0)], ids=["alone", "past caches"])
 def executables(request: pytest.FixtureRequest) -> Iterator[dict[int, Executable]]:
     """Programs for one row, a few and many, whose units differ."""
-    backend = make_backend("cpu", given={"threads": request.param})
+    threads, outgrowing_bytes = request.param
+    backend = make_backend("cpu", given={"threads": threads})
     options = CompileOptions((state_of(),))
-    yield {rows: backend.compile(GRAPH, Shape.of(rows), options) for rows in (1, 8, 64)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(emitter, "OUTGROWING_BYTES", outgrowing_bytes)
+        yield {rows: backend.compile(GRAPH, Shape.of(rows), options) for rows in (1, 8, 64)}
     backend.close()
 
 

@@ -128,8 +128,8 @@ def delta_inputs(isa: str, shape: tuple[int, int, int, int, int]) -> Call:
     return Call({"lanes": lanes}, fields, rows, check, rows * key_heads)
 
 
-@cases_of("delta_update", isa=ISAS, shape=SHAPES)
-def delta_update(isa: str, shape: tuple[int, int, int, int, int]) -> Call:
+@cases_of("delta_update", isa=ISAS, shape=SHAPES, past_caches=[0, 1])
+def delta_update(isa: str, shape: tuple[int, int, int, int, int], past_caches: int) -> Call:
     scene = Scene(shape)
     key_heads, heads, key_dim, value_dim, vectors = shape
     rows, width, lanes = scene.batch.rows, scene.width, min(float_lanes(isa), 16)
@@ -178,7 +178,8 @@ def delta_update(isa: str, shape: tuple[int, int, int, int, int]) -> Call:
     while value_dim % (vectors * lanes):
         vectors, lanes = (vectors // 2, lanes) if vectors > 1 else (vectors, lanes // 2)
     chunks = len(PARTS) * heads * value_dim // (vectors * lanes)
-    return Call({"vectors": vectors, "lanes": lanes}, fields, rows, check, chunks)
+    params = {"past_caches": past_caches, "vectors": vectors, "lanes": lanes}
+    return Call(params, fields, rows, check, chunks)
 
 
 # Of each sequence, tokens in the cache and rows behind them: at the beginning, across a page's end.

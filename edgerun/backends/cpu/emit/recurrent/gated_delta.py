@@ -18,9 +18,11 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.machine.profile import GATE
 from edgerun.ops.registry import OPS
 from edgerun.state import RecurrentState, SequenceStore
+from edgerun.state.capacity import fixed_bytes
 
 MAX_HEADS = 1024  # of values; times rows they are chunks of an instruction
 MANY_REGISTERS, FEW_ROWS = 32, 16
+OUTGROWING_BYTES = 16 << 20  # of the states of all layers, beside weights that are streamed
 FLOAT_BYTES, MOVES, PRODUCTS = 4, 3, 3  # of an element of a matrix, for each token
 _SIZES = ("count", "key_heads", "value_heads", "key_dim", "value_dim")
 _STATE = ("conv", "matrix", "turns", "written")
@@ -59,7 +61,10 @@ def emit_gated_delta(binder: Binder, node: Node, index: int) -> None:
     _emit(
         binder,
         node,
-        ("delta_update", {"vectors": vectors, "lanes": lanes}),
+        (
+            "delta_update",
+            {"past_caches": int(_outgrows_caches(binder)), "vectors": vectors, "lanes": lanes},
+        ),
         common | _rows("result", result) | {"runs": _runs(binder)},
         chunks=(RUNS, heads * node.attrs["value_dim"] // (vectors * lanes), 1),
         reads={qkv.key, mixed.key, gates.key, cached},
@@ -167,6 +172,11 @@ def _vectors(available: int, binder: Binder) -> int:
     """
     vectors = 4 if binder.isa.registers >= MANY_REGISTERS else 2
     return gcd(available, 2 * vectors if binder.shape.rows <= FEW_ROWS else vectors)
+
+
+def _outgrows_caches(binder: Binder) -> bool:
+    """Whether a sequence has so much that nothing is left in caches when a layer's turn comes."""
+    return fixed_bytes(binder.options.states) >= OUTGROWING_BYTES
 
 
 def _supports(graph: Graph, node: Node) -> Support:
