@@ -9,7 +9,7 @@ from edgerun.graph.shapes import node_work, output_shapes
 from edgerun.machine.devices import ELEMENTS, DeviceProfile
 from edgerun.machine.profile import family
 from edgerun.ops.registry import OPS
-from edgerun.state import AttentionState
+from edgerun.state import AttentionState, RecurrentState
 
 FLOAT_BYTES = 4
 
@@ -18,11 +18,17 @@ def node_seconds(profile: DeviceProfile, graph: Graph, node: Node, shape: Shape)
     """Estimated seconds for a node.
 
     Of an op that keeps keys and values, those in the cache are read out of the pages for every
-    call, unless the device keeps what it read. That new ones are written into them is not counted,
-    nor is it that an op reads what another keeps: mostly a device has that at hand.
+    call, unless the device keeps what it read; a state of fixed size goes there and back. That new
+    keys and values are written into pages is not counted, nor is it that an op reads what another
+    keeps: mostly a device has that at hand.
     """
     work = node_work(graph, node, graph.shapes)
     op = OPS[node.op]
+    if fixed := fixed_bytes(node):
+        moved = profile.load_seconds(fixed) + profile.store_seconds(fixed)
+        calls = sum(1 for _ in profile.cut(shape.rows))
+        multiplied = family("float", "float32")
+        return profile.work_seconds(multiplied, shape.rows, work.macs) + calls * moved
     if op.state is not None or op.reads is not None:
         seconds = profile.attention_seconds(shape.rows, work.cached_macs, shape.cached)
         if profile.mirrors:
@@ -42,6 +48,15 @@ def kind_of(graph: Graph, node: Node) -> str:
     if not isinstance(weight, PackedWeight):
         return family(activations, "float32")
     return family(activations, "ternary" if weight.format == "ternary" else f"int{weight.bits}")
+
+
+def fixed_bytes(node: Node) -> int:
+    """Bytes of the state of fixed size that a node keeps; 0 if it keeps none."""
+    declare = OPS[node.op].state if node.op in OPS else None
+    state = declare(node.attrs) if declare else None
+    if not isinstance(state, RecurrentState):
+        return 0
+    return sum(array.nbytes for array in state.arrays)
 
 
 def kept_bytes(node: Node) -> int:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from edgerun.errors import BundleError
-from edgerun.graph.ir import Graph, Node
+from edgerun.graph.ir import Body, Graph, Node
 
 WITH = " with "
-_TYPES = {int: "a whole number", float: "a number", str: "text", tuple: "a list"}
+_TYPES = {int: "a whole number", float: "a number", str: "text", tuple: "a list", Body: "a graph"}
 
 
 @dataclass(frozen=True, slots=True)

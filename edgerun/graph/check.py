@@ -151,13 +151,15 @@ def _check_ends(graph: Graph, shapes: Mapping[str, ValueShape]) -> None:
 
 
 def _check_head_vectors(graph: Graph, shapes: Mapping[str, ValueShape]) -> None:
-    """A norm is as long as a row; as a head only where heads are what is read next."""
-    readers = graph.consumers()
+    """A norm is as long as a row; as a head only where heads are what is read next, or before."""
+    readers, makers = graph.consumers(), graph.producers()
     for node in graph.nodes:
         for name, operand in _constants(node):
             width, size = shapes[node.outputs[0]].width, graph.constants[name].shape[0]
             heads = {reader.attrs.get("head_dim") for reader in readers.get(node.outputs[0], [])}
-            if operand.of_heads and size != width and heads != {size}:
+            maker = makers.get(node.inputs[0])
+            made = None if maker is None else maker.attrs.get("value_dim")
+            if operand.of_heads and size != width and heads != {size} and made != size:
                 raise BundleError(
                     f"node '{node.name}' ({node.op}) treats rows of {width} by a {operand.name} of "
                     f"{size}; expected {width}: {ALTERED}"

@@ -44,6 +44,25 @@ class Node(Struct, frozen=True):
         return structs.replace(self, **changes)
 
 
+class Body(Struct, frozen=True):
+    """The graph that a node runs for each of something, as the file has it.
+
+    Attributes:
+        nodes: in their order, with the attributes that are neither tensors nor graphs.
+        inputs: names of what it is given.
+        outputs: names of what it gives.
+        is_plain: whether it has no constants of its own, and no attribute twice.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    is_plain: bool
+
+    def __repr__(self) -> str:
+        return f"a graph of {len(self.nodes)} nodes"
+
+
 @dataclass(frozen=True, slots=True)
 class ValueShape:
     """What is known of a value before anything runs.

@@ -12,6 +12,7 @@ from edgerun.graph.attributes import read_attributes
 from edgerun.graph.check import check
 from edgerun.graph.ir import Graph
 from edgerun.graph.mapped_file import ArrayReader
+from edgerun.graph.onnx_nodes import check_counts
 from edgerun.graph.passes.registry import ATTRIBUTES, PASSES
 from edgerun.graph.shapes import ALTERED
 from edgerun.ops.registry import OPS
@@ -31,6 +32,7 @@ def lower(graph: Graph) -> Graph:
         BundleError: something is missing, of another type or size, or contradicts the rest.
         UnsupportedError: a node is none of our ops and nothing that a pass makes one of.
     """
+    check_counts(graph.nodes)
     inputs, graph = graph.inputs, _widened(read_attributes(graph, ATTRIBUTES))
     for step in PASSES:
         graph = step.rewrite(graph)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from edgerun.errors import BundleError
 from edgerun.graph.external_data import ExternalFiles, check_node_tensors
-from edgerun.graph.ir import Node
+from edgerun.graph.ir import Body, Node
 
 # By onnx.AttributeProto.AttributeType.
 ATTRIBUTE_READERS: Mapping[int, Callable[[Any], Any]] = {
@@ -22,9 +22,17 @@ ATTRIBUTE_READERS: Mapping[int, Callable[[Any], Any]] = {
     6: lambda attribute: tuple(attribute.floats),
     7: lambda attribute: tuple(attribute.ints),
 }
+GRAPH = 5  # the type of an attribute that is one
 DEFAULT_DOMAINS = ("", "ai.onnx")
 LONGEST_NAME = 1000
 LONGEST_KIND = 1 << 12  # bytes; a node with a large tensor is not kept for others
+# By ONNX op, how many inputs a node has at least (operator specifications of ONNX, opset 23, and of
+# onnxruntime), of those that passes ask for by number.
+LEAST_INPUTS: Mapping[str, int] = {
+    **dict.fromkeys(("Cast", "Concat", "ReduceSum", "Shape", "Split", "Transpose"), 1),
+    **dict.fromkeys(("Add", "Conv", "Div", "Gather", "MatMul", "Mul", "Reshape", "Sub"), 2),
+    **{"RMSNormalization": 2, "com.microsoft.MatMulNBits": 3},
+}
 OWN_FIELDS = ("name", "input", "output")
 # Op, attributes and metadata of a node.
 Kind: TypeAlias = tuple[str, Mapping[str, Any], Mapping[str, str]]
@@ -107,19 +115,65 @@ def check_values(nodes: Sequence[Node], given: Iterable[str]) -> None:
             available.add(name)
 
 
+def check_counts(nodes: Iterable[Node]) -> None:
+    """Nodes have the inputs that their op demands, and make something.
+
+    Raises:
+        BundleError: one has fewer.
+    """
+    for node in nodes:
+        least = LEAST_INPUTS.get(node.op, 0)
+        if least and (len(node.inputs) < least or not all(node.inputs[:least])):
+            raise BundleError(
+                f"node '{node.name}' ({node.op}) has {sum(map(bool, node.inputs[:least]))} of the "
+                f"{least} inputs that it needs: copy the model or export it again"
+            )
+        if not node.outputs:
+            raise BundleError(
+                f"node '{node.name}' ({node.op}) makes nothing: copy the model or export it again"
+            )
+
+
 def _kind(proto: Any, name: str, files: ExternalFiles) -> Kind:
     """What a node has in common with others; ``name`` is its own, for messages."""
     check_names((name, proto.op_type, proto.domain, *(each.name for each in proto.attribute)))
     check_node_tensors(proto, files)
-    domain = "" if proto.domain in DEFAULT_DOMAINS else f"{proto.domain}."
-    attributes = {attribute.name: _attribute(attribute) for attribute in proto.attribute}
+    attributes = {
+        attribute.name: _body(attribute.g) if attribute.type == GRAPH else _attribute(attribute)
+        for attribute in proto.attribute
+    }
     if len(attributes) != len(proto.attribute):
         raise BundleError(f"node '{name}' ({proto.op_type}) has an attribute twice")
     metadata = {entry.key: entry.value for entry in proto.metadata_props}
-    return domain + proto.op_type, attributes, metadata
+    return _op(proto), attributes, metadata
+
+
+def _op(proto: Any) -> str:
+    domain = "" if proto.domain in DEFAULT_DOMAINS else f"{proto.domain}."
+    return f"{domain}{proto.op_type}"
+
+
+def _body(graph: Any) -> Body:
+    """A graph in an attribute; those within it are left out, as nothing reads any."""
+    nodes = [
+        Node(
+            _op(proto),
+            proto.name,
+            tuple(proto.input[:]),
+            tuple(proto.output[:]),
+            {each.name: _attribute(each) for each in proto.attribute},
+        )
+        for proto in graph.node
+    ]
+    inputs, outputs = (tuple(v.name for v in values) for values in (graph.input, graph.output))
+    is_plain = not (graph.initializer or graph.sparse_initializer) and all(
+        len(node.attrs) == len(proto.attribute)
+        for node, proto in zip(nodes, graph.node, strict=True)
+    )
+    return Body(tuple(nodes), inputs, outputs, is_plain)
 
 
 def _attribute(attribute: Any) -> Any:
-    """Value of a scalar, string or list attribute; None for tensors and subgraphs."""
+    """Value of a scalar, string or list attribute; None for tensors and graphs."""
     reader = ATTRIBUTE_READERS.get(attribute.type)
     return reader(attribute) if reader else None

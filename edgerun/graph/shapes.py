@@ -200,5 +200,5 @@ class Sizes:
         return f"node '{self._node.name}' ({self._node.op})"
 
     def _origin(self, expression: str) -> str:
-        factors = [factor for factor in expression.split("*") if not factor.isdigit()]
-        return " and ".join(self._sizes[factor][1] for factor in factors)
+        factors = [f for term in expression.split("+") for f in term.split("*") if not f.isdigit()]
+        return " and ".join(dict.fromkeys(self._sizes[factor][1] for factor in factors))

@@ -18,7 +18,6 @@ from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import Sequence as EngineSequence
 from edgerun.engine.stats import Stats
 from edgerun.errors import InputError
-from edgerun.kernels.host.memory import available_memory
 from edgerun.llm.arguments import (
     check_conversation,
     check_conversations,
@@ -31,14 +30,13 @@ from edgerun.llm.arguments import (
 from edgerun.llm.chat_session import ChatSession
 from edgerun.llm.compiling import compile_bundle
 from edgerun.llm.completion import Completion, TextStream, Writer, together, write
-from edgerun.llm.loading import Model, prepare, prompt_rows
+from edgerun.llm.loading import Model, host_memory, prepare, prompt_rows
 from edgerun.llm.options import LoadOptions
 from edgerun.model.chat.format import ChatFormat
 from edgerun.model.chat.template import DEFAULT_STOPS, Message
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.state import SequenceStore, TakeLogits
 from edgerun.state.capacity import largest_call
-from edgerun.state.memory import Memory
 from edgerun.values import shown, suggestion
 
 if TYPE_CHECKING:
@@ -94,7 +92,7 @@ class LLM:
             model.states,
             model.context,
             model.options.max_sessions,
-            memory=Memory(available_memory),
+            memory=host_memory(),
             eviction=model.options.eviction,
             transfer=NativeTransfer(),
         )

@@ -16,6 +16,7 @@ from edgerun.engine.chooser.processor import processor_types
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
 from edgerun.errors import BundleError, InputError
 from edgerun.formats.stack import ExpertStack
+from edgerun.kernels.host.huge_pages import zeroed_memory
 from edgerun.kernels.host.memory import available_memory
 from edgerun.kernels.isa import selected_isa
 from edgerun.llm.compiling import EXACT, NEVER, compile_bundle
@@ -282,6 +283,11 @@ def prompt_rows(options: LoadOptions, experts: ExpertBudget | None) -> int:
     return options.prompt_rows if is_chosen else MAX_CONTEXT
 
 
+def host_memory() -> Memory:
+    """What this machine has for states."""
+    return Memory(available_memory, on_huge_pages=zeroed_memory)
+
+
 def _context(requested: int | None, trained: int, states: tuple[State, ...]) -> int:
     """Tokens a sequence may have.
 
@@ -292,7 +298,7 @@ def _context(requested: int | None, trained: int, states: tuple[State, ...]) -> 
         raise InputError(
             f"context is {requested}; this model was made for at most {trained} tokens"
         )
-    memory = Memory(available_memory)
+    memory = host_memory()
     context = requested or affordable_context(states, trained, int(memory.look() * CACHE_SHARE))
     if requested is None and context < trained:
         context = min(trained, max(MIN_CONTEXT, context))

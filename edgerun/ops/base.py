@@ -47,12 +47,12 @@ class Operand:
         kind: what it is.
         sizes: a name for each dimension, of a value for its width alone; the same name is the
             same size everywhere in a node, and a product of names is written ``a*b``; a sum,
-            ``a+b``, may be the width of an output.
+            ``a+b``, may be the width of an output, and of an input if attributes say its terms.
         optional: whether it may be absent.
         dtype: element type of a value, ``"float32"`` or ``"int32"``.
         limit: largest magnitude of an element of a vector.
         of_heads: it is as long as a row, or else as the heads that all readers of the node's
-            output divide rows into.
+            output divide rows into, or those that its first input is made of.
         every_row: of a value, that it must have a row for every token; others may have those alone
             whose logits are wanted, and then the outputs have these, too.
     """

@@ -1,4 +1,4 @@
-"""Finds the ops: the files beside this one, and those of the folder of pointwise ones."""
+"""Finds the ops: the files beside this one, and those of the folders below."""
 
 from __future__ import annotations
 
@@ -8,4 +8,5 @@ from edgerun.discovery import entries
 from edgerun.ops.base import Op
 
 # By name, which is that of the file.
-OPS: Mapping[str, Op] = entries("edgerun.ops", "OP") | entries("edgerun.ops.pointwise", "OP")
+ROOMS = ("edgerun.ops", "edgerun.ops.pointwise", "edgerun.ops.recurrent")
+OPS: Mapping[str, Op] = {name: op for room in ROOMS for name, op in entries(room, "OP").items()}

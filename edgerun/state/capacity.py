@@ -10,6 +10,7 @@ from edgerun.errors import InputError
 from edgerun.state.memory import UNLIMITED, Memory
 from edgerun.state.paged import PAGE_TOKENS, PagePool, Transfer, page_bytes, pages_of
 from edgerun.state.policies.base import Policy
+from edgerun.state.recurrent import RecurrentArrays, state_bytes
 from edgerun.state.spec import AttentionState, RecurrentState, State, geometries
 from edgerun.state.store import Slot
 
@@ -21,14 +22,28 @@ Groups = Sequence[Sequence[AttentionState]]
 
 def sequence_bytes(states: Sequence[State], tokens: int) -> int:
     """Bytes that a sequence of so many tokens takes."""
-    fixed = sum(
-        array.nbytes
+    groups = geometries(states)
+    return fixed_bytes(states) + sum(_pages(group, tokens) * page_bytes(group) for group in groups)
+
+
+def fixed_bytes(states: Sequence[State]) -> int:
+    """Bytes that a sequence takes however long it is: of recurrent states, for two of each."""
+    return sum(state_bytes(state) for state in states if isinstance(state, RecurrentState))
+
+
+def cached_bytes(states: Sequence[State], tokens: int) -> int:
+    """Bytes that so many tokens of a sequence take, those of pages that are not full left out."""
+    return fixed_bytes(states) + token_bytes(states) * tokens
+
+
+def moved_bytes(states: Sequence[State]) -> int:
+    """Bytes of recurrent states that a call reads, and writes, for each sequence."""
+    return sum(
+        2 * array.nbytes
         for state in states
         if isinstance(state, RecurrentState)
         for array in state.arrays
     )
-    groups = geometries(states)
-    return fixed + sum(_pages(group, tokens) * page_bytes(group) for group in groups)
 
 
 def token_bytes(states: Sequence[State]) -> int:
@@ -73,32 +88,42 @@ def check_context(states: Sequence[State], context: int, memory: Memory) -> None
         InputError: it cannot; the message says what would fit.
     """
     needed, free = sequence_bytes(states, context), memory.look()
+    if fixed_bytes(states) >= free:
+        raise InputError(
+            f"a sequence of any length takes {_size(fixed_bytes(states))} of memory for the states "
+            f"of its layers, and {_size(free)} are free: free some, or use a smaller model"
+        )
     if needed > free:
         raise InputError(
-            f"a context of {context} tokens takes {_size(needed)} of memory for keys and values, "
+            f"a context of {context} tokens takes {_size(needed)} of memory for {_kinds(states)}, "
             f"and {_size(free)} are free: choose one of at most "
             f"{affordable_context(states, context, free)} tokens, or a smaller type of kv_cache"
         )
 
 
+def _kinds(states: Sequence[State]) -> str:
+    """What there is to be kept, in words."""
+    return "keys, values and states" if fixed_bytes(states) else "keys and values"
+
+
 def make_pools(
-    groups: Groups,
+    states: Sequence[State],
     context: int,
     slots: int,
     memory: Memory,
     policy: Callable[[], Policy],
     transfer: Transfer | None,
 ) -> list[PagePool]:
-    """Pools for layers in groups of one geometry: for all sequences, if memory can hold them.
+    """Pools for layers of one geometry each: for all sequences, if memory can hold them.
 
     ``policy`` makes what says which page goes first, for each pool its own.
 
     Raises:
         InputError: there is no memory for one sequence of ``context`` tokens.
     """
-    states = [state for group in groups for state in group]
     check_context(states, context, memory)
-    counts = _page_counts(groups, context, slots, memory.look())
+    groups, free = geometries(states), memory.look()
+    counts = _page_counts(groups, context, slots, free, fixed_bytes(states))
     try:
         return [
             PagePool(group, slots, context, count, memory, policy(), transfer)
@@ -111,19 +136,43 @@ def make_pools(
         ) from error
 
 
-def _page_counts(groups: Groups, context: int, slots: int, nbytes: int) -> list[int]:
+def _page_counts(groups: Groups, context: int, slots: int, nbytes: int, fixed: int) -> list[int]:
     """Pages of each group, for whole contexts if all fit into so many bytes.
 
-    Otherwise no group has so many that another would lack memory for what a sequence needs.
+    Otherwise no group has so many that another would lack memory for what a sequence needs, of
+    which ``fixed`` bytes are not in pages.
     """
     bytes_of = [page_bytes(group) for group in groups]
     whole = slots * pages_of(context)
-    if whole * sum(bytes_of) <= nbytes:
+    if whole * sum(bytes_of) + slots * fixed <= nbytes:
         return [whole] * len(groups)
     needs = [_pages(group, context) for group in groups]
-    needed = sum(count * size for count, size in zip(needs, bytes_of, strict=True))
+    needed = fixed + sum(count * size for count, size in zip(needs, bytes_of, strict=True))
     sequences = min(slots, nbytes / needed)
     return [max(count, int(sequences * count)) for count in needs]
+
+
+def make_arrays(states: Sequence[State], slots: int, memory: Memory) -> list[RecurrentArrays]:
+    """Room for the states of fixed size of all sequences; nothing if no layer has any.
+
+    Raises:
+        InputError: the system does not give so much address space.
+    """
+    recurrent = [state for state in states if isinstance(state, RecurrentState)]
+    try:
+        return [RecurrentArrays(recurrent, slots, memory)] if recurrent else []
+    except (MemoryError, OSError) as error:
+        raise InputError(
+            f"the system gives no memory for the states of {slots} sequences: load the model with "
+            "a smaller max_sessions"
+        ) from error
+
+
+def spare_places(arrays: RecurrentArrays, memory: Memory, without: Sequence[Slot]) -> int:
+    """Sequences whose states of fixed size there is room for, if some slots were closed."""
+    spare, most = arrays.spare(without), len(arrays.turns)
+    left = memory.left(arrays.place_bytes * most) // max(1, arrays.place_bytes)
+    return min(most, spare + left)
 
 
 def spare_pages(

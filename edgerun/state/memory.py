@@ -1,17 +1,19 @@
-"""Memory that pages may take: asked for page by page, so that there is always some left."""
+"""Memory that states may take: asked for piece by piece, so that there is always some left."""
 
 from __future__ import annotations
 
 import math
 import mmap
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 SPARE_BYTES = 128 << 20  # stays free for everything else
 UNLIMITED = 1 << 62
+LARGE_BYTES = 2 << 20  # of a huge page: pieces of no less are put on such
+Zeroed: TypeAlias = Callable[[int], NDArray[np.uint8]]
 
 
 class Memory:
@@ -22,10 +24,16 @@ class Memory:
     """
 
     def __init__(
-        self, available: Callable[[], int] = lambda: UNLIMITED, spare_bytes: int = SPARE_BYTES
+        self,
+        available: Callable[[], int] = lambda: UNLIMITED,
+        spare_bytes: int = SPARE_BYTES,
+        on_huge_pages: Zeroed | None = None,
     ) -> None:
-        """Takes a function that says how many bytes are free now."""
-        self._available = available
+        """Takes a function that says how many bytes are free now.
+
+        ``on_huge_pages`` makes bytes, zeros, that lie on huge pages where there are such.
+        """
+        self._available, self._on_huge_pages = available, on_huge_pages
         self._spare = spare_bytes
         self._left = 0
 
@@ -44,6 +52,13 @@ class Memory:
             return False
         self._left -= nbytes
         return True
+
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike, piece: int) -> NDArray[Any]:
+        """Zeros that are committed on first use, some pieces of so many rows after the other."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if self._on_huge_pages is None or size // max(1, shape[0]) * piece < LARGE_BYTES:
+            return zeros_at_page(shape, dtype)
+        return self._on_huge_pages(size)[:size].view(dtype).reshape(shape)
 
 
 def zeros_at_page(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:

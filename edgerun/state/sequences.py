@@ -7,8 +7,14 @@ import weakref
 from collections.abc import Callable, Sequence
 from copy import copy as shallow
 
-from edgerun.errors import InputError, PromptError
-from edgerun.state.capacity import make_pools, spare_pages
+from edgerun.errors import Full, InputError, PromptError
+from edgerun.state.capacity import (
+    make_arrays,
+    make_pools,
+    sequence_bytes,
+    spare_pages,
+    spare_places,
+)
 from edgerun.state.fair_lock import FairLock
 from edgerun.state.memory import Memory
 from edgerun.state.paged import PAGE_TOKENS, PagePool, Transfer
@@ -16,7 +22,7 @@ from edgerun.state.parts import Part
 from edgerun.state.policies.registry import policy_named
 from edgerun.state.prefixes import ROOT, Key, chain
 from edgerun.state.recurrent import RecurrentArrays
-from edgerun.state.spec import RecurrentState, State, geometries
+from edgerun.state.spec import State
 from edgerun.state.store import Block, Holder, Owner, Room, Slot
 
 NO_PAGES = 1 << 62  # what a store without pages has of them
@@ -66,11 +72,10 @@ class SequenceStore:
         self.states, self.context, self.lock = tuple(states), context, FairLock()
         self._memory = memory = memory or Memory()
         policy = policy_named(eviction)
-        self._pools = make_pools(geometries(self.states), context, slots, memory, policy, transfer)
-        recurrent = [
-            RecurrentArrays(state, slots) for state in states if isinstance(state, RecurrentState)
-        ]
-        self._parts: list[Part] = [*self._pools, *recurrent]
+        self._pools = make_pools(self.states, context, slots, memory, policy, transfer)
+        self._recurrent = make_arrays(self.states, slots, memory)
+        self._sequence_bytes = sequence_bytes(self.states, context)
+        self._parts: list[Part] = [*self._pools, *self._recurrent]
         self._part_of = {state.name: part for part in self._parts for state in part.states}
         if len(self._part_of) != len(self.states):
             raise InputError(f"two layers keep their state under one name: {self.states}")
@@ -95,6 +100,17 @@ class SequenceStore:
             raise InputError(f"no layer '{name}' keeps keys and values here")
         return part
 
+    def recurrent(self, name: str) -> RecurrentArrays:
+        """What holds a layer's state of fixed size.
+
+        Raises:
+            InputError: no layer of this name has any.
+        """
+        part = self._part_of.get(name)
+        if not isinstance(part, RecurrentArrays):
+            raise InputError(f"no layer '{name}' keeps a state of fixed size here")
+        return part
+
     def length(self, slot: Slot) -> int:
         """Tokens that a slot holds."""
         return self._lengths[slot]
@@ -108,6 +124,10 @@ class SequenceStore:
     def _room(self, without: Sequence[Slot]) -> Room:
         self._collect()
         slots = sum(not self._in_use(slot) for slot in range(len(self._holders))) + len(without)
+        for arrays in self._recurrent:
+            if self._is_scarce():
+                arrays.forget_copies()
+            slots = min(slots, spare_places(arrays, self._memory, without))
         if not self._pools:
             return Room(slots, NO_PAGES, 0)
         pages, of_sequence = spare_pages(self._pools, self._memory, without)
@@ -146,8 +166,12 @@ class SequenceStore:
             )
         slot, reached, keys = self._open(owner), self._reachable(source, asked), self._keys[source]
         self._filled[slot] = True
-        for part in self._parts:
-            part.share(source, slot, reached, current, keys)
+        try:
+            for part in self._parts:
+                part.share(source, slot, reached, current, keys)
+        except Full:
+            self._holders[slot] = _nobody
+            raise
         self._set(slot, reached, keys)
         return slot, reached
 
@@ -159,8 +183,13 @@ class SequenceStore:
         keys, length = self._stored(ids)
         length = self._agreed(length, lambda part, limit: part.findable(keys, limit))
         self._filled[slot] = True
-        for part in self._parts:
-            part.adopt(slot, length, keys)
+        try:
+            for part in self._parts:
+                part.adopt(slot, length, keys)
+        except Full:  # of what cannot be shared, so nothing is
+            length = 0
+            for part in self._parts:
+                part.drop(slot)
         self._set(slot, length, keys)
         return slot, length
 
@@ -189,15 +218,26 @@ class SequenceStore:
                 context=self.context,
             )
         self._filled[slot] = True
+        try:
+            self._reserve_parts(slot, length)
+        except Full:
+            if not any(arrays.forget_copies() for arrays in self._recurrent):
+                raise
+            self._reserve_parts(slot, length)
+
+    def _reserve_parts(self, slot: Slot, length: int) -> None:
         for part in self._parts:
             part.reserve(slot, self._lengths[slot], length)
 
     def commit(self, slot: Slot, length: int, ids: Sequence[int] = ()) -> None:
-        self._lengths[slot] = length
+        before, self._lengths[slot] = self._lengths[slot], length
         if ids:
             self._name_pages(slot, length, ids)
         for part in self._parts:
             part.commit(slot, length)
+        pages = length // PAGE_TOKENS
+        if ids and length > before + 1 and not length % PAGE_TOKENS and not pages & (pages - 1):
+            self._keep_states(slot, self._keys[slot][-1])
 
     def _name_pages(self, slot: Slot, length: int, ids: Sequence[int]) -> None:
         keys = self._keys[slot]
@@ -238,6 +278,8 @@ class SequenceStore:
         return reached
 
     def checkpoint(self, slot: Slot) -> None:
+        if self._recurrent and self._is_scarce():
+            return
         for part in self._parts:
             part.checkpoint(slot, self._lengths[slot])
 
@@ -260,6 +302,7 @@ class SequenceStore:
         copy = shallow(self)
         copy._parts = [part.copied() for part in self._parts]
         copy._pools = [part for part in copy._parts if isinstance(part, PagePool)]
+        copy._recurrent = [part for part in copy._parts if isinstance(part, RecurrentArrays)]
         copy._part_of = {state.name: part for part in copy._parts for state in part.states}
         return copy
 
@@ -290,10 +333,23 @@ class SequenceStore:
                 return length
             length = shorter
 
-    def _name_tail(self, slot: Slot) -> None:
-        """Lets a last page that is not full be found when its slot is gone."""
+    def _name_tail(self, slot: Slot) -> Key:
+        """Lets a last page that is not full be found when its slot is gone; the last page's key."""
+        keys = self._keys[slot]
         if self._tails[slot]:
-            self._name_page(slot, len(self._keys[slot]), self._tails[slot])
+            return self._name_page(slot, len(keys), self._tails[slot])
+        return keys[-1] if keys else ROOT
+
+    def _keep_states(self, slot: Slot, key: Key) -> None:
+        """Lets states of fixed size be found by a key, if it stands for all that a slot holds."""
+        known = len(self._keys[slot]) * PAGE_TOKENS + len(self._tails[slot])
+        if 0 < known == self._lengths[slot] and not self._is_scarce():
+            for arrays in self._recurrent:
+                arrays.keep(slot, known, key)
+
+    def _is_scarce(self) -> bool:
+        """Whether memory has no room for one sequence more, so that there are to be no copies."""
+        return self._memory.left(self._sequence_bytes) < self._sequence_bytes
 
     def _changed(self, slot: Slot) -> None:
         self._versions[slot] = next(_VERSIONS)
@@ -306,7 +362,7 @@ class SequenceStore:
         """Takes back what slots hold that are not in use."""
         for slot, filled in enumerate(self._filled):
             if filled and not self._in_use(slot):
-                self._name_tail(slot)
+                self._keep_states(slot, self._name_tail(slot))
                 for part in self._parts:
                     part.drop(slot)
                 self._set(slot, 0, ())

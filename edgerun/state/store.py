@@ -106,6 +106,7 @@ class StateStore(Protocol):
 
         Raises:
             InputError: every slot is in use, or the other has not so many tokens.
+            Full: there is no memory for what cannot be shared.
         """
 
     def match(self, ids: Sequence[int], owner: Owner | None = None) -> tuple[Slot, int]:
@@ -171,7 +172,8 @@ class StateStore(Protocol):
         """Returns what a layer keeps of positions ``start .. stop - 1``.
 
         Positions that no row can see any more are zeros. A recurrent state has no positions: it is
-        the one after ``stop`` tokens, which must be the slot's length.
+        the one after ``stop`` tokens, which must be the slot's length, or where a block begins that
+        the call has written already.
 
         Args:
             name: of the layer's state.

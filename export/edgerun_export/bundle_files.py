@@ -183,7 +183,7 @@ def genai_config(
     """Returns genai_config.json, by which onnxruntime-genai opens the folder.
 
     The type is ``llama`` as a rule: to onnxruntime-genai it means a decoder with these inputs. With
-    ``lfm2`` there are convolutions in some layers.
+    ``lfm2`` there are convolutions in some layers; matrices it finds whatever the type.
     """
     eos_ids = ids["eos_token_ids"]
     options = {key: value for key, value in generation.items() if value is not None}
@@ -215,10 +215,7 @@ def genai_config(
 
 def _genai_decoder(spec: DecoderSpec, recipe: Recipe) -> dict[str, Any]:
     positions = {"position_ids": "position_ids"} if recipe.target.has_positions else {}
-    past, present, convolutions = {}, {}, _genai_convolutions(spec)
-    if convolutions:
-        past = {"past_conv_names": "past_key_values.%d.conv"}
-        present = {"present_conv_names": "present.%d.conv"}
+    past, present = _genai_states(spec)
     return {
         "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
         "filename": MODEL_FILE,
@@ -227,7 +224,7 @@ def _genai_decoder(spec: DecoderSpec, recipe: Recipe) -> dict[str, Any]:
         "num_attention_heads": spec.num_heads,
         "num_hidden_layers": spec.num_layers,
         "num_key_value_heads": spec.num_kv_heads,
-        **convolutions,
+        **_genai_convolutions(spec),
         "inputs": {
             "input_ids": "input_ids",
             "attention_mask": "attention_mask",
@@ -243,6 +240,15 @@ def _genai_decoder(spec: DecoderSpec, recipe: Recipe) -> dict[str, Any]:
             **present,
         },
     }
+
+
+def _genai_states(spec: DecoderSpec) -> tuple[dict[str, str], dict[str, str]]:
+    """Names of what layers remember beside keys and values, before a call and after it."""
+    has_matrices = any(layer.delta for layer in spec.layers)
+    kinds = ["conv"] if has_matrices or any(layer.conv for layer in spec.layers) else []
+    kinds += ["recurrent"] if has_matrices else []
+    past = {f"past_{kind}_names": f"past_key_values.%d.{kind}" for kind in kinds}
+    return past, {f"present_{kind}_names": f"present.%d.{kind}" for kind in kinds}
 
 
 def _genai_convolutions(spec: DecoderSpec) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from tests.support.peers import marks_of
 
 BACKENDS = ("reference", "cpu", "onnxruntime")
 # onnxruntime gives back too little of what convolutions read; by itself it runs such bundles.
+RECURRENT = ("lfm2", "qwen3_5", "qwen3_next")
 PAIRS = [
     pytest.param(name, backend, marks=marks_of(name, backend))
     for name in NAMES
     for backend in BACKENDS
-    if not (name.startswith("lfm2") and backend == "onnxruntime")
+    if not (name.startswith(RECURRENT) and backend == "onnxruntime")
 ]
 
 
@@ -52,6 +53,7 @@ def test_chunks_and_single_tokens_equal_one_prefill(name, backend):
         "gemma4_text",
         "lfm2",
         "lfm2_moe",
+        "qwen3_5_text",
     ],
 )
 def test_the_genai_profile_computes_the_same(name):
@@ -74,7 +76,18 @@ def test_replies_equal_transformers(backend):
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize(
     "name",
-    ["lfm2", "lfm2_moe", "glm4_moe_lite", "glm4_moe", "dots1", "gemma2", "gemma4_text"]
+    [
+        "lfm2",
+        "lfm2_moe",
+        "qwen3_5_text",
+        "qwen3_5_moe_text",
+        "qwen3_next",
+        "glm4_moe_lite",
+        "glm4_moe",
+        "dots1",
+        "gemma2",
+        "gemma4_text",
+    ]
     + ["gemma3n_text", "gemma4_text-per-layer", "gemma4_text-experts"],
 )
 def test_replies_by_a_cache_equal_those_of_transformers(name, backend):
@@ -100,7 +113,15 @@ def reply_of(name, backend, prompt, length):
 @pytest.mark.parametrize(
     "name",
     ["llama", "qwen2", "qwen3", "gpt_oss", "smollm3", "granite", "phi3", "gemma3_text", "lfm2"]
-    + ["lfm2_moe", "ernie4_5_moe", "deepseek_v2", "glm4_moe", "gemma2", "gemma4_text"]
+    + [
+        "lfm2_moe",
+        "qwen3_5_text",
+        "ernie4_5_moe",
+        "deepseek_v2",
+        "glm4_moe",
+        "gemma2",
+        "gemma4_text",
+    ]
     + ["gemma3n_text", "gemma4_text-per-layer", "gemma4_text-experts"],
 )
 def test_quantised_logits_equal_the_dequantised_reference(name, weights):

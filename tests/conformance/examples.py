@@ -66,10 +66,13 @@ class Case:
             # What an earlier node has written of the rows, too, is there already.
             there = cached + new if OPS[self.op].reads else cached
             for state in cache.states:
-                assert isinstance(state, AttentionState)
-                shapes = [(there, state.kv_heads, dim) for dim in (state.key_dim, state.value_dim)]
-                keys, values = (rng.standard_normal(each).astype(np.float32) for each in shapes)
-                cache.write_block(state.name, sequence, 0, (keys, values))
+                block = tuple(
+                    rng.standard_normal(shape).astype(np.float32) for shape in _shapes(state, there)
+                )
+                if isinstance(state, AttentionState) or there:
+                    cache.write_block(state.name, sequence, 0, block)
+            cache.commit(sequence, cached)
+            cache.reserve(sequence, cached + new)
             batches.append(Batch.of(ids[start : start + new], cached, sequence))
             start += new
         return Batch.join(batches)
@@ -102,6 +105,13 @@ class Case:
         inputs = [arrays.get(name) for name in node.inputs]
         outputs = OPS[self.op].evaluate(inputs, node.attrs, batch, cache)
         return dict(zip(node.outputs, outputs, strict=True))
+
+
+def _shapes(state: State, tokens: int) -> list[tuple[int, ...]]:
+    """Shapes of what a layer keeps of so many tokens."""
+    if isinstance(state, AttentionState):
+        return [(tokens, state.kv_heads, dim) for dim in (state.key_dim, state.value_dim)]
+    return [array.shape for array in state.arrays]
 
 
 def _given(operand: Any, inputs: Mapping[str, Any]) -> bool:

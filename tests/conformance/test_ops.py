@@ -15,6 +15,7 @@ from edgerun.backends.base import Backend
 from edgerun.backends.registry import backend_names, make_backend
 from edgerun.graph.shapes import node_work, output_shapes, value_shapes
 from edgerun.ops.registry import OPS
+from edgerun.state import AttentionState
 from tests.conformance.examples import CASES, Case
 
 COMPLETE = ("cpu", "reference")  # run every op
@@ -91,7 +92,7 @@ def test_what_an_op_says_of_itself_is_what_it_does(case: Case) -> None:
     # Attention multiplies with all that it keeps; what keeps no values reads the latest tokens.
     declare = op.state or op.reads
     state = declare(case.example.attributes) if declare else None
-    assert bool(work.cached_macs) == bool(state and state.value_dim)
+    assert bool(work.cached_macs) == (isinstance(state, AttentionState) and state.value_dim > 0)
 
 
 def test_a_row_reads_a_row_of_a_table() -> None:

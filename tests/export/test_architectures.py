@@ -50,7 +50,8 @@ def test_architectures_are_those_of_the_documentation():
         *("granite", "granitemoe", "granitemoehybrid", "idefics3", "lfm2", "lfm2_moe", "lfm2_vl"),
         *("llama", "llava", "llava_next", "ministral3", "mistral", "mistral3", "mixtral"),
         *("olmo2", "olmo3", "olmoe", "phi3", "qwen2", "qwen2_5_vl", "qwen2_moe", "qwen2_vl"),
-        *("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "smollm3", "smolvlm"),
+        *("qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe"),
+        *("qwen3_next", "qwen3_vl", "qwen3_vl_moe", "smollm3", "smolvlm"),
     ]
 
 

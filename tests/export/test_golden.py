@@ -25,6 +25,7 @@ FAMILIES = [
     "gemma4_text-per-layer",
     "gemma4_text-experts",
     "lfm2",
+    "qwen3_5_text",
 ]
 NAMES = [
     "llama",
@@ -44,6 +45,8 @@ NAMES = [
     "bitnet_moe",
     "gpt_oss",
     "lfm2_moe",
+    "qwen3_5_moe_text",
+    "qwen3_next",
     "granitemoe",
     "ernie4_5_moe",
     "deepseek_v2",
@@ -57,7 +60,7 @@ NAMES = [
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
 EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "ernie4_5_moe"]
-EXPERTS += ["deepseek_v2", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn", "dots1"]
+EXPERTS += ["qwen3_next", "deepseek_v2", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn", "dots1"]
 # For layers that attend to keys of others there is no fused attention.
 NOT_FUSED = ["gemma3n_text", "gemma4_text-per-layer"]
 EXACT = 1e-4

@@ -72,13 +72,14 @@ TINY = [
     ("gemma4_text-experts", {"weights": "int4"}),
     ("lfm2", {"weights": "int4"}),
     ("lfm2_moe", {"weights": "int4"}),
+    ("qwen3_5_text", {"weights": "int4"}),
 ]
 # Every mixture in every format takes minutes: those above stand for them as a rule.
 MIXTURES = [
     pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
     for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "granitemoe")
     + ("ernie4_5_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn")
-    + ("dots1", "gemma4_text-experts")
+    + ("dots1", "gemma4_text-experts", "qwen3_5_moe_text", "qwen3_next")
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY
 ]
@@ -93,6 +94,7 @@ FAMILIES = [
         "gemma4_text",
         "gemma4_text-per-layer",
         "lfm2",
+        "qwen3_5_text",
         "llama",
         "mistral",
         "qwen2",
@@ -269,7 +271,7 @@ def test_blocks_have_zero_points_beside_the_middle(name, count, exported):
 @pytest.mark.parametrize(
     "name",
     ["llama", "mistral", "qwen3", "bitnet-packed", "olmoe", "smollm3", "gemma3_text", "lfm2"]
-    + ["lfm2_moe", "gemma2", "gemma4_text", "gemma4_text-experts"],
+    + ["lfm2_moe", "gemma2", "gemma4_text", "gemma4_text-experts", "qwen3_5_text"],
 )
 def test_genai_profile_continues_like_the_portable_one(name, exported, golden):
     pytest.importorskip("onnxruntime_genai")

@@ -35,12 +35,13 @@ SOURCES = {
     "lfm2": {"weights": "int4", "head_weights": "int4", "embedding_weights": "int4"},
     "lfm2_moe": {"weights": "int4"},
     "gemma3n_text": {"weights": "int4"},
+    "qwen3_5_text": {"weights": "int4"},
 }
 
 
 # Ops of which no attribute is read.
 PLAIN = (
-    *("Abs", "Add", "And", "Clip", "ConstantOfShape", "Cos", "Div", "Floor", "Greater"),
+    *("Abs", "Add", "And", "Clip", "ConstantOfShape", "Cos", "Div", "Exp", "Floor", "Greater"),
     *(
         "LessOrEqual",
         "MatMul",
@@ -55,7 +56,7 @@ PLAIN = (
         "Sigmoid",
         "Sin",
     ),
-    *("Slice", "Sqrt", "Squeeze", "Sub", "Tanh", "Unsqueeze", "Where"),
+    *("Slice", "Softplus", "Sqrt", "Squeeze", "Sub", "Tanh", "Unsqueeze", "Where"),
 )
 
 
@@ -145,6 +146,10 @@ def test_defaults_that_are_spelled_out_change_nothing(tmp_path):
         ("llama", "norm/RMSNormalization", {"stash_type": 10}),
         ("mistral", "embed_tokens/Gather", {"axis": 1}),
         ("lfm2", "embed_tokens/both", {"axis": 1}),
+        ("qwen3_5_text", "linear_attn/Split", {"axis": 1}),
+        ("qwen3_5_text", "linear_attn/Scan", {"scan_input_axes": [1, 1, 1, 1, 0]}),
+        ("qwen3_5_text", "linear_attn/Scan", {"scan_output_axes": [0]}),
+        ("qwen3_5_text", "linear_attn/Scan", {"scan_input_directions": [1] * 5}),
         ("bitnet-packed", "ReduceMax", {"keepdims": 0}),
         ("bitnet-packed", "ReduceMax", {"noop_with_empty_axes": 1}),
     ],
@@ -382,10 +387,11 @@ def test_zero_points_may_lie_in_any_order_of_axes(shape, tmp_path):
     np.testing.assert_array_equal(stored, points.reshape(64, 1))
 
 
-def test_sums_of_one_are_another_form(tmp_path):
+def test_sums_of_one_are_none(tmp_path):
     bundle = altered(tmp_path)
     del bundle.node("layers.0/mlp_residual").input[1]
-    assert not is_lowered(bundle.save())
+    with pytest.raises(BundleError, match="has 1 of the 2 inputs that it needs"):
+        is_lowered(bundle.save())
 
 
 def test_passes_agree_on_what_they_read_of_an_op():

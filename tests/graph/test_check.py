@@ -22,7 +22,6 @@ from edgerun.llm.loading import prepare
 from edgerun.llm.options import LoadOptions
 from edgerun.model.bundle import open_bundle
 from edgerun.ops.base import matrix, vector
-from edgerun.ops.registry import OPS
 from tests.support.altered import AlteredBundle
 from tests.support.bundles import bundle_of
 
@@ -193,8 +192,7 @@ def with_node(graph: Graph, op: str, **changes) -> Graph:
     ],
 )
 def test_numbers_outside_their_range_are_refused(lowered, attribute, value):
-    op = next(op for op, schema in OPS.items() if attribute in schema.attributes)
-    attrs = next(node.attrs for node in lowered.nodes if node.op == op)
+    op, attrs = next((node.op, node.attrs) for node in lowered.nodes if attribute in node.attrs)
     with pytest.raises(BundleError, match=f"{attribute} = .*; expected .* from"):
         check(with_node(lowered, op, attrs={**attrs, attribute: value}))
 

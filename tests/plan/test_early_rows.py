@@ -13,6 +13,7 @@ from edgerun.backends.base import Phase
 from edgerun.backends.registry import make_backend
 from edgerun.graph.ir import Graph
 from edgerun.model.bundle import open_bundle
+from edgerun.ops.base import Kind
 from edgerun.ops.registry import OPS
 from edgerun.plan.early_rows import select_early
 from edgerun.plan.states import states_of
@@ -88,8 +89,11 @@ def test_of_the_last_layer_all_rows_have_what_it_remembers_alone(name: str) -> N
     early = select_early(graph)
     everywhere = {node.name for node in early.nodes if not early.shapes[node.outputs[0]].selected}
     *_, last = [node for node in graph.nodes if OPS[node.op].state]
+    rows = [each for each in OPS[last.op].inputs if each.kind is Kind.ROWS]
     operands = zip(OPS[last.op].inputs, last.inputs, strict=False)
     needed, values = set(), {name for operand, name in operands if operand.every_row}
+    if all(operand.every_row for operand in rows):  # what it makes has a row for each, too
+        needed.add(last.name)
     producers = graph.producers()
     while values:
         node = producers.get(values.pop())

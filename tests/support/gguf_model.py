@@ -95,7 +95,8 @@ def write_gguf(
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(spec.num_heads)
     heads = [spec.num_kv_heads * spec.attends(layer) for layer in range(spec.num_layers)]
-    writer.add_head_count_kv(spec.num_kv_heads if all(heads) else heads)
+    is_same = all(heads) or "linear_num_key_heads" in config
+    writer.add_head_count_kv(spec.num_kv_heads if is_same else heads)
     writer.add_key_length(spec.head_dim)
     writer.add_value_length(spec.head_dim)
     writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", spec.norm_eps))
@@ -103,9 +104,7 @@ def write_gguf(
     write_vocabulary(writer)
     write_experts(writer, spec)
     extra(writer)
-    own = [arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture]
-    others = (gguf.MODEL_ARCH.QWEN3, gguf.MODEL_ARCH.QWEN3MOE, gguf.MODEL_ARCH.GPT_OSS)
-    maps = [gguf.get_tensor_name_map(arch, spec.num_layers) for arch in (*own, *others)]
+    maps = name_maps(architecture, spec.num_layers)
     for key, value in stacked(tensors).items():
         if architecture in INTERLEAVED and (".q_proj" in key or ".k_proj" in key):
             heads = value.shape[0] // spec.head_dim
@@ -128,6 +127,13 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def name_maps(architecture: str, layers: int) -> list[gguf.TensorNameMap]:
+    """What the gguf package calls tensors, by the architecture or others that have them."""
+    own = [arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture]
+    others = (gguf.MODEL_ARCH.QWEN3, gguf.MODEL_ARCH.QWEN3MOE, gguf.MODEL_ARCH.GPT_OSS)
+    return [gguf.get_tensor_name_map(arch, layers) for arch in (*own, *others)]
 
 
 def write_metadata(writer: gguf.GGUFWriter, name: str, metadata: Mapping[str, Any]) -> None:

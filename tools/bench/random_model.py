@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun_export.architectures import DecoderSpec, describe
+from edgerun_export.source.rows import picked_rows
 from tools.golden.byte_tokenizer import BOS, EOS, write_json, write_tokenizer
 
 _PIECE = 1 << 22
@@ -79,6 +80,30 @@ PRESETS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 40960,
         "rms_norm_eps": 1e-6,
         "rope_theta": 1000000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": True,
+    },
+    "qwen3.5-0.8b": {
+        "model_type": "qwen3_5_text",
+        "hidden_size": 1024,
+        "intermediate_size": 3584,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 16,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+        "vocab_size": 248320,
+        "max_position_embeddings": 262144,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000000.0,
+            "partial_rotary_factor": 0.25,
+        },
         "hidden_act": "silu",
         "tie_word_embeddings": True,
     },
@@ -214,7 +239,7 @@ def write(config: dict[str, Any], folder: Path, seed: int = 0, dtype: str = "BF1
     write_json(folder / "config.json", config)
     write_tokenizer(folder, spec.context_length)
     tensors = stored_tensors(spec, dtype)
-    widths = {name: shape[-1] for name, shape in spec.tensors().items()}
+    widths = {name: shape[-1] for name, shape in stored_shapes(spec).items()}
     generator = np.random.Generator(np.random.SFC64(seed))
     with (folder / "model.safetensors").open("wb") as file:
         file.write(header(tensors))
@@ -229,13 +254,26 @@ def stored_tensors(
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Names every tensor with its storage type and shape; ``dtype`` is what is not packed."""
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for name, shape in spec.tensors().items():
+    for name, shape in stored_shapes(spec).items():
         if spec.ternary == "packed" and "_proj.weight" in name:
             tensors[name] = ("U8", (shape[0] // _TERNARY_PER_BYTE, shape[1]))
             tensors[f"{name}_scale"] = ("F32", (1,))
         else:
             tensors[name] = (dtype, shape)
     return tensors
+
+
+def stored_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
+    """Shapes of a checkpoint's tensors, by the names that they have there."""
+    picked, shapes = dict(picked_rows(spec)), dict[str, tuple[int, ...]]()
+    for name, shape in spec.tensors().items():
+        if name not in picked:
+            shapes[spec.storage.names.get(name, name)] = shape
+            continue
+        stored = picked[name].path
+        rows = max(int(picked[name].rows.max()) + 1, *shapes.get(stored, (0,))[:1])
+        shapes[stored] = (rows, *shape[1:])
+    return shapes
 
 
 def header(tensors: dict[str, tuple[str, tuple[int, ...]]]) -> bytes:

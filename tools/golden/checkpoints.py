@@ -115,6 +115,26 @@ _GLM = {
 _QUARTER = {**_YARN, **_ROPE, "partial_rotary_factor": 0.25}
 _MSCALE = {**_YARN, **_ROPE, "mscale": 0.7, "mscale_all_dim": 0.5}
 
+_LINEAR_ATTENTION: dict[str, Any] = {
+    "head_dim": 32,
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 32,
+    "tie_word_embeddings": False,
+    "pad_token_id": None,
+}
+_SECTIONS = {"mrope_interleaved": True, "mrope_section": [2, 1, 1]}
+_MROPE = {"rope_type": "default", "rope_theta": 10000.0, **_SECTIONS}
+_QWEN_EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40,
+    "shared_expert_intermediate_size": 48,
+}
+
 _GEMMA_4: dict[str, Any] = {
     "head_dim": 16,
     "global_head_dim": 32,
@@ -273,6 +293,26 @@ GOLDEN: dict[str, Golden] = {
             "num_hidden_layers": 3,
             "pad_token_id": None,
         },
+        reply=64,
+    ),
+    "qwen3_5_text": Golden(
+        "Qwen3_5Text",
+        {**_LINEAR_ATTENTION, "rope_parameters": {**_MROPE, "partial_rotary_factor": 0.25}},
+        norm_offset=1.0,
+        model="Qwen3_5",
+        reply=64,
+    ),
+    "qwen3_5_moe_text": Golden(
+        "Qwen3_5MoeText",
+        {**_LINEAR_ATTENTION, **_QWEN_EXPERTS, "linear_num_key_heads": 4},
+        norm_offset=1.0,
+        model="Qwen3_5Moe",
+        reply=64,
+    ),
+    "qwen3_next": Golden(
+        "Qwen3Next",
+        {**_LINEAR_ATTENTION, **_QWEN_EXPERTS, "linear_conv_kernel_dim": 3},
+        norm_offset=1.0,
         reply=64,
     ),
     "deepseek_v2": Golden("DeepseekV2", {**_LATENT, "rope_parameters": _MSCALE}),

@@ -82,6 +82,11 @@ def _llava(family: str, model_type: str, vision: dict[str, Any], **text: Any) ->
 _GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 20, "sliding_window": 8}
 _GEMMA |= {"sliding_window_pattern": 2, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
 _LFM2 = {"block_multiple_of": 16, "layer_types": ["conv", "full_attention", "conv"]}
+_LINEAR = {
+    **{"head_dim": 32, "layer_types": ["linear_attention", "full_attention"]},
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16},
+    **{"linear_value_head_dim": 24, "rope_scaling": {**_INTERLEAVED, "mrope_section": [2, 1, 1]}},
+}
 _EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
 CHECKPOINTS = {
     "gemma3": _llava("Gemma3", "gemma3_text", {"model_type": _SIGLIP}, **_GEMMA),
@@ -120,7 +125,15 @@ CHECKPOINTS = {
         {"head_dim": 32, "rope_scaling": _INTERLEAVED, **_EXPERTS, "mlp_only_layers": [0]},
         _QWEN3,
     ),
+    "qwen3_5": Pictured("Qwen3_5", _LINEAR, {**_QWEN, "num_position_embeddings": 16}),
+    "qwen3_5_moe": Pictured(
+        "Qwen3_5Moe",
+        {**_LINEAR, **_EXPERTS, "shared_expert_intermediate_size": 48},
+        {**_QWEN, "num_position_embeddings": 16},
+    ),
 }
+# Whose norms are stored less one.
+_CENTRED = ("Gemma3", "Qwen3_5", "Qwen3_5Moe")
 
 
 def main() -> None:
@@ -148,7 +161,7 @@ def write(pictured: Pictured, folder: Path) -> str:
     config._attn_implementation = "eager"
     model_class = getattr(transformers, f"{pictured.family}ForConditionalGeneration")
     model = model_class(config).float().eval()
-    randomise(model, 1.0 if pictured.family == "Gemma3" else 0.0)
+    randomise(model, 1.0 if pictured.family in _CENTRED else 0.0)
     model.tie_weights()
     ids = torch.randint(0, 256, (1, 32), generator=torch.Generator().manual_seed(7))
     ids[0, 0] = BOS

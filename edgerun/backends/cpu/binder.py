@@ -25,8 +25,9 @@ from edgerun.kernels.run.instructions import Code, Instruction, instruction
 from edgerun.kernels.run.program import FRAME_WORDS
 from edgerun.machine.row_times import BlockPath
 
-# Words of the frame; attention counts its units in those from ATTENTION on.
-ONE, ROWS, LOGIT_ROWS, ANY_LOGITS, ATTENTION = range(5)
+# Words of the frame; RUNS are those of rows of one sequence, where a node needs to know, and
+# attention counts its units in the words from ATTENTION on.
+ONE, ROWS, LOGIT_ROWS, ANY_LOGITS, RUNS, ATTENTION = range(6)
 Preparation: TypeAlias = Callable[[], None]
 ROWS_AT_ONCE = 8  # that a thread takes: a row may take less time than two threads need to share it
 
@@ -109,7 +110,7 @@ class Binder:
         operands: memory that the instructions point to.
         kernels: names of those in use.
         calls: arguments of instructions that call other code, whose address is their first word.
-        places: what layers of experts share, by their sizes.
+        places: what nodes share, by its name or by sizes.
     """
 
     graph: Graph

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from edgerun.backends.base import ExpertReads, Launches
 from edgerun.engine.stats import Stats
 from edgerun.machine.profile import MachineProfile
-from edgerun.state.capacity import token_bytes
+from edgerun.state.capacity import cached_bytes, moved_bytes, token_bytes
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
@@ -41,7 +41,7 @@ class Work:
         calls: of its executable.
         seconds: median over the runs.
         native_s: of those inside native programs, median.
-        read_bytes: weights, keys and values.
+        read_bytes: weights, keys and values, and states of fixed size, read and written.
         macs: multiply-adds.
     """
 
@@ -102,13 +102,16 @@ def prefill_work(llm: LLM, runs: list[Run]) -> Work:
         calls=chunks,
         seconds=median(run.prefill.prefill_s for run in runs),
         native_s=median(run.native_s.get("prefill", 0.0) for run in runs),
-        read_bytes=llm.model.weight_bytes * chunks,
+        read_bytes=(llm.model.weight_bytes + moved_bytes(llm.model.states)) * chunks,
         macs=llm.model.workload.macs(tokens, 1, 0),
     )
 
 
 def decode_work(llm: LLM, runs: list[Run]) -> Work:
-    """What the steps after the first token took; a step reads all weights and the whole cache."""
+    """What the steps after the first token took; a step reads all weights and the whole cache.
+
+    States of fixed size are written besides.
+    """
     steps, start = runs[0].decode.decode_steps, runs[0].decode.prompt_tokens
     cached = token_bytes(llm.model.states) * (start * steps + steps * (steps + 1) // 2)
     return Work(
@@ -116,7 +119,7 @@ def decode_work(llm: LLM, runs: list[Run]) -> Work:
         calls=steps,
         seconds=median(run.decode.decode_s for run in runs),
         native_s=median(run.native_s.get("decode", 0.0) for run in runs),
-        read_bytes=llm.model.weight_bytes * steps + cached,
+        read_bytes=(llm.model.weight_bytes + moved_bytes(llm.model.states)) * steps + cached,
         macs=sum(llm.model.workload.macs(1, 1, start + step) for step in range(steps)),
     )
 
@@ -192,9 +195,9 @@ def expert_figures(llm: LLM, runs: list[Run]) -> dict[str, Any] | None:
 
 
 def memory(llm: LLM, run: Run, resident: int, peak: int) -> dict[str, int]:
-    """Bytes of this process: in RAM, at most, weights in memory, keys and values."""
+    """Bytes of this process: in RAM, at most, weights in memory, keys, values and states."""
     longest = max(_end(run.decode), run.prefill.prompt_tokens)
-    weights, cached = llm.model.held_bytes, token_bytes(llm.model.states) * longest
+    weights, cached = llm.model.held_bytes, cached_bytes(llm.model.states, longest)
     return {
         "resident_bytes": resident,
         "peak_bytes": peak,

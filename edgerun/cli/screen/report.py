@@ -63,11 +63,12 @@ def report_lines(llm: LLM) -> list[str]:
 def stats_lines(llm: LLM, stats: Stats) -> list[str]:
     """Speed and memory of the last generation, a line each, and back-ends that are unusual."""
     from edgerun.backends.registry import DEFAULT
-    from edgerun.state.capacity import token_bytes
+    from edgerun.state.capacity import cached_bytes, fixed_bytes
 
     numbers = streaming(llm, stats.decode_tokens_per_s)
     share, limit = numbers["share_of_memory_limit"], numbers["memory_limit_gb_per_s"]
-    cached = token_bytes(llm.model.states) * (stats.prompt_tokens + stats.decode_steps)
+    cached = cached_bytes(llm.model.states, stats.prompt_tokens + stats.decode_steps)
+    states = " and states" * bool(fixed_bytes(llm.model.states))
     reused = stats.reused_tokens
     more = f", {reused} more from the cache" if reused else ""
     backends = llm.model.backends
@@ -86,5 +87,5 @@ def stats_lines(llm: LLM, stats: Stats) -> list[str]:
         f"weights      {numbers['gb_per_s']:.2f} GB/s, "
         f"{share:.0%} of the measured limit of {limit:.1f} GB/s",
         f"memory       {resident_bytes() / 1e6:.0f} MB resident, of which about "
-        f"{llm.model.held_bytes / 1e6:.1f} MB weights and {cached / 1e6:.1f} MB KV cache",
+        f"{llm.model.held_bytes / 1e6:.1f} MB weights and {cached / 1e6:.1f} MB KV cache{states}",
     ]

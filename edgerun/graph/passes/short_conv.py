@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgerun.errors import BundleError
 from edgerun.graph.attributes import Read, Rules
@@ -18,20 +20,20 @@ from edgerun.graph.passes.base import Pass
 from edgerun.graph.shapes import ALTERED
 
 FLOAT = 1  # onnx.TensorProto
-_CHANNELS_FIRST = (0, 2, 1)  # and back
+CHANNELS_FIRST = (0, 2, 1)  # and back
 _PAST = Op(
     "Sub",
     Op("Shape", Var("attention_mask"), start=1, end=2),
     Op("Shape", Var("input_ids"), start=1, end=2),
 )
 _NEW = Op("Slice", Var("attention_mask"), _PAST, Const("end"), Num(1))
-_TOKENS = Op("Unsqueeze", Op("Cast", _NEW, to=FLOAT), Num(1))
-_GATED = Op("Transpose", Op("Mul", Var("gate"), Var("value")), perm=_CHANNELS_FIRST)
-_SEEN = Op("Concat", Var("past"), Op("Mul", _GATED, _TOKENS), axis=2)
-_MIXED = Op("Transpose", Op("Conv", _SEEN, Const("taps")), perm=_CHANNELS_FIRST)
+TOKENS = Op("Unsqueeze", Op("Cast", _NEW, to=FLOAT), Num(1))
+_GATED = Op("Transpose", Op("Mul", Var("gate"), Var("value")), perm=CHANNELS_FIRST)
+_SEEN = Op("Concat", Var("past"), Op("Mul", _GATED, TOKENS), axis=2)
+_MIXED = Op("Transpose", Op("Conv", _SEEN, Const("taps")), perm=CHANNELS_FIRST)
 _FORM = Op("Mul", Var("out"), _MIXED)
 _PAST_NAME = re.compile(r"past_key_values\.(\d+)\.conv")
-_LAST = 2**31  # what a Slice that ends with the tokens ends with, or more
+LAST = 2**31  # what a Slice that ends with the tokens ends with, or more
 
 
 def fuse_short_convs(graph: Graph) -> Graph:
@@ -48,23 +50,33 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
         return node
     layer, end = _PAST_NAME.fullmatch(match["past"]), matcher.number(match["end"])
     inputs = (match["attention_mask"], match["input_ids"])
-    if layer is None or inputs != ("attention_mask", "input_ids") or end is None or end < _LAST:
+    if layer is None or inputs != ("attention_mask", "input_ids") or end is None or end < LAST:
         return node
     conv = matcher.producers[matcher.producers[node.inputs[1]].inputs[0]]
-    stored, name = matcher.graph.array(match["taps"]), f"{match['taps']}/taps"
-    width, taps = conv.attrs["group"], stored.shape[2:]
+    taps, name = stored_taps(conv, matcher.graph), f"{match['taps']}/taps"
+    matcher.graph.add_constant(name, np.ascontiguousarray(taps).reshape(-1))
+    return node.replace(
+        op="short_conv",
+        inputs=(match["gate"], match["value"], match["out"], name),
+        attrs={"layer": int(layer[1]), "width": taps.shape[1], "count": len(taps)},
+    )
+
+
+def stored_taps(conv: Node, graph: Graph) -> NDArray[Any]:
+    """The weights of a convolution of each value by itself, ``[count, width]``.
+
+    Raises:
+        BundleError: it is another kind of convolution.
+    """
+    stored, width = graph.array(conv.inputs[1]), conv.attrs["group"]
+    taps = stored.shape[2:]
     is_whole = conv.attrs.get("kernel_shape", taps) == taps
     if stored.ndim != 3 or stored.shape[:2] != (width, 1) or not is_whole:
         raise BundleError(
             f"node '{conv.name}' convolves by weights of shape {stored.shape} in groups of "
             f"{width}; expected one group for each of its values: {ALTERED}"
         )
-    matcher.graph.add_constant(name, np.ascontiguousarray(stored[:, 0].T).reshape(-1))
-    return node.replace(
-        op="short_conv",
-        inputs=(match["gate"], match["value"], match["out"], name),
-        attrs={"layer": int(layer[1]), "width": width, "count": stored.shape[-1]},
-    )
+    return stored[:, 0].T
 
 
 # From the operator specifications of ONNX (opset 23).

@@ -118,6 +118,36 @@ def tanh(x):  # type: ignore[no-untyped-def]
 
 
 @njit
+def sigmoid(x):  # type: ignore[no-untyped-def]
+    """``1 / (1 + e ** -x)`` of a float32 vector; NaN stays NaN. Relative error below 4e-7."""
+    unit = number(x, 1)
+    bounded = maximum(x, number(x, -80))  # the exponential stays finite
+    return unit / (unit + exp(number(x, 0) - bounded))
+
+
+@njit
+def softplus(x):  # type: ignore[no-untyped-def]
+    """``log(1 + e ** x)`` of a float32 vector; NaN stays NaN. Relative error below 5e-7.
+
+    It is the larger of x and 0, plus ``log(1 + y)`` with ``y = e ** -|x|``. That is twice the area
+    tangent of ``s = y / (2 + y)``, at most 1/3, whose power series ends at the 17th power.
+    """
+    zero, unit = number(x, 0), number(x, 1)
+    y = exp(zero - maximum(x, zero - x))
+    s = y / (y + number(x, 2))
+    square = s * s
+    series = fma(square, number(x, 1 / 17), number(x, 1 / 15))
+    series = fma(series, square, number(x, 1 / 13))
+    series = fma(series, square, number(x, 1 / 11))
+    series = fma(series, square, number(x, 1 / 9))
+    series = fma(series, square, number(x, 1 / 7))
+    series = fma(series, square, number(x, 1 / 5))
+    series = fma(series, square, number(x, 1 / 3))
+    series = fma(series, square, unit)
+    return fma(s + s, series, maximum(x, zero))
+
+
+@njit
 def exp2_roughly(x):  # type: ignore[no-untyped-def]
     """``2 ** x`` of a float32 vector up to 127, to 8e-5; x is raised to -126, and NaN stays NaN.
 

@@ -24,7 +24,7 @@ from edgerun.kernels.jit.service import compiled, native_function
 from edgerun.kernels.run.instructions import Instruction, last_of_group
 from edgerun.kernels.run.table import COLUMNS, COUNTER_BYTES, DIVIDE, LAST, SIZE, TIMES
 
-FRAME_WORDS = 84
+FRAME_WORDS = 88
 CACHE_LINE_WORDS = 8
 MOST_PROGRAMS = 256  # that a team keeps alive
 

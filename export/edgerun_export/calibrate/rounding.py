@@ -13,7 +13,7 @@ from edgerun.ops.linear import rounded_activations
 from edgerun.state.codecs import codec_named
 from edgerun_export.architectures import DecoderSpec, Projection
 from edgerun_export.recipe import Recipe
-from edgerun_export.verify.numpy_model import Observer
+from edgerun_export.verify.parts import Observer
 
 F32 = NDArray[np.float32]
 # By what ``edgerun.ops.linear`` calls them.

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from edgerun_export.architectures import DecoderSpec, Projection
 from edgerun_export.calibrate.weights import LayerWeights
-from edgerun_export.verify.numpy_model import Layer, Observer
+from edgerun_export.verify.numpy_model import Layer
+from edgerun_export.verify.parts import Observer
 
 F32 = NDArray[np.float32]
 # Projections that read the same values.

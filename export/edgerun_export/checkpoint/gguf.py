@@ -15,20 +15,16 @@ from edgerun_export.checkpoint.base import (
     F32,
     MAX_LICENCE,
     MAX_LOCATION,
+    Checkpoint,
     Source,
     TensorInfo,
     printable_line,
 )
 from edgerun_export.checkpoint.files import ByteFile
-from edgerun_export.checkpoint.gguf_architectures import (
-    ONE_ROW,
-    SHORT_CONV,
-    Architecture,
-    Experts,
-)
 from edgerun_export.checkpoint.gguf_config import architecture, make_config
 from edgerun_export.checkpoint.gguf_families import LONG_FACTORS, SHORT_FACTORS
 from edgerun_export.checkpoint.gguf_header import MAGIC, GgufHeader, GgufTensor, read_header
+from edgerun_export.checkpoint.kinds.base import CONVOLUTIONS, ONE_ROW, Architecture, Experts
 from edgerun_export.checkpoint.registry import head
 from edgerun_export.checkpoint.stored import (
     MAX_TENSORS,
@@ -36,6 +32,7 @@ from edgerun_export.checkpoint.stored import (
     StoredCheckpoint,
     encoded_bytes,
 )
+from edgerun_export.checkpoint.views.linear import with_linear_heads
 from edgerun_export.tokenizers import from_gguf
 
 # No leading zeros: two spellings of a layer would be one tensor.
@@ -80,7 +77,8 @@ _LAYER = {
 _ROTATED = ("attn_q", "attn_k")
 # Parameters, which have no suffix to Hugging Face, and theirs in GGUF.
 _BARE = {"attn_sinks": ".weight", "exp_probs_b": ".bias", "layer_output_scale": ".weight"}
-_BARE |= {"altup_correct_scale": ".weight"}
+_BARE |= {"altup_correct_scale": ".weight", "ssm_a": ".weight", "ssm_dt": ".bias"}
+_NAKED = ".ssm_a"  # has no suffix in GGUF either
 
 
 def claims(path: Path) -> bool:
@@ -88,7 +86,7 @@ def claims(path: Path) -> bool:
     return head(path, 4) == MAGIC or (path.suffix == ".gguf" and path.is_file())
 
 
-def open_path(path: Path, tokenizer: Path | None = None) -> StoredCheckpoint:
+def open_path(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     """Open a GGUF file.
 
     Raises:
@@ -105,7 +103,8 @@ def open_path(path: Path, tokenizer: Path | None = None) -> StoredCheckpoint:
         file.close()
         raise
     source = _source(path.name, header.metadata)
-    return StoredCheckpoint(config, source, stored, lambda: from_gguf(header.metadata))
+    checkpoint = StoredCheckpoint(config, source, stored, lambda: from_gguf(header.metadata))
+    return with_linear_heads(checkpoint)
 
 
 def _source(name: str, metadata: Mapping[str, Any]) -> Source:
@@ -295,10 +294,11 @@ def _stored_alone(
     shape = tensor.shape
     if name.endswith(ONE_ROW) and len(shape) == 1:
         shape = (1, *shape)
-    if name.endswith(f"{SHORT_CONV}.weight") and len(shape) == 2:
+    if name.endswith(CONVOLUTIONS) and len(shape) == 2:
         shape = (shape[0], 1, shape[1])
     info = TensorInfo(name, shape, tensor.codec.name)
-    added = kind.norm_offset if name.endswith("norm.weight") else 0.0
+    is_plain = bool(kind.plain_norm) and name.endswith(f".{kind.plain_norm}.weight")
+    added = kind.norm_offset if name.endswith("norm.weight") and not is_plain else 0.0
     return Stored(info, file, tensor.offset, tensor.codec, paired, added)
 
 
@@ -308,7 +308,8 @@ def _rename(name: str, kind: Architecture) -> tuple[str, bool]:
         return _WHOLE_MODEL[name], False
     if name in _FINAL_NORM:
         return f"{kind.final_norm}.weight", False
-    match, layer = _BLOCK.fullmatch(name), {**_LAYER, **kind.tensors}
+    full = f"{name}.weight" if name.endswith(_NAKED) else name
+    match, layer = _BLOCK.fullmatch(full), {**_LAYER, **kind.tensors}
     if match is None or match[2] not in layer:
         raise UnsupportedError(
             f"tensor '{name[:100]}' has no known place in this architecture; leaving it out would "

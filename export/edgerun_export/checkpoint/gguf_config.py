@@ -19,12 +19,11 @@ from edgerun_export.checkpoint.gguf_architectures import (
     ARCHITECTURES,
     GEMMA_4_EXPERTS,
     MIXTRAL,
-    SIGMOID,
     SIGMOIDS,
-    Architecture,
 )
 from edgerun_export.checkpoint.gguf_families import of_family
 from edgerun_export.checkpoint.gguf_keys import Keys, short_float
+from edgerun_export.checkpoint.kinds.base import SIGMOID, Architecture
 
 # (GGUF key after the architecture's prefix, configuration key, default; None = required)
 _SIZES: tuple[tuple[str, str, int | None], ...] = (
@@ -135,8 +134,10 @@ def make_config(
 
 
 def _size(keys: Keys, kind: Architecture, key: str, default: int | None) -> int:
-    """A size, of the first layer where layers may differ."""
+    """A size, of the first layer where layers may differ, or of experts where it is of those."""
     if key not in kind.by_layer:
+        if key == "feed_forward_length" and kind.experts and not keys.has(key):
+            key = kind.experts.width_key[1]
         return keys.size(key, default)
     return keys.by_layer(key, keys.size("block_count"))[0]
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32
-from edgerun_export.checkpoint.gguf_architectures import SIGMOID, Architecture
 from edgerun_export.checkpoint.gguf_keys import Keys, short_float
+from edgerun_export.checkpoint.kinds.base import SIGMOID, Architecture
+from edgerun_export.checkpoint.kinds.linear import MODEL_TYPES, linear_attention
 
 # Divisors of Phi's rotary frequencies, which stand beside those that any model may have.
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
@@ -347,4 +348,5 @@ _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "dots1": _dots1,
     "lfm2_moe": _lfm2_moe,
     "ernie4_5_moe": _ernie4_5_moe,
+    **dict.fromkeys(MODEL_TYPES, linear_attention),
 }

@@ -132,11 +132,16 @@ class _Writer:
         return self._graph.scalar(value)
 
 
+def activated(graph: OnnxGraph, name: str, value: str, at: str) -> str:
+    """Adds the activation called ``name`` by itself, at a path of nodes."""
+    active: str = ACTIVATIONS[name].onnx(_Writer(graph, at), value)
+    return active
+
+
 def gated(graph: OnnxGraph, name: str, gate: str, up: str, at: str) -> str:
     """Adds the product that the activation called ``name`` says, at a path of nodes."""
-    activation = ACTIVATIONS[name]
-    active = activation.onnx(_Writer(graph, f"{at}/activation"), gate)
-    other = activation.up.onnx(_Writer(graph, f"{at}/up_activation"), up)
+    active = activated(graph, name, gate, f"{at}/activation")
+    other = ACTIVATIONS[name].up.onnx(_Writer(graph, f"{at}/up_activation"), up)
     return graph.node("Mul", [active, other], f"{at}/Mul")
 
 

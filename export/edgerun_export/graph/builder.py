@@ -13,6 +13,7 @@ from edgerun_export.graph.attention import ATTENTION
 from edgerun_export.graph.blocks import gated, largest, quantised_activations
 from edgerun_export.graph.experts import ExpertsBuilder, Projections
 from edgerun_export.graph.fused_experts import FusedExperts, obstacle
+from edgerun_export.graph.gated_delta import DeltaBuilder
 from edgerun_export.graph.latent import LatentBuilder
 from edgerun_export.graph.linear import LinearBuilder
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
@@ -61,6 +62,7 @@ class _DecoderBuilder:
         )
         self._attention_op = ATTENTION[recipe.target.attention](graph, store, spec)
         self._conv = ConvBuilder(graph, store, spec)
+        self._delta = DeltaBuilder(graph, store, spec, self._conv)
         self._latent = LatentBuilder(graph, spec, self._linear, self._optional_norm)
         self._per_layer = PerLayerBuilder(graph, spec, self._linear, self._norm)
         self._streams = StreamsBuilder(graph, store, spec, self._linear, self._norm)
@@ -98,6 +100,7 @@ class _DecoderBuilder:
         module, spec = f"model.layers.{layer}", self._spec
         add, at = self._graph.node, node_path(module)
         mix = self._attention if spec.attends(layer) else self._convolution
+        mix = self._linear_attention if spec.layers[layer].delta is not None else mix
         normed = self._optional_norm(hidden, module, spec.input_norm)
         attended = self._optional_norm(mix(normed, layer), module, spec.attention_out_norm)
         hidden = add("Add", [hidden, attended], f"{at}/attention_residual")
@@ -143,6 +146,9 @@ class _DecoderBuilder:
         joined = self._attention_op.attend(
             layer, query, key, value, lambda heads, path: self._optional_norm(heads, module, path)
         )
+        if self._spec.gates_attention:
+            gate = self._linear.projection(hidden, module, projections["attention_gate"])
+            joined = gated(self._graph, "sigmoid", gate, joined, f"{at}/gate")
         joined = self._optional_norm(joined, module, self._spec.attention_sub_norm)
         joined = self._activations(joined, f"{at}/output")
         return self._linear.projection(joined, module, projections["o_proj"])
@@ -155,6 +161,24 @@ class _DecoderBuilder:
         *inputs, output = self._spec.mixer(layer).values()
         values = [self._linear.projection(hidden, module, linear) for linear in inputs]
         mixed = self._conv.mix(layer, *values)
+        return self._linear.projection(self._activations(mixed, f"{at}/output"), module, output)
+
+    def _linear_attention(self, hidden: str, layer: int) -> str:
+        module, delta, add = f"model.layers.{layer}", self._spec.layers[layer].delta, self._graph
+        assert delta is not None
+        at = node_path(f"{module}.{delta.module}")
+        read = self._activations(hidden, f"{at}/input")
+        qkv, gate, output = self._spec.mixer(layer).values()
+        values = [self._linear.projection(read, module, each) for each in (qkv, gate)]
+        gates = [
+            self._linear.float_projection(hidden, module, each)
+            for each in delta.gates(self._spec.hidden_size).values()
+        ]
+        heads = self._delta.mix(layer, values[0], *gates)
+        normed = self._optional_norm(heads, module, delta.norm)
+        joined = add.integers(0, 0, delta.value_width)
+        normed = add.node("Reshape", [normed, joined], f"{at}/Reshape")
+        mixed = gated(self._graph, "silu", values[1], normed, f"{at}/gate")
         return self._linear.projection(self._activations(mixed, f"{at}/output"), module, output)
 
     def _feed_forward(self, residual: str, layer: int) -> str:
@@ -239,14 +263,20 @@ def _outputs(spec: DecoderSpec) -> list[onnx.ValueInfoProto]:
 
 
 def _cache(prefix: str, spec: DecoderSpec, length: str) -> list[onnx.ValueInfoProto]:
-    """What layers remember: keys and values, or the last inputs of a convolution."""
+    """What layers remember: keys and values, the last inputs of a convolution, matrices."""
     values = []
     for layer, part in enumerate(spec.layers):
         heads: _Shape = ["batch", spec.num_kv_heads_of(layer), length, spec.head_dim_of(layer)]
         shapes: dict[str, _Shape] = {}
         if spec.has_keys(layer):
             shapes = dict.fromkeys(("key", "value"), heads)
-        if part.conv is not None:
+        if part.delta is not None:
+            delta = part.delta
+            shapes = {
+                "conv": ["batch", delta.width, delta.taps - 1],
+                "recurrent": ["batch", delta.value_heads, delta.key_dim, delta.value_dim],
+            }
+        elif part.conv is not None:
             shapes = {"conv": ["batch", spec.hidden_size, part.conv.taps - 1]}
         values += [
             _value(f"{prefix}.{layer}.{kind}", _FLOAT, shape) for kind, shape in shapes.items()

@@ -53,6 +53,12 @@ class LinearBuilder:
         offset = self._graph.node("MatMul", inputs, f"{at}/offset")
         return self._graph.node("Add", [result, offset], f"{at}/Add")
 
+    def float_projection(self, value: str, prefix: str, linear: Projection) -> str:
+        """Adds a projection without a bias in float32, whatever the recipe."""
+        name = f"{prefix}.{linear.path}"
+        weight = self._store.transposed(f"{name}.weight")
+        return self._graph.node("MatMul", [value, weight], f"{node_path(name)}/MatMul")
+
     def _sums(self, value: str, width: int, block: int, at: str) -> str:
         """Adds sums of blocks ``[batch, sequence, blocks]``, once for all that multiply by them."""
         key = value, block

@@ -24,30 +24,41 @@ class ConvBuilder:
 
     def mix(self, layer: int, gate: str, out: str, value: str) -> str:
         """Adds ``out * convolution(gate * value)``, all ``[batch, sequence, hidden_size]``."""
-        conv, add, integers = self._spec.layers[layer].conv, self._graph.node, self._graph.integers
+        conv, add = self._spec.layers[layer].conv, self._graph.node
         assert conv is not None
         at = node_path(f"model.layers.{layer}.{conv.module}")
         gated = add("Mul", [gate, value], f"{at}/gated")
-        turned = add("Transpose", [gated], f"{at}/Transpose", perm=_CHANNELS_FIRST)
+        width = self._spec.hidden_size
+        rows = self.convolve(layer, gated, at, conv.weight, width, conv.taps)
+        return add("Mul", [out, rows], f"{at}/Mul")
+
+    def convolve(self, layer: int, value: str, at: str, weight: str, width: int, taps: int) -> str:
+        """Adds a convolution of each element with its latest values, and what it remembers.
+
+        Args:
+            layer: its number.
+            value: ``[batch, sequence, width]``.
+            at: path of the nodes.
+            weight: path of the weight below the layer.
+            width: elements of a token.
+            taps: tokens that a row reads.
+
+        Returns:
+            ``[batch, sequence, width]``.
+        """
+        add, integers = self._graph.node, self._graph.integers
+        turned = add("Transpose", [value], f"{at}/Transpose", perm=_CHANNELS_FIRST)
         inputs = add("Mul", [turned, self._tokens()], f"{at}/inputs")
         seen = add("Concat", [f"past_key_values.{layer}.conv", inputs], f"{at}/Concat", axis=2)
         add(
             "Slice",
-            [seen, integers(1 - conv.taps), integers(INT64_MAX), integers(2)],
+            [seen, integers(1 - taps), integers(INT64_MAX), integers(2)],
             f"{at}/Slice",
             outputs=[f"present.{layer}.conv"],
         )
-        name = f"model.layers.{layer}.{conv.weight}"
-        weight = self._store.vector(name)
-        mixed = add(
-            "Conv",
-            [seen, weight],
-            f"{at}/Conv",
-            group=self._spec.hidden_size,
-            kernel_shape=[conv.taps],
-        )
-        rows = add("Transpose", [mixed], f"{at}/Transpose_back", perm=_CHANNELS_FIRST)
-        return add("Mul", [out, rows], f"{at}/Mul")
+        stored = self._store.vector(f"model.layers.{layer}.{weight}")
+        mixed = add("Conv", [seen, stored], f"{at}/Conv", group=width, kernel_shape=[taps])
+        return add("Transpose", [mixed], f"{at}/Transpose_back", perm=_CHANNELS_FIRST)
 
     def _tokens(self) -> str:
         """Ones for tokens and zeros for padding, ``[batch, 1, sequence]``; made once."""

@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -57,7 +57,7 @@ def write_ir(model: Any, path: Path, constants: Constants) -> None:
     """
     name_nodes(model)
     tree = _serialised(model, path)
-    nodes = {node.get_friendly_name(): node for node in model.get_ordered_ops()}
+    nodes = {node.get_friendly_name(): node for *_, node in _all_nodes(model)}
     for layer in tree.iter("layer"):
         where = layer.find("data")
         if layer.get("type") == "Const" and where is not None:
@@ -72,10 +72,10 @@ def name_nodes(model: Any) -> None:
     OpenVINO numbers nameless nodes in the order of their making, over the life of a process.
     """
     seen: set[str] = set()
-    for index, node in enumerate(model.get_ordered_ops()):
+    for path, index, node in _all_nodes(model):
         name = node.get_friendly_name()
         if _NAMELESS.fullmatch(name) or name in seen:
-            name = f"{node.get_type_name()}.{index}"
+            name = f"{path}{node.get_type_name()}.{index}"
             node.set_friendly_name(name)
         seen.add(name)
         for output in node.outputs():
@@ -83,6 +83,14 @@ def name_nodes(model: Any) -> None:
             if any(map(_NAMELESS.fullmatch, names)):
                 named = {label for label in names if not _NAMELESS.fullmatch(label)}
                 output.get_tensor().set_names(named or {name})
+
+
+def _all_nodes(model: Any, path: str = "") -> Iterator[tuple[str, int, Any]]:
+    """Nodes with their numbers, those of loops behind the loop and by its name."""
+    for index, node in enumerate(model.get_ordered_ops()):
+        yield path, index, node
+        if hasattr(node, "get_function"):
+            yield from _all_nodes(node.get_function(), f"{node.get_friendly_name()}/")
 
 
 def _serialised(model: Any, path: Path) -> Any:

@@ -29,7 +29,12 @@ def interpret(checkpoint: Checkpoint) -> tuple[SourceWeights, list[str]]:
     stored = checkpoint.tensors()
     spec = describe(checkpoint.config, stored)
     aliases: dict[str, str] = {}
-    warnings = [*spec.notes, *checkpoint.notes]
+    left_out = [
+        sentence
+        for begin, sentence in spec.storage.said_of_unused.items()
+        if any(name.startswith(begin) for name in stored)
+    ]
+    warnings = [*spec.notes, *left_out, *checkpoint.notes]
     embedding, head = spec.storage.placed(spec.embedding_weight), spec.storage.head
     if spec.tied and head in stored:
         if embedding not in stored:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.checkpoint.base import Affine, Checkpoint, Integers, TensorInfo
+from edgerun_export.checkpoint.views.base import Parts, Read, read_in_runs
+from edgerun_export.source.rows import joined_rows, picked_rows
 
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
@@ -25,27 +27,8 @@ _DERIVED = re.compile(
     r"|model\.layers\.\d+\.self_attn\.masked_bias"
 )
 _PACKED_ROWS = 4  # logical rows in a stored row of transformers' packed ternary tensors
-
-
 _HEADS = re.compile(r"\.(q|k|k_rope)_proj\.(weight|bias)$")
 Whole = TypeVar("Whole", I8, Integers)
-Parts = TypeVar("Parts", bound=tuple[NDArray[Any], ...])
-_Read = Callable[[str, slice], Parts | None]
-
-
-def joined_rows(spec: DecoderSpec) -> Iterator[tuple[str, tuple[str, int]]]:
-    """By the name of a tensor whose rows are stored among those of others: where they begin."""
-    for layer in range(spec.num_layers):
-        projections = {each.name: each for each in spec.projections(layer)}
-        for path, names in spec.storage.joined.items():
-            if not projections.keys() >= {*names}:
-                continue
-            first = 0
-            for name in names:
-                for kind in ("weight", "bias") if projections[name].bias else ("weight",):
-                    own = f"model.layers.{layer}.{projections[name].path}.{kind}"
-                    yield own, (f"model.layers.{layer}.{path}.{kind}", first)
-                first += projections[name].out_features
 
 
 class SourceWeights:
@@ -72,10 +55,12 @@ class SourceWeights:
         self._infos = checkpoint.tensors()
         self._shapes = spec.tensors()
         self._places = dict(joined_rows(spec))
+        self._picked = dict(picked_rows(spec))
         self._norms = frozenset(
             f"model.layers.{layer}.{path}.weight"
             for layer in range(spec.num_layers)
             for path in spec.norms(layer)
+            if path not in spec.storage.plain_norms
         ) | {spec.final_norm_weight}
         self._head_norms = tuple(f".{path}.weight" for path in (spec.q_norm, spec.k_norm) if path)
         self._ternary = self._ternary_names()
@@ -134,7 +119,10 @@ class SourceWeights:
         shapes: dict[str, tuple[int, ...]] = {}
         for name, shape in self._shapes.items():
             stored, first = self._place(name)
-            shapes[stored] = (first + self.spec.storage.rows.get(name, shape[0]), *shape[1:])
+            rows = first + self.spec.storage.rows.get(name, shape[0])
+            if name in self._picked:
+                rows = max(int(self._picked[name].rows.max()) + 1, *shapes.get(stored, (0,))[:1])
+            shapes[stored] = (rows, *shape[1:])
         return shapes
 
     def _needed(self) -> set[str]:
@@ -149,7 +137,10 @@ class SourceWeights:
 
     def _place(self, name: str) -> tuple[str, int]:
         """The tensor of the checkpoint that has the rows of a name, and the first of them."""
-        path, first = self._places.get(name, (self._aliases.get(name, name), 0))
+        own = self._aliases.get(name, name)
+        if name in self._picked:
+            own = self._picked[name].path
+        path, first = self._places.get(name, (own, 0))
         return self.spec.storage.placed(path), first
 
     def natively_ternary(self) -> bool:
@@ -182,6 +173,8 @@ class SourceWeights:
     def vector(self, name: str) -> F32:
         """Reads a bias or a norm's weight, float32 ``[n]``."""
         values = self._floats(name, slice(None))
+        if name.partition(".layers.")[2].partition(".")[2] in self.spec.storage.logarithms:
+            values = -np.exp(values)
         if name in self._norms and self.spec.storage.norm_offset:
             values = values + np.float32(self.spec.storage.norm_offset)
         factors = self._row_factors(name, slice(None))
@@ -301,7 +294,7 @@ class SourceWeights:
         assert values is not None
         return values[0]
 
-    def _in_order(self, name: str, rows: slice, read: _Read[Parts]) -> Parts | None:
+    def _in_order(self, name: str, rows: slice, read: Read[Parts]) -> Parts | None:
         """Reads rows of a tensor in the order in which the model computes with them."""
         stored, offset = self._place(name)
         first, end, _ = rows.indices(self.shape(name)[0])
@@ -310,6 +303,12 @@ class SourceWeights:
             return self._like_the_first(name, slice(first, there), end - max(first, there), read)
         is_of_heads = _HEADS.search(name) or name.endswith(self._head_norms)
         turned = self.spec.storage.head_rows if is_of_heads else None
+        if name in self._picked:
+            numbers = np.arange(first, end)
+            if turned is not None:
+                size = self.spec.head_dim
+                numbers = numbers // size * size + turned.order[numbers % size]
+            return read_in_runs(stored, self._picked[name].rows[numbers], read)
         if turned is None:
             return read(stored, slice(offset + first, offset + end))
         size = self.spec.head_dim
@@ -321,9 +320,7 @@ class SourceWeights:
         order = numbers // size * size + turned.order[numbers % size] - start
         return cast(Parts, tuple(part[order] for part in parts))
 
-    def _like_the_first(
-        self, name: str, rows: slice, more: int, read: _Read[Parts]
-    ) -> Parts | None:
+    def _like_the_first(self, name: str, rows: slice, more: int, read: Read[Parts]) -> Parts | None:
         """Reads rows that are there, which may be none, and so many times the first of all."""
         parts = self._in_order(name, slice(0, 1), read)
         own = self._in_order(name, rows, read) if rows.start < rows.stop else None

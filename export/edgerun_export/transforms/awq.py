@@ -38,11 +38,13 @@ class _Pair:
         producer: path of the norm or projection.
         readers: projections whose columns are multiplied.
         columns: which output of the producer each of these columns is of, ``[K]``.
+        others: projections that are never quantised, whose columns are multiplied as well.
     """
 
     producer: str
     readers: tuple[Projection, ...]
     columns: NDArray[np.int64]
+    others: tuple[Projection, ...] = ()
 
 
 def apply(source: SourceWeights, recipe: Recipe, text: CalibrationText | None) -> SourceWeights:
@@ -83,7 +85,9 @@ def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
     *inputs, output = spec.mixer(layer).values()
     hidden = np.arange(spec.hidden_size)
     if spec.input_norm is not None and spec.laurel is None:  # which adds what it reads
-        yield _Pair(spec.input_norm, spec.mixer_groups(layer)[0][0], hidden)
+        readers = spec.mixer_groups(layer)[0][0]
+        others = tuple(each for each in spec.mixer_readers(layer) if each not in readers)
+        yield _Pair(spec.input_norm, readers, hidden, others)
     if spec.has_keys(layer) and spec.attention_sub_norm is None and not spec.normalises_values:
         kv_heads, head_dim = spec.num_kv_heads_of(layer), spec.head_dim_of(layer)
         values = np.arange(kv_heads * head_dim).reshape(-1, head_dim)
@@ -139,7 +143,7 @@ def _scale(
 ) -> None:
     """Notes what becomes of a pair."""
     module = f"model.layers.{layer}"
-    for reader in pair.readers:
+    for reader in (*pair.readers, *pair.others):
         name = f"{module}.{reader.path}.weight"
         changes[name] = replace(changes.get(name, Change()), inputs=scales[pair.columns])
     name = f"{module}.{pair.producer}.weight"

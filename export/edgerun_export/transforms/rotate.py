@@ -57,11 +57,10 @@ def _rotate_layer(
 ) -> None:
     spec, module = source.spec, f"model.layers.{layer}"
     readers = {
-        spec.input_norm: [each.name for each in spec.mixer_groups(layer)[0][0]],
+        spec.input_norm: [each.name for each in spec.mixer_readers(layer)],
         spec.feed_forward_norm: ["gate_proj", "up_proj", "router", "shared_gate"],
     }
-    routers = filter(None, (spec.router(layer), spec.shared_gate(layer)))
-    projections = [*spec.projections(layer), *routers]
+    projections = [*spec.projections(layer), *spec.float_projections(layer)]
     outputs = np.ascontiguousarray(rotation.T)
     for norm, names in readers.items():
         weight = source.vector(f"{module}.{norm}.weight")
@@ -76,7 +75,8 @@ def _rotate_layer(
             if projection.bias:
                 name = f"{module}.{projection.path}.bias"
                 vectors[name] = np.asarray(outputs @ source.vector(name), np.float32)
-    if spec.attends(layer) and spec.attention_sub_norm is None:
+    # What heads give is multiplied element by element where it is gated.
+    if spec.attends(layer) and spec.attention_sub_norm is None and not spec.gates_attention:
         _rotate_values(source, layer, changes, vectors)
 
 

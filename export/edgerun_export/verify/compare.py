@@ -19,7 +19,8 @@ from edgerun_export.architectures import DecoderSpec
 from edgerun_export.bundle_files import MODEL_FILE
 from edgerun_export.source.weights import SourceWeights
 from edgerun_export.verify.bundle_weights import BundleWeights
-from edgerun_export.verify.numpy_model import Weights, forward
+from edgerun_export.verify.numpy_model import forward
+from edgerun_export.verify.parts import Weights
 
 F32 = NDArray[np.float32]
 Ids = NDArray[np.int64]

@@ -6,7 +6,6 @@ It shares no code with the graph or the quantisers, and handles one sequence wit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +13,14 @@ from numpy.typing import NDArray
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec, Experts, Projection
-from edgerun_export.architectures.decoder.layer import Dense, LatentAttention, PerLayerInputs
+from edgerun_export.architectures.decoder.layer import (
+    Dense,
+    GatedDelta,
+    LatentAttention,
+    PerLayerInputs,
+)
 from edgerun_export.architectures.decoder.streams import AltUp, Laurel
+from edgerun_export.verify.numpy_delta import convolve, linear_attention, sigmoid
 from edgerun_export.verify.numpy_ops import attend, largest, norm, rotate, round_rows, route
 from edgerun_export.verify.numpy_streams import (
     begin_streams,
@@ -23,30 +28,11 @@ from edgerun_export.verify.numpy_streams import (
     end_streams,
     predict_streams,
 )
+from edgerun_export.verify.parts import Observer, Weights
 from edgerun_export.verify.stream import stream_of
 
 F32 = NDArray[np.float32]
 _HEAD_ROWS = 8192
-
-
-class Weights(Protocol):
-    """Where the forward pass finds its tensors, by Hugging Face name, as float32."""
-
-    def vector(self, name: str) -> F32:
-        """A bias or the weight of a norm, ``[n]``."""
-        ...
-
-    def matrix(self, name: str) -> F32:
-        """A projection, ``[out_features, in_features]``."""
-        ...
-
-    def head_name(self) -> str:
-        """Name of the head's tensor, which may be the embedding's."""
-        ...
-
-    def rows(self, name: str, rows: slice) -> F32:
-        """Some rows of the embedding or the head."""
-        ...
 
 
 @np.errstate(over="ignore", invalid="ignore")  # is told of as an error
@@ -134,21 +120,6 @@ def predicted_parts(
         yield part, logits if bound is None else np.tanh(logits / bound) * np.float32(bound)
 
 
-class Observer:
-    """Is shown what comes by in a layer, and may put something else in its place."""
-
-    def residual(self, hidden: F32 | None) -> None:
-        """What the next part's last projection is added to; None if it is not, as it is."""
-
-    def projection(self, projection: Projection, value: F32) -> F32:
-        """The input ``[tokens, K]`` of a projection."""
-        return value
-
-    def cached(self, vectors: F32) -> F32:
-        """Keys or values, ``[heads, tokens, head_dim]``."""
-        return vectors
-
-
 class Layer:
     """The parts of a decoder layer."""
 
@@ -173,7 +144,10 @@ class Layer:
         residual = after[:, self._stream.residual].copy()
         self._observer.residual(residual if spec.attention_out_norm is None else None)
         inner = self._norm(residual, spec.input_norm)
-        if spec.attends(self._layer):
+        delta = spec.layers[self._layer].delta
+        if delta is not None:
+            attended = self._linear_attention(inner, delta)
+        elif spec.attends(self._layer):
             attended = self._attention(inner, after)
         else:
             attended = self._convolution(inner)
@@ -272,6 +246,8 @@ class Layer:
         if spec.sinks is not None:
             sinks = self._weights.vector(f"{self._prefix}.{spec.sinks}")
         mixed = attend(spec, self._layer, query, key, value, sinks)
+        if spec.gates_attention:
+            mixed = mixed * sigmoid(self._linear(inner, projections["attention_gate"]))
         mixed = self._rounded(self._norm(mixed, spec.attention_sub_norm))
         return self._linear(mixed, projections["o_proj"])
 
@@ -321,10 +297,23 @@ class Layer:
             self._linear(inner, projections[name]) for name in ("b_proj", "c_proj", "x_proj")
         )
         taps = self._weights.vector(f"{self._prefix}.{conv.weight}").reshape(-1, conv.taps)
-        seen = np.pad(gate * value, ((conv.taps - 1, 0), (0, 0)))
-        tokens = len(hidden)
-        mixed = sum(seen[tap : tap + tokens] * taps[:, tap] for tap in range(conv.taps))
+        mixed = convolve(gate * value, taps)
         return self._linear(self._rounded(out * mixed), projections["o_proj"])
+
+    def _linear_attention(self, hidden: F32, delta: GatedDelta) -> F32:
+        inner, silu = self._rounded(hidden), ACTIVATIONS["silu"]
+        qkv, gate, output = self._spec.mixer(self._layer).values()
+        mixed, opened = (self._linear(inner, each) for each in (qkv, gate))
+        gates = delta.gates(self._spec.hidden_size).values()
+        decay, write = (self._linear(hidden, each) for each in gates)
+        taps, rate, offset = (
+            self._weights.vector(f"{self._prefix}.{path}")
+            for path in (delta.weight, delta.rate, delta.offset)
+        )
+        mixed = silu.define(convolve(mixed, taps.reshape(-1, delta.taps)))
+        heads = self._norm(linear_attention(delta, mixed, decay, write, rate, offset), delta.norm)
+        result = silu.product(opened, heads.reshape(opened.shape))
+        return self._linear(self._rounded(result), output)
 
     def _feed_forward(self, residual: F32) -> F32:
         hidden = own = routed = self._norm(residual, self._spec.feed_forward_norm)

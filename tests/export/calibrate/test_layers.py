@@ -46,7 +46,9 @@ def logits(source, store, ids):
     return forward(source.spec, Replaced(), ids)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt_oss", "lfm2", "lfm2_moe", "deepseek_v2-query-rank"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gpt_oss", "lfm2", "lfm2_moe", "deepseek_v2-query-rank", "qwen3_5_text"]
+)
 def test_projections_see_what_a_pass_over_the_model_gives_them(name, golden, source_weights):
     """The last stage's inputs times its weights are what the layer adds in the end."""
     source = source_weights(golden(name))
@@ -62,7 +64,7 @@ def test_projections_see_what_a_pass_over_the_model_gives_them(name, golden, sou
     before_output, before_down = seen[len(spec.mixer_groups(0)) - 1], seen[-1]
     query, output = seen[0].inputs[first.path], before_output.inputs[last.path]
     assert query.shape == (9, spec.hidden_size)
-    assert output.shape == (9, spec.num_heads * spec.head_dim)
+    assert output.shape == (9, last.in_features)
     np.testing.assert_array_equal(before_output.residuals[last.path], hidden)
     is_dense = spec.router(0) is None
     assert bool(before_down.residuals) is is_dense  # what experts add is weighed first

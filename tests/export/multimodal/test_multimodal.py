@@ -17,6 +17,7 @@ from edgerun_export.pipeline import ExportOptions, ExportResult, export
 from edgerun_export.source.model import interpret
 from tests.export.checkpoint.fp8.schemes import SCHEMES, fp8_model
 from tests.export.multimodal.wrapped import (
+    ALONE_INSIDE,
     BESIDE,
     CASES,
     HEAD,
@@ -80,13 +81,29 @@ def test_keys_of_the_text_model_may_stand_beside_the_others(
     assert json.loads((result.folder / "config.json").read_text()) == text_config(case)
 
 
+def test_a_text_model_alone_may_be_named_as_one_inside(exported: Any, tmp_path: Path) -> None:
+    """As transformers reads Qwen3.5; layers that predict more tokens are left out, and said."""
+    more = {"mtp.fc.weight": np.ones((4, 4), np.float32)}
+    case = Case("qwen3_5_text", "qwen3_5_text", "qwen3_5_text", (ALONE_INSIDE,))
+    folder = wrap(
+        tmp_path / "checkpoint",
+        case,
+        alter=lambda tensors: tensors.update(more),
+        config=lambda config: config["text_config"],
+    )
+    result = exported_to(folder, tmp_path / "bundle")
+    assert same_bytes(result, exported(case.text, weights="fp32"))
+    assert result.warnings == ["its layers for multi-token prediction (MTP) are left out"]
+
+
 def stacked(by_output: bool, tensors: Tensors) -> None:
     """Puts experts into stacks, as releases have them or as transformers computes with them."""
     layers = {name.partition(".mlp.experts.")[0] for name in tensors if ".mlp.experts." in name}
     for layer in layers:
         module = f"{layer}.mlp.experts"
+        count = sum(name.startswith(f"{module}.") for name in tensors) // 3
         singles = [
-            [tensors.pop(f"{module}.{expert}.{part}_proj.weight") for expert in range(5)]
+            [tensors.pop(f"{module}.{expert}.{part}_proj.weight") for expert in range(count)]
             for part in ("gate", "up", "down")
         ]
         gate, up, down = map(np.stack, singles)
@@ -95,11 +112,13 @@ def stacked(by_output: bool, tensors: Tensors) -> None:
             tensors[f"{module}.{part}"] = stack if by_output else stack.transpose(0, 2, 1)
 
 
-@pytest.mark.parametrize("by_output", [False, True])
+@pytest.mark.parametrize(
+    ("name", "by_output"), [("qwen3_vl_moe", False), ("qwen3_vl_moe", True), ("qwen3_5_moe", True)]
+)
 def test_stacks_of_experts_may_lie_either_way(
-    by_output: bool, exported: Any, tmp_path: Path
+    name: str, by_output: bool, exported: Any, tmp_path: Path
 ) -> None:
-    case = CASES["qwen3_vl_moe"]
+    case = CASES[name]
     folder = wrap(tmp_path / "checkpoint", case, alter=lambda each: stacked(by_output, each))
     result = exported_to(folder, tmp_path / "bundle")
     assert same_bytes(result, exported(case.text, weights="fp32"))

@@ -53,6 +53,7 @@ NEXT = Layout(BESIDE.text, BESIDE.head, (*BESIDE.others, "image_newline"))
 NEXT_INSIDE = Layout(INSIDE.text, HEAD, (*INSIDE.others, "model.image_newline"))
 QWEN = Layout("model.", HEAD, ("visual.patch_embed.proj.weight", "visual.merger.mlp.0.bias"))
 QWEN_INSIDE = Layout(INSIDE.text, HEAD, ("model.visual.blocks.0.norm1.weight",))
+ALONE_INSIDE = Layout(INSIDE.text, HEAD, ())
 IDEFICS = Layout(
     "model.text_model.",
     HEAD,
@@ -127,6 +128,8 @@ CASES = {
         (QWEN_INSIDE,),
         {"rope_parameters": _INTERLEAVED, **_WINDOWS},
     ),
+    "qwen3_5": Case("qwen3_5", "qwen3_5_text", "qwen3_5_text", (QWEN_INSIDE,)),
+    "qwen3_5_moe": Case("qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_moe_text", (QWEN_INSIDE,)),
 }
 PAIRS = [(name, layout) for name, case in CASES.items() for layout in case.layouts]
 

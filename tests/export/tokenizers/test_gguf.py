@@ -121,6 +121,19 @@ def test_deepseek_cuts_at_letters_of_some_scripts() -> None:
     assert cut("Ա ա, 𝒜b 你好。") == ["Ա", " ա", ",", " 𝒜", "b", " ", "你好", "。"]
 
 
+def test_marks_are_parts_of_words_of_qwen3_5() -> None:
+    from tokenizers import Regex, pre_tokenizers
+
+    def cut(pre: str, text: str) -> list[str]:
+        (regex,) = find_cut(pre).splits
+        split = pre_tokenizers.Split(Regex(regex), "isolated")
+        return [word for word, _ in split.pre_tokenize_str(text)]
+
+    # A vowel sign of Devanagari, and an accent behind a dot.
+    assert cut("qwen35", "की 12.\u0301a!") == ["की", " ", "1", "2", ".\u0301a", "!"]
+    assert cut("qwen2", "की 12.\u0301a!") == ["क", "ी", " ", "1", "2", ".\u0301", "a", "!"]
+
+
 def test_llama3_takes_whole_words_that_are_tokens() -> None:
     metadata = tiny("llama-bpe")
     metadata["tokenizer.ggml.tokens"][-4] = "aaaa"

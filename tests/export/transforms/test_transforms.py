@@ -18,7 +18,15 @@ from edgerun_export.verify.compare import VerificationError, relative_error
 from edgerun_export.verify.numpy_model import forward
 
 NAMES = ["llama", "qwen2", "qwen3", "mixtral", "olmoe", "gpt_oss", "lfm2", "lfm2_moe"]
-NAMES += ["ernie4_5_moe", "deepseek_v2-query-rank", "deepseek_v2", "qwen2_moe", "glm4_moe"]
+NAMES += [
+    "qwen3_5_text",
+    "qwen3_next",
+    "ernie4_5_moe",
+    "deepseek_v2-query-rank",
+    "deepseek_v2",
+    "qwen2_moe",
+    "glm4_moe",
+]
 
 
 def text_of(spec):

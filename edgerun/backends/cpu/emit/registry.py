@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from edgerun.backends.cpu.emit.emitter import Emitter
 from edgerun.discovery import entries
 
-ROOMS = ("edgerun.backends.cpu.emit", "edgerun.backends.cpu.emit.pointwise")
+_ROOM = "edgerun.backends.cpu.emit"
+ROOMS = (_ROOM, f"{_ROOM}.pointwise", f"{_ROOM}.recurrent")
 EMITTERS: Mapping[str, Emitter] = {
     name: emitter for room in ROOMS for name, emitter in entries(room, "EMITTER").items()
 }

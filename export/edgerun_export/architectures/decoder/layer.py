@@ -168,6 +168,93 @@ class ShortConv:
 
 
 @dataclass(frozen=True, slots=True)
+class GatedDelta:
+    """Linear attention with a gated delta rule in the place of attention (Yang et al. 2024).
+
+    Queries, keys and values go through a short convolution of each element. Every value head keeps
+    a matrix ``[key_dim, value_dim]``, which a token lets decay, corrects by its key and value, and
+    reads by its query (``edgerun/ops/gated_delta.py``). What comes of it is normalised head by head
+    and gated.
+
+    Attributes:
+        key_heads: heads of queries and of keys.
+        value_heads: heads of values, as many for each key head.
+        key_dim: elements of a query or key head.
+        value_dim: elements of a value head.
+        taps: tokens that the convolution reads, the row's own included.
+        module: its path below ``model.layers.N``.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int
+    module: str = "linear_attn"
+
+    epsilon: ClassVar[float] = 1e-6  # of the lengths that queries and keys are divided by
+
+    @property
+    def width(self) -> int:
+        """Elements of all queries, keys and values of a token, in this order."""
+        return 2 * self.key_heads * self.key_dim + self.value_width
+
+    @property
+    def value_width(self) -> int:
+        """Elements of all values of a token."""
+        return self.value_heads * self.value_dim
+
+    @property
+    def norm(self) -> str:
+        """Path of the norm of every head, whose weight is stored as it is."""
+        return f"{self.module}.norm"
+
+    @property
+    def weight(self) -> str:
+        """Path of the weight of the convolution, ``[width, 1, taps]``, the latest token's last."""
+        return f"{self.module}.conv1d.weight"
+
+    @property
+    def rate(self) -> str:
+        """Path of how fast matrices decay, less than 0."""
+        return f"{self.module}.rate"
+
+    @property
+    def offset(self) -> str:
+        """Path of what is added to what a token says of the decay."""
+        return f"{self.module}.dt_bias"
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """Paths and shapes of what belongs to no projection and no norm."""
+        heads = (self.value_heads,)
+        return {
+            self.weight: (self.width, 1, self.taps),
+            self.rate: heads,
+            self.offset: heads,
+        }
+
+    def projections(self, hidden_size: int) -> dict[str, Projection]:
+        """What makes queries, keys and values, what makes the gate, and what reads the result."""
+        shapes = {
+            "qkv_proj": ("in_proj_qkv", self.width, hidden_size),
+            "z_proj": ("in_proj_z", self.value_width, hidden_size),
+            "o_proj": ("out_proj", hidden_size, self.value_width),
+        }
+        return {
+            name: Projection(name, f"{self.module}.{path}", rows, columns)
+            for name, (path, rows, columns) in shapes.items()
+        }
+
+    def gates(self, hidden_size: int) -> dict[str, Projection]:
+        """What makes decay and strength of a token's change, a few rows."""
+        paths = {"decay_proj": "in_proj_a", "write_proj": "in_proj_b"}
+        return {
+            name: Projection(name, f"{self.module}.{path}", self.value_heads, hidden_size)
+            for name, path in paths.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class LatentAttention:
     """Keys and values that are made of a narrow row (DeepSeek-V2 2024, section 2.1).
 
@@ -251,7 +338,8 @@ class LayerSpec:
 
     Attributes:
         feed_forward: the part after attention.
-        conv: what stands in the place of attention; ``None`` for attention.
+        conv: a convolution in the place of attention; ``None`` for none.
+        delta: linear attention in its place; ``None`` for none.
         window: number of latest positions that it attends to, or ``None`` for all.
         rope: which of the decoder's ropes its queries and keys go through; ``None`` for none.
         head_dim: width of a head; ``None`` for the decoder's.
@@ -262,6 +350,7 @@ class LayerSpec:
 
     feed_forward: FeedForward
     conv: ShortConv | None = None
+    delta: GatedDelta | None = None
     window: int | None = None
     rope: int | None = 0
     head_dim: int | None = None

@@ -19,6 +19,7 @@ from edgerun_export.architectures.decoder.layer import (
 )
 from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT, PLAIN, Storage
 from edgerun_export.architectures.decoder.streams import AltUp, Laurel
+from edgerun_export.architectures.decoder.tensors import tensors_of
 
 Config = Mapping[str, Any]
 TernaryOrigin = Literal["packed", "master"]
@@ -57,6 +58,7 @@ class DecoderSpec:
         k_norm: norm of each key head.
         attention_sub_norm: norm before the output projection.
         mlp_sub_norm: norm before the down projection; experts have none.
+        gates_attention: what attention makes is multiplied by the sigmoid of one more projection.
         normalises_values: each value head goes through a norm without a weight.
         layer_scale: what the residual stream is multiplied by at the end of a layer, ``[1]``.
         per_layer: what layers are given beside the residual stream.
@@ -96,6 +98,7 @@ class DecoderSpec:
     k_norm: str | None = None
     attention_sub_norm: str | None = None
     mlp_sub_norm: str | None = None
+    gates_attention: bool = False
     normalises_values: bool = False
     layer_scale: str | None = None
     per_layer: PerLayerInputs | None = None
@@ -128,8 +131,8 @@ class DecoderSpec:
 
     @property
     def intermediate_size(self) -> int:
-        """Width of every layer's feed-forward part; 0 where layers differ, or gate inputs, too."""
-        if self.per_layer is not None:
+        """Width of every layer's feed-forward part; 0 where layers differ or gate other things."""
+        if self.per_layer is not None or self.gates_attention:
             return 0
         shared = [part for layer in range(self.num_layers) if (part := self.shared_expert(layer))]
         widths = {part.width for part in (*(layer.feed_forward for layer in self.layers), *shared)}
@@ -196,12 +199,14 @@ class DecoderSpec:
             shapes["q_a_proj"] = (latent.query_rank, hidden)
         shapes |= {
             "q_proj": (queries, of_queries),
+            "attention_gate": (queries, hidden),
             "k_proj": (keys, of_keys),
             "v_proj": (keys, of_keys),
             "o_proj": (hidden, queries),
         }
         absent = {"v_proj"} if part.keys_are_values else set()
         absent |= set() if part.kv_source is None else {"k_proj", "v_proj"}
+        absent |= set() if self.gates_attention else {"attention_gate"}
         return {
             name: Projection(name, f"self_attn.{name}", *shape, name in self.biases)
             for name, shape in shapes.items()
@@ -210,7 +215,7 @@ class DecoderSpec:
 
     def attends(self, layer: int) -> bool:
         """Whether a layer has attention."""
-        return self.layers[layer].conv is None
+        return self.layers[layer].conv is None and self.layers[layer].delta is None
 
     def has_keys(self, layer: int) -> bool:
         """Whether a layer has attention to keys and values of its own."""
@@ -221,7 +226,10 @@ class DecoderSpec:
 
         The last one, ``o_proj``, makes what is added to the residual stream.
         """
-        conv, hidden = self.layers[layer].conv, self.hidden_size
+        part, hidden = self.layers[layer], self.hidden_size
+        conv = part.conv
+        if part.delta is not None:
+            return part.delta.projections(hidden)
         if conv is None:
             beside = {} if self.laurel is None else self.laurel.projections(hidden)
             return {**beside, **self.attention(layer)}
@@ -242,6 +250,12 @@ class DecoderSpec:
         first = tuple(each for name, each in projections.items() if name not in others)
         middle = [tuple(projections[name] for name in group) for group in later]
         return [[first], *([middle] if middle else []), [(projections["o_proj"],)]]
+
+    def mixer_readers(self, layer: int) -> tuple[Projection, ...]:
+        """All that reads the input of a layer's mixer, also what is never quantised."""
+        delta = self.layers[layer].delta
+        gates = () if delta is None else delta.gates(self.hidden_size).values()
+        return (*self.mixer_groups(layer)[0][0], *gates)
 
     def feed_forward(self, layer: int) -> list[dict[str, Projection]]:
         """Gate, up and down projection of each feed-forward network of a layer."""
@@ -312,12 +326,18 @@ class DecoderSpec:
             return None
         return Projection("shared_gate", part.gate, 1, self.hidden_size)
 
+    def float_projections(self, layer: int) -> list[Projection]:
+        """The projections of a layer that are never quantised, a few rows each."""
+        delta = self.layers[layer].delta
+        gates = () if delta is None else delta.gates(self.hidden_size).values()
+        return [*gates, *filter(None, (self.router(layer), self.shared_gate(layer)))]
+
     def sub_norm(self, layer: int) -> str | None:
         """Path of the norm before a layer's down projection; None without one."""
         return self.mlp_sub_norm if isinstance(self.layers[layer].feed_forward, Dense) else None
 
     def projections(self, layer: int) -> list[Projection]:
-        """All projections of a layer but those of routers."""
+        """All projections of a layer but ``float_projections``."""
         parts = [self.mixer(layer), *self.feed_forward(layer), self.shared_projections(layer)]
         if self.per_layer is not None:
             parts.append(self.per_layer.projections(self.hidden_size))
@@ -339,7 +359,9 @@ class DecoderSpec:
         widths |= {each.norm: self.hidden_size for each in beside if each}
         if self.per_layer is not None:
             widths[self.per_layer.out_norm] = self.hidden_size
-        width = self.head_dim_of(layer)
+        width, delta = self.head_dim_of(layer), self.layers[layer].delta
+        if delta is not None:
+            widths[delta.norm] = delta.value_dim
         if self.has_keys(layer):
             widths |= {
                 self.k_row_norm: self.num_kv_heads_of(layer) * width,
@@ -357,43 +379,4 @@ class DecoderSpec:
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Every tensor the decoder reads, with its shape."""
-        shapes: dict[str, tuple[int, ...]] = {
-            self.embedding_weight: (self.vocab_size, self.hidden_size),
-            self.final_norm_weight: (self.hidden_size,),
-            self.head_weight: (self.vocab_size, self.hidden_size),
-        }
-        if self.per_layer is not None:
-            sizes = self.num_layers, self.hidden_size, self.vocab_size
-            shapes |= self.per_layer.tensors(*sizes)
-        if self.altup is not None:
-            shapes |= self.altup.tensors(self.hidden_size)
-        for layer in range(self.num_layers):
-            shapes.update(self._layer_tensors(layer))
-        return shapes
-
-    def _layer_tensors(self, layer: int) -> dict[str, tuple[int, ...]]:
-        prefix = f"model.layers.{layer}"
-        shapes: dict[str, tuple[int, ...]] = {
-            f"{prefix}.{path}.weight": (width,) for path, width in self.norms(layer).items()
-        }
-        if self.layer_scale is not None:
-            shapes[f"{prefix}.{self.layer_scale}"] = (1,)
-        if self.altup is not None:
-            own = self.altup.layer_tensors(self.hidden_size)
-            shapes |= {f"{prefix}.{path}": shape for path, shape in own.items()}
-        conv = self.layers[layer].conv
-        if conv is not None:
-            shapes[f"{prefix}.{conv.weight}"] = (self.hidden_size, 1, conv.taps)
-        elif self.sinks is not None:
-            shapes[f"{prefix}.{self.sinks}"] = (self.num_heads,)
-        part = self.layers[layer].feed_forward
-        if isinstance(part, Experts) and part.selection_bias:
-            ones = (1,) * (part.selection_bias_axes - 1)
-            shapes[f"{prefix}.{part.selection_bias}"] = (*ones, part.count)
-        routers = filter(None, (self.router(layer), self.shared_gate(layer)))
-        for linear in [*self.projections(layer), *routers]:
-            name = f"{prefix}.{linear.path}"
-            shapes[f"{name}.weight"] = (linear.out_features, linear.in_features)
-            if linear.bias:
-                shapes[f"{name}.bias"] = (linear.out_features,)
-        return shapes
+        return tensors_of(self)

@@ -6,7 +6,7 @@ Rows of a projection in another order, and norms whose weights are stored less o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,30 +30,75 @@ class HeadRows:
 
 
 @dataclass(frozen=True, slots=True)
+class PickedRows:
+    """A projection whose rows are stored among those of others, in an order of their own.
+
+    Attributes:
+        path: of the stored tensor below ``model.layers.N``, without ``.weight``.
+        rows: int64 ``[out_features]``, the stored row of each of its rows.
+    """
+
+    path: str
+    rows: NDArray[np.int64]
+
+
+def picked_in_turns(
+    path: str, groups: int, parts: Sequence[tuple[str, int]]
+) -> dict[str, PickedRows]:
+    """Projections whose rows a tensor holds in turns: some of each, and the same again.
+
+    Args:
+        path: of the stored tensor below ``model.layers.N``.
+        groups: how often.
+        parts: short name of a projection and how many rows each time; a name that comes again has
+            its later rows behind all of the earlier ones.
+    """
+    size = sum(count for _, count in parts)
+    picked: dict[str, list[NDArray[np.int64]]] = {}
+    begin = 0
+    for name, count in parts:
+        starts = np.arange(groups) * size + begin
+        picked.setdefault(name, []).append((starts[:, None] + np.arange(count)).ravel())
+        begin += count
+    return {name: PickedRows(path, np.concatenate(rows)) for name, rows in picked.items()}
+
+
+@dataclass(frozen=True, slots=True)
 class Storage:
     """Differences between the tensors of a checkpoint and those of a decoder.
 
     Attributes:
         joined: by the path of a stored tensor below ``model.layers.N`` the short names of the
             projections whose rows it has, one after the other; layers without them have none.
+        picked: by the short name of a projection where its rows are, if they are not together;
+            layers without such a projection have none.
         names: by the name of a tensor the one that it is stored under, if it is another.
         factors: by the name of a tensor what its values are multiplied by.
         norm_offset: what is added to the stored weights of norms.
+        plain_norms: paths of norms below ``model.layers.N`` to which nothing is added.
+        logarithms: paths of vectors below ``model.layers.N`` whose negatives are stored as
+            logarithms.
         rows: by the name of a tensor how many rows of it there are, if fewer; those behind are like
             the first.
         head_rows: how query and key heads are stored; ``None`` for as they are.
         unused: how the names of tensors begin that the decoder does not compute with.
+        said_of_unused: by how their names begin a sentence, which a user should know of the model
+            if there are such tensors.
         prefix: what stands in the place of ``model.`` in the names of all tensors.
         head: name of the head's weight.
     """
 
     joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    picked: Mapping[str, PickedRows] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     factors: Mapping[str, float] = field(default_factory=dict)
     norm_offset: float = 0.0
+    plain_norms: tuple[str, ...] = ()
+    logarithms: tuple[str, ...] = ()
     rows: Mapping[str, int] = field(default_factory=dict)
     head_rows: HeadRows | None = None
     unused: tuple[str, ...] = ()
+    said_of_unused: Mapping[str, str] = field(default_factory=dict)
     prefix: str = MODEL
     head: str = HEAD_WEIGHT
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgerun_export.checkpoint.base import Checkpoint, Source
 
 _Self = TypeVar("_Self", bound="View")
+Parts = TypeVar("Parts", bound=tuple[NDArray[Any], ...])
+# Reads rows of a stored tensor: values, or codes with what belongs to them; None if it has none.
+Read = Callable[[str, slice], Parts | None]
 
 
 class View:
@@ -43,3 +49,23 @@ class View:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def read_in_runs(
+    stored: str, rows: NDArray[np.int64], read: Read[Parts], ends: Sequence[int] = ()
+) -> Parts | None:
+    """Reads rows of any order, those together that lie together.
+
+    Args:
+        stored: name of the tensor.
+        rows: their numbers, one or more.
+        read: reads some that lie together.
+        ends: numbers before which a run ends.
+    """
+    begins = (np.diff(rows) != 1) | np.isin(rows[1:], list(ends))
+    runs = np.split(rows, np.flatnonzero(begins) + 1)
+    parts = [read(stored, slice(int(run[0]), int(run[-1]) + 1)) for run in runs]
+    if any(part is None for part in parts):
+        return None
+    pieces = zip(*(part for part in parts if part is not None), strict=True)
+    return cast(Parts, tuple(np.concatenate(each) for each in pieces))

@@ -1,0 +1,1 @@
+"""How ops of ``ops/recurrent`` run."""

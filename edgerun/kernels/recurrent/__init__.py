@@ -1,0 +1,1 @@
+"""Kernels of layers whose state has a fixed size."""

@@ -1,0 +1,53 @@
+"""Which tensors a decoder consists of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgerun_export.architectures.decoder.layer import Experts
+
+if TYPE_CHECKING:
+    from edgerun_export.architectures.decoder.spec import DecoderSpec
+
+
+def tensors_of(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
+    """Every tensor that a decoder reads, with its shape."""
+    shapes: dict[str, tuple[int, ...]] = {
+        spec.embedding_weight: (spec.vocab_size, spec.hidden_size),
+        spec.final_norm_weight: (spec.hidden_size,),
+        spec.head_weight: (spec.vocab_size, spec.hidden_size),
+    }
+    if spec.per_layer is not None:
+        shapes |= spec.per_layer.tensors(spec.num_layers, spec.hidden_size, spec.vocab_size)
+    if spec.altup is not None:
+        shapes |= spec.altup.tensors(spec.hidden_size)
+    for layer in range(spec.num_layers):
+        prefix = f"model.layers.{layer}"
+        shapes |= {f"{prefix}.{path}": shape for path, shape in _of_layer(spec, layer).items()}
+    return shapes
+
+
+def _of_layer(spec: DecoderSpec, layer: int) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{path}.weight": (width,) for path, width in spec.norms(layer).items()
+    }
+    if spec.layer_scale is not None:
+        shapes[spec.layer_scale] = (1,)
+    if spec.altup is not None:
+        shapes |= spec.altup.layer_tensors(spec.hidden_size)
+    conv, delta = spec.layers[layer].conv, spec.layers[layer].delta
+    if conv is not None:
+        shapes[conv.weight] = (spec.hidden_size, 1, conv.taps)
+    elif delta is not None:
+        shapes |= delta.tensors()
+    elif spec.sinks is not None:
+        shapes[spec.sinks] = (spec.num_heads,)
+    part = spec.layers[layer].feed_forward
+    if isinstance(part, Experts) and part.selection_bias:
+        ones = (1,) * (part.selection_bias_axes - 1)
+        shapes[part.selection_bias] = (*ones, part.count)
+    for linear in [*spec.projections(layer), *spec.float_projections(layer)]:
+        shapes[f"{linear.path}.weight"] = (linear.out_features, linear.in_features)
+        if linear.bias:
+            shapes[f"{linear.path}.bias"] = (linear.out_features,)
+    return shapes
