@@ -298,8 +298,10 @@ def _check_experts(tensors: Mapping[str, TensorRecipe], spec: DecoderSpec) -> No
                 same = f"model.layers.{layer}.{other[name].path}"
                 if tensors.get(same) != tensors.get(module):
                     raise UnsupportedError(
-                        f"--rule: '{module}' and '{same}' would be stored in different ways, and "
-                        "the experts of a layer must not be; write * for the expert's number"
+                        f"'{module}' and '{same}' would be stored in different ways, and the "
+                        "experts of a layer must not be: write * for the expert's number in a "
+                        "--rule, or, where --weights source finds them so, add a --rule that gives "
+                        "them one format, such as '*.experts.*=int8'"
                     )
 
 

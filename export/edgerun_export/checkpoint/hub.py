@@ -18,6 +18,9 @@ from edgerun_export.checkpoint.files import (
     optional_reader,
     read_small,
 )
+from edgerun_export.checkpoint.views.compressed_config import integer_weights_of
+from edgerun_export.checkpoint.views.fp8_config import scaling_of
+from edgerun_export.checkpoint.views.packed_config import packing_of
 from edgerun_export.tokenizers import from_hugging_face
 
 _CONFIG = "config.json"
@@ -72,7 +75,8 @@ def download(hub_id: str, revision: str | None = None) -> tuple[Path, str]:
 
     Raises:
         CheckpointError: not found, gated or offline, or without a tokenizer.
-        UnsupportedError: the repository's configuration describes a model that cannot be exported.
+        UnsupportedError: the repository's configuration describes a model that cannot be exported,
+            or weights that are stored in a way that is not read.
         MissingDependencyError: huggingface_hub is not installed.
     """
     try:
@@ -98,14 +102,20 @@ def _download(hub: Any, hub_id: str, revision: str | None) -> tuple[Path, str]:
         path = Path(hub.hf_hub_download(repository, file[0], revision=revision))
         return path, path.parent.name
     config = Path(hub.hf_hub_download(repository, _CONFIG, revision=revision))
-    describe(decode_json(read_small(config, CONFIG_LIMIT_BYTES), _CONFIG))
+    keys = decode_json(read_small(config, CONFIG_LIMIT_BYTES), _CONFIG)
+    describe(keys)
+    # Both refuse layers that cannot be read.
+    packing_of(keys)
+    integer_weights_of(keys)
     commit = config.parent.name  # what was checked is what is downloaded
 
     def fetch(patterns: tuple[str, ...]) -> Path:
         options = {"revision": commit, "allow_patterns": list(patterns)}
         return Path(hub.snapshot_download(repository, **options))
 
-    from_hugging_face(optional_reader(fetch(_SMALL_FILES), MAX_BYTES[TOKENIZER]))
+    read = optional_reader(fetch(_SMALL_FILES), MAX_BYTES[TOKENIZER])
+    scaling_of(keys, read)  # refuses floats that cannot be read
+    from_hugging_face(read)
     folder = fetch(_WEIGHTS)
     return folder, folder.name
 

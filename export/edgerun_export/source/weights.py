@@ -171,14 +171,28 @@ class SourceWeights:
         return self._shapes[name]
 
     def vector(self, name: str) -> F32:
-        """Reads a bias or a norm's weight, float32 ``[n]``."""
+        """Reads a bias or a norm's weight, float32 ``[n]``.
+
+        Raises:
+            CheckpointError: one is stored as its logarithm, and float32 is too narrow for it.
+        """
         values = self._floats(name, slice(None))
         if name.partition(".layers.")[2].partition(".")[2] in self.spec.storage.logarithms:
-            values = -np.exp(values)
+            values = -self._exponential(name, values)
         if name in self._norms and self.spec.storage.norm_offset:
             values = values + np.float32(self.spec.storage.norm_offset)
         factors = self._row_factors(name, slice(None))
         return values if factors is None else values * factors[:, 0]
+
+    def _exponential(self, name: str, values: F32) -> F32:
+        with np.errstate(over="ignore"):  # reported below
+            exponential = np.exp(values)
+        if not np.isfinite(exponential).all():
+            raise CheckpointError(
+                f"tensor '{self._stored_name(name)}' holds {values.max():g}, whose exponential is "
+                "beyond float32; the checkpoint is damaged: download it again"
+            )
+        return exponential
 
     def slabs(self, name: str) -> Iterator[slice]:
         """Yields the row ranges in which to read a matrix."""

@@ -18,6 +18,7 @@ import pytest
 from edgerun.errors import CheckpointError, MissingDependencyError, UnsupportedError
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.hub import _SMALL_FILES, _WEIGHTS
+from tests.export.checkpoint.integers.layouts import compressed
 
 Make = Callable[..., Path]
 Tensors = dict[str, np.ndarray]
@@ -191,6 +192,8 @@ def test_fetches_one_gguf_from_the_hub(
         ({"model_type": "gpt2"}, "architecture 'gpt2' is not supported; supported are: bitnet"),
         ({"hidden_act": "gelu"}, "activation 'gelu' is not supported"),
         ({"quantization_config": {"quant_method": "hqq"}}, "quantised with 'hqq'"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 3}}, "gptq weights of 3 bits"),
+        ({"quantization_config": compressed("marlin-24")}, "in the format 'marlin-24'"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_before_its_weights_are_fetched(
@@ -200,6 +203,17 @@ def test_what_cannot_be_exported_is_refused_before_its_weights_are_fetched(
     with pytest.raises(UnsupportedError, match=message):
         open_checkpoint("owner/tiny-llama")
     assert repository.asked == [("owner/tiny-llama", "config.json", None)]
+
+
+def test_floats_that_are_not_read_are_refused_before_weights_are_fetched(
+    monkeypatch: pytest.MonkeyPatch, hf_folder: Path
+) -> None:
+    repository = Repository(monkeypatch, hf_folder)
+    quantised = {"quantization": {"quant_algo": "NVFP4"}}
+    (repository.commit / "hf_quant_config.json").write_text(json.dumps(quantised))
+    with pytest.raises(UnsupportedError, match="quant_algo 'NVFP4'"):
+        open_checkpoint("owner/tiny-llama")
+    assert repository.asked[-1] == ("owner/tiny-llama", _SMALL_FILES, "0123abcd")
 
 
 def test_a_tokenizer_that_is_missing_is_missed_before_weights_are_fetched(

@@ -132,6 +132,7 @@ def test_rows_that_are_stored_in_turns_are_put_together() -> None:
             r"has shape \[192, 1, 2",
         ),
         ("qwen3_5_text", "linear_attn.A_log", lambda each: each[:1], r"A_log' has shape \[1\]"),
+        ("qwen3_5_text", "linear_attn.A_log", lambda each: each + 100, "exponential is beyond"),
         ("qwen3_5_text", "linear_attn.dt_bias", lambda each: None, "no tensor '.*dt_bias', which"),
         ("qwen3_5_text", "linear_attn.in_proj_c", lambda each: np.ones(3, "f"), "has no place in"),
     ],

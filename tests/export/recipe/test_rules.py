@@ -164,6 +164,17 @@ def test_rules_that_tell_experts_apart_are_refused(golden):
         with_rules(make_recipe("int4"), ["*.experts.1.*=int8"], golden("olmoe").spec)
 
 
+def test_experts_that_a_checkpoint_tells_apart_can_be_given_one_format(golden):
+    def stored(module):
+        return TensorRecipe("int8" if ".experts.1." in module else "int4", 32)
+
+    rules, spec = ["*=source"], golden("olmoe").spec
+    with pytest.raises(UnsupportedError, match=r"add a --rule .*such as '\*\.experts\.\*=int8'"):
+        with_rules(make_recipe("int4"), rules, spec, stored)
+    recipe = with_rules(make_recipe("int4"), [*rules, "*.experts.*=int8"], spec, stored)
+    assert recipe.tensor("model.layers.0.mlp.experts.0.gate_proj").weights == "int8"
+
+
 def test_experts_round_their_inputs_for_all_projections_or_for_none(golden):
     spec = golden("mixtral").spec
     rules = ["*.experts.*.w2=fp32"]
