@@ -226,6 +226,11 @@ class _Job:
                 f"--weights {SOURCE} keeps what the checkpoint has, so --group-size and --method "
                 "have no effect; leave them out, or give them to a --rule"
             )
+        if self._options.transforms:
+            raise UnsupportedError(
+                f"--weights {SOURCE} keeps what the checkpoint has, and --transform puts other "
+                "weights in its place; leave one of them out"
+            )
         self._warnings += source_warnings(self._weights)
         usual = commonest_source_recipe(self._weights)
         return usual.weights, usual.group_size

@@ -93,8 +93,10 @@ def open_path(path: Path, tokenizer: Path | None = None) -> Checkpoint:
         raise UnsupportedError("--tokenizer is for llama2.c files; this folder has its own")
     folder = path if path.is_dir() else path.parent
     read = optional_reader(folder, _TOKENIZER_LIMIT_BYTES)
-    config = decode_json(
-        read_small(folder / "config.json", CONFIG_LIMIT_BYTES, inside=True), "config.json"
+    config = _with_quantization(
+        decode_json(
+            read_small(folder / "config.json", CONFIG_LIMIT_BYTES, inside=True), "config.json"
+        )
     )
     source = Source("safetensors", path.resolve().name, licence=_licence(folder))
     (parts, with_layers), scaling = _layers_of(config), scaling_of(config, read)
@@ -106,6 +108,15 @@ def open_path(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     except Exception:
         checkpoint.close()
         raise
+
+
+def _with_quantization(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration that says of weights what it may say of those of its text model alone."""
+    text = config.get("text_config")
+    settings = text.get("quantization_config") if isinstance(text, dict) else None
+    if settings and not config.get("quantization_config"):
+        return {**config, "quantization_config": settings}
+    return config
 
 
 def _layers_of(

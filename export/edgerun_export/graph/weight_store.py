@@ -211,15 +211,18 @@ class WeightStore:
         layout, block = block_layout(recipe.weights), recipe.group_size
         # Ternary values are never fitted anew: a block that is too large for them is refused.
         exact = recipe.weights == "ternary" and self._source.is_ternary(name)
+        in_halves = self._halves_scales
         fitted = self._fitted(name)
         for rows in self._source.slabs(name):
             affine = self._source.affine(name, rows) if layout.has_offsets else None
             encoded = affine and encode_affine(affine, layout, block)
             stored = self._source.integers(name, rows) if fitted is None else None
             if stored is not None and (exact or fits(*stored, layout, block)):
-                damage.energy += _energy(*stored)
-                yield encode_integers(*stored, layout, block)
-                continue
+                encoded = encode_integers(*stored, layout, block)
+                if exact or not in_halves or are_halves(encoded.scales):
+                    damage.energy += _energy(*stored)
+                    yield encoded
+                    continue
             weights = self._source.rows(name, rows)
             if encoded:
                 packed = encoded

@@ -229,8 +229,10 @@ def test_large_blocks_keep_their_groups(tmp_path):
     assert result.manifest["quality"]["relative_weight_error"] == 0
 
 
-@pytest.mark.parametrize("option", [{"group_size": 64}, {"method": "rtn"}])
-def test_source_takes_no_group_and_no_method(option, tmp_path):
+@pytest.mark.parametrize(
+    "option", [{"group_size": 64}, {"method": "rtn"}, {"transforms": ("rotate",)}]
+)
+def test_source_takes_nothing_that_would_round_anew(option, tmp_path):
     with pytest.raises(UnsupportedError, match="--weights source keeps what the checkpoint has"):
         export(GOLDEN / "llama", tmp_path / "out", ExportOptions(weights="source", **option))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from edgerun.model.bundle import open_bundle
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.source.model import interpret
@@ -209,3 +211,31 @@ def test_integers_may_lie_beside_8_bit_floats_and_scales_of_activations(tmp_path
     result = export(tmp_path / "mixed", tmp_path / "out", ExportOptions(weights="source"))
     assert result.recipe.tensor(MODULE).weights == "int4"
     assert result.recipe.tensor(down).weights == "int8"
+
+
+def test_what_a_text_model_alone_says_of_its_weights_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "integers"
+    expected = integer_model(folder, W4)
+    config = json.loads((folder / "config.json").read_text())
+    inside = {"text_config": {"quantization_config": config.pop("quantization_config")}}
+    (folder / "config.json").write_text(json.dumps({**config, **inside}))
+    with open_checkpoint(str(folder)) as checkpoint:
+        np.testing.assert_array_equal(checkpoint.read(NAME), expected[NAME])
+
+
+def test_scales_of_integers_are_halved_where_that_is_asked_for(tmp_path: Path) -> None:
+    """A budget counts on it; codes stay."""
+    integer_model(tmp_path / "integers", replace(W4, dtype=np.float32))
+    weights = {}
+    for scales in ("fp32", "fp16"):
+        options = ExportOptions(weights="source", scales=scales)
+        export(tmp_path / "integers", tmp_path / scales, options)
+        bundle = open_bundle(tmp_path / scales)
+        (weights[scales],) = (
+            each for name, each in bundle.graph.constants.items() if MODULE in name
+        )
+    exact, halved = weights["fp32"], weights["fp16"]
+    np.testing.assert_array_equal(halved.codes, exact.codes)
+    half = exact.scales.astype(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(halved.scales, half)
+    assert (exact.scales != half).any()
