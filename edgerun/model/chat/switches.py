@@ -40,7 +40,7 @@ def check_switches(values: object) -> dict[str, Any]:
             )
     try:
         json.dumps(dict(values))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"template_values hold something that is not JSON: {error}") from error
     return dict(values)
 

@@ -1,6 +1,7 @@
 """Templates are told whether to think, and what else they read."""
 
 import datetime
+import functools
 
 import pytest
 
@@ -18,6 +19,10 @@ SWITCHED = (
     "{% endif %}"
 )
 SILENT = "{{ messages[-1].content }} (I am thinking; enable_thinking)"
+
+
+def nested(depth: int) -> list:
+    return functools.reduce(lambda inner, _: [inner], range(depth), [])
 
 
 def template(source: str | None) -> ChatTemplate:
@@ -88,6 +93,7 @@ def test_what_a_template_cannot_be_told_is_refused(source, values, think, senten
         ({"a-b": 2}, "has 'a-b' as a name"),
         ({"messages": []}, "'messages', which is made of the conversation"),
         ({"date": datetime.date(2026, 1, 1)}, "something that is not JSON"),
+        ({"date": nested(100_000)}, "something that is not JSON"),
     ],
 )
 def test_values_without_a_name_or_a_form_are_refused(values, sentence):
