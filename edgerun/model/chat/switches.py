@@ -55,7 +55,7 @@ def set_switches(template: ChatTemplate, values: Mapping[str, Any], think: bool 
 
     Raises:
         InputError: it does not read one of them, has no switch for thinking, or knows a name
-            already; or a value is not JSON.
+            already; a value is not JSON; or both arguments say whether to think.
     """
     if not values and think is None:
         return
@@ -65,6 +65,10 @@ def set_switches(template: ChatTemplate, values: Mapping[str, Any], think: bool 
             "template_values out"
         )
     for name in values:
+        if think is not None and name in THINKING:
+            raise InputError(
+                f"template_values has {name!r}, which think says too: leave one of them out"
+            )
         if name in template.variables:
             raise InputError(
                 f"template_values has {name!r}, which the model's tokenizer says: leave it out"

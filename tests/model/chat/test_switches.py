@@ -76,6 +76,7 @@ def test_nothing_is_asked_of_a_template_that_is_told_nothing():
         (None, {"effort": 1}, None, "no chat template that could be told anything"),
         (SWITCHED, {"effor": 1}, None, "does not read 'effor': leave it out"),
         (SWITCHED, {"bos_token": "x"}, None, "'bos_token', which the model's tokenizer says"),
+        (SWITCHED, {"enable_thinking": True}, False, "which think says too: leave one of them out"),
         (SWITCHED, {"effort": None}, None, "the chat template refuses this conversation"),
     ],
 )
