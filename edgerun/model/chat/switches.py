@@ -88,9 +88,15 @@ def set_switches(template: ChatTemplate, values: Mapping[str, Any], think: bool 
 
 
 def _matters(template: ChatTemplate, name: str) -> bool:
-    """Whether a question is rendered otherwise as a name is true or false."""
+    """Whether a question is rendered otherwise, or refused, as a name is true or false.
+
+    Raises:
+        InputError: it is not rendered at all.
+    """
     on, off = _questions(template, [{name: True}, {name: False}])
-    return isinstance(on, str) and isinstance(off, str) and on != off
+    if isinstance(on, InputError) and isinstance(off, InputError):
+        raise off
+    return on != off
 
 
 def _questions(

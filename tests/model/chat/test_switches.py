@@ -18,6 +18,7 @@ SWITCHED = (
     "{% if effort is none %}{{ raise_exception('no effort') }}{% endif %}{{ effort.level }}"
     "{% endif %}"
 )
+NEVER = "{% if enable_thinking %}{{ raise_exception('never') }}{% endif %}"
 SILENT = "{{ messages[-1].content }} (I am thinking; enable_thinking)"
 
 
@@ -72,6 +73,8 @@ def test_nothing_is_asked_of_a_template_that_is_told_nothing():
     [
         (SILENT, {}, True, "no switch for thinking .enable_thinking or thinking.: leave think out"),
         (SILENT, {}, False, "no switch for thinking"),
+        ("{% if enable_thinking %}", {}, True, "the chat template cannot be rendered"),
+        (NEVER, {}, True, "refuses this conversation: never"),
         (None, {}, False, "no chat template that could be told anything"),
         (None, {"effort": 1}, None, "no chat template that could be told anything"),
         (SWITCHED, {"effor": 1}, None, "does not read 'effor': leave it out"),
