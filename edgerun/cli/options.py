@@ -281,6 +281,8 @@ def _named(assignments: list[str]) -> dict[str, Any]:
             named[name] = json.loads(value)
         except ValueError:
             named[name] = value
+        except RecursionError as error:
+            raise InputError(f"--template-value {name}: lists in lists, too deep") from error
     return named
 
 

@@ -300,13 +300,15 @@ def _context(requested: int | None, trained: int, states: tuple[State, ...]) -> 
         )
     memory = host_memory()
     context = requested or affordable_context(states, trained, int(memory.look() * CACHE_SHARE))
-    if requested is None and context < trained:
+    is_limited = requested is None and context < trained
+    if is_limited:
         context = min(trained, max(MIN_CONTEXT, context))
+    check_context(states, context, memory)
+    if is_limited:
         logger.warning(
             "the context is limited to %d of %d tokens by the free memory; choose one with "
             "the context option",
             context,
             trained,
         )
-    check_context(states, context, memory)
     return context

@@ -17,7 +17,7 @@ from edgerun.ops.base import (
 )
 
 
-@np.errstate(invalid="ignore")  # an infinite element becomes NaN
+@np.errstate(over="ignore", invalid="ignore")  # an infinite element becomes NaN
 def rms_norm(x: F32, weight: F32, *, epsilon: float) -> F32:
     """``x / sqrt(mean(x**2) + epsilon) * weight`` over groups of ``len(weight)`` elements.
 

@@ -272,6 +272,8 @@ class SequenceStore:
         reached = self._reachable(slot, max(0, min(length, current)))
         if reached <= len(keys) * PAGE_TOKENS:
             self._name_tail(slot)
+        if reached < current:  # what is cut off is never kept under these keys, even by Ctrl-C
+            self._keys[slot], self._tails[slot] = keys[: reached // PAGE_TOKENS], ()
         for part in self._parts:
             part.cut(slot, reached, current, keys)
         self._set(slot, reached, keys)
@@ -363,9 +365,9 @@ class SequenceStore:
         for slot, filled in enumerate(self._filled):
             if filled and not self._in_use(slot):
                 self._keep_states(slot, self._name_tail(slot))
+                self._set(slot, 0, ())  # before Ctrl-C finds a state that is gone under its keys
                 for part in self._parts:
                     part.drop(slot)
-                self._set(slot, 0, ())
                 self._filled[slot] = False
 
 

@@ -224,6 +224,7 @@ MISTAKES = [
     (["-p", "x", "--raw", "--no-think"], "leave --raw out"),
     (["-p", "x", "--template-value", "effort"], "--template-value effort: the name has no value"),
     (["-p", "x", *["--template-value", "effort=1"] * 2], "effort=1: the name is there twice"),
+    (["-p", "x", "--template-value", f"effort={100_000 * chr(91)}"], "effort: lists in lists"),
 ]
 
 

@@ -13,6 +13,7 @@ from edgerun.state import (
     same_attention,
 )
 from edgerun.state.capacity import fixed_bytes, sequence_bytes
+from edgerun.state.copies import Copies
 from edgerun.state.memory import Memory
 from edgerun.state.spec import RecurrentArray
 
@@ -194,6 +195,30 @@ def test_a_state_is_not_found_by_ids_that_lead_to_another():
     store.commit(slot, 75)  # of tokens that nobody knows
     store.close(slot)
     assert matched(store, ids) == (0, 0)
+
+
+@pytest.mark.parametrize("ends", [lambda store, slot: store.room(), SequenceStore.rewind])
+@pytest.mark.parametrize("place", ["forget", "_set"])
+def test_a_state_that_ctrl_c_left_half_gone_is_not_found(monkeypatch, ends, place):
+    store, ids = hybrid(), [1 + place % 7 for place in range(70)]
+    other, slot = store.open(), store.open()
+    count(store, other, [100])
+    count(store, slot, ids[:60])
+    store.checkpoint(slot)
+    count(store, slot, ids[60:], before=ids[:60])
+    is_cut = ends is SequenceStore.rewind
+    if not is_cut:
+        store.close(slot)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Copies if place == "forget" else SequenceStore, place, interrupted)
+        ends(store, slot, *[65] * is_cut)
+    store.close(slot)  # as one is whose sequence is gone
+    length, total = matched(store, [*ids, 1])
+    assert total == sum(ids[:length])
 
 
 def test_copies_of_states_are_the_first_to_go_where_memory_is_scarce():

@@ -40,7 +40,7 @@ def check_switches(values: object) -> dict[str, Any]:
             )
     try:
         json.dumps(dict(values))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"template_values hold something that is not JSON: {error}") from error
     return dict(values)
 
@@ -55,7 +55,7 @@ def set_switches(template: ChatTemplate, values: Mapping[str, Any], think: bool 
 
     Raises:
         InputError: it does not read one of them, has no switch for thinking, or knows a name
-            already; or a value is not JSON.
+            already; a value is not JSON; or both arguments say whether to think.
     """
     if not values and think is None:
         return
@@ -65,6 +65,10 @@ def set_switches(template: ChatTemplate, values: Mapping[str, Any], think: bool 
             "template_values out"
         )
     for name in values:
+        if think is not None and name in THINKING:
+            raise InputError(
+                f"template_values has {name!r}, which think says too: leave one of them out"
+            )
         if name in template.variables:
             raise InputError(
                 f"template_values has {name!r}, which the model's tokenizer says: leave it out"
@@ -84,9 +88,15 @@ def set_switches(template: ChatTemplate, values: Mapping[str, Any], think: bool 
 
 
 def _matters(template: ChatTemplate, name: str) -> bool:
-    """Whether a question is rendered otherwise as a name is true or false."""
+    """Whether a question is rendered otherwise, or refused, as a name is true or false.
+
+    Raises:
+        InputError: it is not rendered at all.
+    """
     on, off = _questions(template, [{name: True}, {name: False}])
-    return isinstance(on, str) and isinstance(off, str) and on != off
+    if isinstance(on, InputError) and isinstance(off, InputError):
+        raise off
+    return on != off
 
 
 def _questions(

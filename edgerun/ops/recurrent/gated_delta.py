@@ -29,6 +29,7 @@ MAX_TAPS = 64
 _WIDTH = "2*key_heads*key_dim+value_heads*value_dim"
 
 
+@np.errstate(over="ignore", invalid="ignore")  # of damaged weights: infinite, or no number
 def gated_delta(
     qkv: F32,
     decay: F32,

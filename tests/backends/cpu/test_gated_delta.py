@@ -133,6 +133,19 @@ def test_it_computes_what_the_definition_says(executables: dict[int, Executable]
         assert np.abs(array - reference).max() < 1e-5 * np.abs(reference).max()
 
 
+def test_the_definition_warns_of_nothing_where_weights_are_damaged() -> None:
+    exact = SequenceStore([state_of()], 256)
+    slot = exact.open()
+    exact.reserve(slot, ROWS)
+    arrays = [np.float32(1e25) * texts(3)[0], *texts(3)[1:], *CONSTANTS.values()]
+    arrays[4] = np.full(HEADS, 100, np.float32)  # a rate at which matrices grow
+    (result,) = OPS["gated_delta"].evaluate(
+        arrays, ATTRIBUTES, Batch.of([0] * ROWS, 0, slot), exact
+    )
+    assert np.isnan(result).any()
+    OPS["rms_norm"].define(arrays[0], np.ones(WIDTH, np.float32), epsilon=1e-6)
+
+
 def test_a_call_that_fails_changes_nothing_and_one_in_chunks_goes_on(
     executables: dict[int, Executable],
 ) -> None:

@@ -1,6 +1,7 @@
 """Templates are told whether to think, and what else they read."""
 
 import datetime
+import functools
 
 import pytest
 
@@ -17,7 +18,12 @@ SWITCHED = (
     "{% if effort is none %}{{ raise_exception('no effort') }}{% endif %}{{ effort.level }}"
     "{% endif %}"
 )
+NEVER = "{% if enable_thinking %}{{ raise_exception('never') }}{% endif %}"
 SILENT = "{{ messages[-1].content }} (I am thinking; enable_thinking)"
+
+
+def nested(depth: int) -> list:
+    return functools.reduce(lambda inner, _: [inner], range(depth), [])
 
 
 def template(source: str | None) -> ChatTemplate:
@@ -67,10 +73,13 @@ def test_nothing_is_asked_of_a_template_that_is_told_nothing():
     [
         (SILENT, {}, True, "no switch for thinking .enable_thinking or thinking.: leave think out"),
         (SILENT, {}, False, "no switch for thinking"),
+        ("{% if enable_thinking %}", {}, True, "the chat template cannot be rendered"),
+        (NEVER, {}, True, "refuses this conversation: never"),
         (None, {}, False, "no chat template that could be told anything"),
         (None, {"effort": 1}, None, "no chat template that could be told anything"),
         (SWITCHED, {"effor": 1}, None, "does not read 'effor': leave it out"),
         (SWITCHED, {"bos_token": "x"}, None, "'bos_token', which the model's tokenizer says"),
+        (SWITCHED, {"enable_thinking": True}, False, "which think says too: leave one of them out"),
         (SWITCHED, {"effort": None}, None, "the chat template refuses this conversation"),
     ],
 )
@@ -88,6 +97,7 @@ def test_what_a_template_cannot_be_told_is_refused(source, values, think, senten
         ({"a-b": 2}, "has 'a-b' as a name"),
         ({"messages": []}, "'messages', which is made of the conversation"),
         ({"date": datetime.date(2026, 1, 1)}, "something that is not JSON"),
+        ({"date": nested(100_000)}, "something that is not JSON"),
     ],
 )
 def test_values_without_a_name_or_a_form_are_refused(values, sentence):
