@@ -10,6 +10,7 @@ import pytest
 from numba import njit
 
 from edgerun.backends import CompileOptions, Shape, make_backend
+from edgerun.backends.cpu.binder import ATTENTION
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.attention.int8_tiles import round_rows
@@ -230,7 +231,7 @@ def test_pages_in_common_are_visited_once(forked, monkeypatch):
     monkeypatch.setattr(ThreadTeam, "run", spy)
     spec = same_attention(1, 1, HEAD_DIM, "fp16")
     run(spec, 1, [(1200, 1)] * 6, forked=forked)
-    single, stacked = counted[0][4:6].tolist()
+    single, stacked = counted[0][ATTENTION:][:2].tolist()
     # Three blocks a sequence: of the first two, one unit serves all six.
     assert (single, stacked) == ((6, 2) if forked else (18, 0))
 
