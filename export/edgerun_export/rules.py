@@ -197,7 +197,7 @@ def rounded_source(source: SourceWeights) -> str | None:
 def _reason(kind: str) -> str:
     """Why weights of a type are rounded."""
     if kind.endswith(REORDERED):
-        return "whose groups are no runs of inputs of one length (desc_act)"
+        return "whose groups are no runs of inputs of one length, as after desc_act"
     if kind in INTEGER_FORMATS:
         return f"whose groups are no whole blocks of {MIN_BLOCK} inputs"
     return "whose weights are not integers times a scale"

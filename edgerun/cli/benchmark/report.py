@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from edgerun.backends.base import ExpertReads, Launches
 from edgerun.engine.stats import Stats
 from edgerun.machine.profile import MachineProfile
-from edgerun.state.capacity import cached_bytes, moved_bytes, token_bytes
+from edgerun.state.capacity import cached_bytes, fixed_bytes, moved_bytes, token_bytes
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
@@ -203,6 +203,7 @@ def memory(llm: LLM, run: Run, resident: int, peak: int) -> dict[str, int]:
         "peak_bytes": peak,
         "weight_bytes": weights,
         "kv_bytes": cached,
+        "state_bytes": fixed_bytes(llm.model.states),
         "other_bytes": peak - weights - cached,
     }
 
@@ -229,10 +230,16 @@ def as_text(figures: dict[str, Any]) -> str:
         f"{_peaks(figures)}",
         _disturbance_line(figures),
         f"memory: {size(used['peak_bytes'])} at most, {size(used['weight_bytes'])} of it weights "
-        f"and {size(used['kv_bytes'])} keys and values",
+        f"and {size(used['kv_bytes'])} keys and values{_states(used['state_bytes'])}",
         _expert_line(figures),
     ]
     return "\n".join(line for line in lines if line is not None)
+
+
+def _states(nbytes: int) -> str:
+    from edgerun.cli.screen.tables import size
+
+    return f", {size(nbytes)} of that states" if nbytes else ""
 
 
 def _disturbance_line(figures: dict[str, Any]) -> str | None:

@@ -150,7 +150,7 @@ def test_groups_of_inputs_that_lie_apart_are_rounded_anew_and_the_export_says_so
     assert first == second
     assert results[0].warnings[:1] == [
         "14 projections are stored as compressed-tensors INT4 reordered, whose groups are no runs "
-        "of inputs of one length (desc_act), and are rounded to int8"
+        "of inputs of one length, as after desc_act, and are rounded to int8"
     ]
 
 

@@ -109,7 +109,7 @@ def test_inputs_in_another_order_are_rounded_anew(tmp_path):
     assert result.recipe.tensor(MODULE).weights == "int8"
     assert result.warnings == [
         "14 projections are stored as GPTQ4 reordered, whose groups are no runs of inputs of one "
-        "length (desc_act), and are rounded to int8"
+        "length, as after desc_act, and are rounded to int8"
     ]
 
 
