@@ -160,7 +160,9 @@ def delta_update(past_caches: int, vectors: int, lanes: int) -> Body:
         blocks = a.value_dim // columns
         units = a.value_heads * blocks
         run, unit = chunk // units, chunk % units
-        head, column = unit // blocks, unit % blocks * columns
+        # Threads that take units one after the other are in different matrices: what one of them
+        # writes lies beside what the processor fetches ahead for the other.
+        head, column = unit % a.value_heads, unit // a.value_heads * columns
         first, end = int_at(a.runs, run), int_at(a.runs, run + 1)
         sequence, position = int_at(a.sequences, first), int_at(a.positions, first)
         written = (word(a.turns, sequence) & ROW_MASK) ^ 1
