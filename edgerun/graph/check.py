@@ -158,8 +158,8 @@ def _check_head_vectors(graph: Graph, shapes: Mapping[str, ValueShape]) -> None:
             width, size = shapes[node.outputs[0]].width, graph.constants[name].shape[0]
             heads = {reader.attrs.get("head_dim") for reader in readers.get(node.outputs[0], [])}
             maker = makers.get(node.inputs[0])
-            made = None if maker is None else maker.attrs.get("value_dim")
-            if operand.of_heads and size != width and heads != {size} and made != size:
+            of_heads = None if maker is None else maker.attrs.get("value_dim")
+            if operand.of_heads and size != width and heads != {size} and of_heads != size:
                 raise BundleError(
                     f"node '{node.name}' ({node.op}) treats rows of {width} by a {operand.name} of "
                     f"{size}; expected {width}: {ALTERED}"

@@ -344,10 +344,10 @@ class SequenceStore:
 
     def _keep_states(self, slot: Slot, key: Key) -> None:
         """Lets states of fixed size be found by a key, if it stands for all that a slot holds."""
-        known = len(self._keys[slot]) * PAGE_TOKENS + len(self._tails[slot])
-        if 0 < known == self._lengths[slot] and not self._is_scarce():
+        length = len(self._keys[slot]) * PAGE_TOKENS + len(self._tails[slot])
+        if 0 < length == self._lengths[slot] and not self._is_scarce():
             for arrays in self._recurrent:
-                arrays.keep(slot, known, key)
+                arrays.keep(slot, length, key)
 
     def _is_scarce(self) -> bool:
         """Whether memory has no room for one sequence more, so that there are to be no copies."""

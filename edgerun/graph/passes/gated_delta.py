@@ -196,8 +196,8 @@ def _is_token(body: Body) -> bool:
         if len(node.outputs) != 1:
             return False
         numbers[node.outputs[0]] = len(numbers)
-    made = tuple(numbers.get(name) for name in body.outputs)
-    return len(numbers) == _TOKEN_INPUTS + len(_TOKEN) and made == _TOKEN_OUTPUTS
+    outputs = tuple(numbers.get(name) for name in body.outputs)
+    return len(numbers) == _TOKEN_INPUTS + len(_TOKEN) and outputs == _TOKEN_OUTPUTS
 
 
 def _sizes(form: _Form, graph: Graph) -> _Sizes:

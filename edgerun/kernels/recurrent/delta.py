@@ -115,14 +115,14 @@ def find_tokens(a, row, sources):  # type: ignore[no-untyped-def]
     here = 0  # rows of the sequence before this one, as far as they matter
     while here < last and here < row and int_at(a.sequences, row - here - 1) == sequence:
         here += 1
-    kept = a.conv + begun_row(a, sequence, position - here) * last * a.width * 4
+    past = a.conv + begun_row(a, sequence, position - here) * last * a.width * 4
     for back in range(a.count):
         if back > position:
             source = 0
         elif back <= here:
             source = a.qkv + (row - back) * a.qkv_stride * 4
         else:
-            source = kept + (last + here - back) * a.width * 4
+            source = past + (last + here - back) * a.width * 4
         set_word(sources, last - back, source)
 
 
@@ -193,10 +193,10 @@ def _carrying(past_caches: int, vectors: int, lanes: int) -> Callable[..., None]
         product = load_splat(gates + (2 * a.value_heads + head) * 4, lanes)
         for index in range(0, row_bytes, lanes * 4):
             predicted = forget * load(sums + index, "f32", lanes)
-            made = strength * (load(values + index, "f32", lanes) - predicted)
+            correction = strength * (load(values + index, "f32", lanes) - predicted)
             seen = forget * load(sums + row_bytes + index, "f32", lanes)
-            store(step + index, made)
-            store(result + index, fma(product, made, seen))
+            store(step + index, correction)
+            store(result + index, fma(product, correction, seen))
 
     @njit(inline="always")
     def carry(a, first, end, head, column, source, target):  # type: ignore[no-untyped-def]
@@ -244,14 +244,14 @@ def keep_tokens(a, first, end, begun, written, unit, units):  # type: ignore[no-
 
     Rows move towards the front, so the state may be the one that is read.
     """
-    width, kept = a.width, a.count - 1
+    width, past = a.width, a.count - 1
     begin = width * unit // units
     size = width * (unit + 1) // units - begin
     position = int_at(a.positions, first)
-    source = a.conv + (begun * kept * width + begin) * 4
-    target = a.conv + (written * kept * width + begin) * 4
-    for place in range(kept):
-        back = kept - place  # 1 for the last token
+    source = a.conv + (begun * past * width + begin) * 4
+    target = a.conv + (written * past * width + begin) * 4
+    for place in range(past):
+        back = past - place  # 1 for the last token
         row = end - back
         if back > position + end - first:
             for index in range(size):
@@ -259,5 +259,5 @@ def keep_tokens(a, first, end, begun, written, unit, units):  # type: ignore[no-
         elif row >= first:
             copy_floats(a.qkv + (row * a.qkv_stride + begin) * 4, target + place * width * 4, size)
         else:
-            old = kept + row - first
+            old = past + row - first
             copy_floats(source + old * width * 4, target + place * width * 4, size)

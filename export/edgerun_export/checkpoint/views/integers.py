@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -13,15 +13,13 @@ from numpy.typing import NDArray
 from edgerun.errors import CheckpointError
 from edgerun_export.checkpoint.base import (
     F32,
-    I8,
-    Affine,
     Array,
     Checkpoint,
     Integers,
     TensorInfo,
 )
-from edgerun_export.checkpoint.stored import check_finite, row_bounds
-from edgerun_export.checkpoint.views.base import View
+from edgerun_export.checkpoint.stored import check_finite
+from edgerun_export.checkpoint.views.base import Replacing
 from edgerun_export.checkpoint.views.integer_types import REORDERED, SYMMETRIC
 
 _EXPERTS = ".experts."
@@ -62,16 +60,13 @@ class Codes(NamedTuple):
     groups: NDArray[np.int64]
 
 
-class IntegerLayers(View, ABC):
+class IntegerLayers(Replacing, ABC):
     """A checkpoint, with one tensor in place of what a layer's weights are stored in."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Takes what lies behind; layers follow by ``_set_layers``."""
         super().__init__(checkpoint)
-        self._stored = checkpoint.tensors()
-        self._others = dict(self._stored)
         self._layers: dict[str, Layer] = {}
-        self._rows_read: dict[str, int] = {}
 
     @abstractmethod
     def _codes(self, layer: Layer, first: int, end: int) -> Codes:
@@ -94,13 +89,10 @@ class IntegerLayers(View, ABC):
             is_centred, in_order = (_alike(layer) not in each for each in (uncentred, reordered))
             suffix = REORDERED if not in_order else SYMMETRIC if is_centred else ""
             info = replace(layer.info, dtype=f"{layer.info.dtype}{suffix}")
+            self._own[info.name] = info
             self._layers[info.name] = replace(
                 layer, info=info, is_centred=is_centred, in_order=in_order
             )
-
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        """Describe every tensor; see ``Checkpoint.tensors``."""
-        return self._others | {name: layer.info for name, layer in self._layers.items()}
 
     def read(self, name: str, rows: slice | None = None) -> Array:
         """Read rows as float32; see ``Checkpoint.read``."""
@@ -128,25 +120,6 @@ class IntegerLayers(View, ABC):
         values = codes - points[:, groups]
         is_wide = layer.bits == 8 and not layer.is_centred
         return values if is_wide else values.astype(np.int8), scales
-
-    def affine(self, name: str, rows: slice | None = None) -> Affine | None:
-        """Read stored integers and minima, which no such layer has; see ``Checkpoint.affine``."""
-        return None if name in self._layers else self._checkpoint.affine(name, rows)
-
-    def ternary(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
-        """Read stored ternary values, which no such layer has; see ``Checkpoint.ternary``."""
-        return None if name in self._layers else self._checkpoint.ternary(name, rows)
-
-    def read_to_the_end(self) -> frozenset[str]:
-        """Names of the tensors that were read; see ``Checkpoint.read_to_the_end``."""
-        ends = {name: layer.info.shape[0] for name, layer in self._layers.items()}
-        read = {name for name, end in self._rows_read.items() if end == ends[name]}
-        return frozenset(read | (self._checkpoint.read_to_the_end() & self._others.keys()))
-
-    def _bounds(self, name: str, rows: slice | None) -> tuple[int, int]:
-        first, end = row_bounds(rows, self._layers[name].info.shape[0])
-        self._rows_read[name] = max(end, self._rows_read.get(name, 0))
-        return first, end
 
     def _checked(self, name: str, first: int, end: int) -> Codes:
         rows = self._codes(self._layers[name], first, end)

@@ -12,7 +12,7 @@ Sources: DeepSeek-V2 (2024), section 2.1.2, and its ``config.json``; llama.cpp's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -22,15 +22,13 @@ from numpy.typing import NDArray
 from edgerun.errors import CheckpointError
 from edgerun_export.checkpoint.base import (
     F32,
-    I8,
     Affine,
     Array,
     Checkpoint,
     Integers,
     TensorInfo,
 )
-from edgerun_export.checkpoint.stored import row_bounds
-from edgerun_export.checkpoint.views.base import View
+from edgerun_export.checkpoint.views.base import Replacing
 
 _ROW, _OUTPUT = "self_attn.kv_a_proj_with_mqa.weight", "self_attn.o_proj.weight"
 _BOTH, _OF_KEYS, _OF_VALUES = (f"self_attn.{name}_b_proj.weight" for name in ("kv", "k", "v"))
@@ -100,7 +98,7 @@ class _Rows:
         return np.where(is_stored, head * self.apart + self.begin + place, -1)
 
 
-class LatentHeads(View):
+class LatentHeads(Replacing):
     """A checkpoint with ``k_proj``, ``v_proj`` and a wide ``o_proj`` in all of its layers."""
 
     def __init__(self, checkpoint: Checkpoint, heads: _Heads) -> None:
@@ -111,22 +109,15 @@ class LatentHeads(View):
         """
         super().__init__(checkpoint)
         self._heads = heads
-        self._others = dict(checkpoint.tensors())
-        self._made: dict[str, TensorInfo] = {}
         self._rows: dict[str, _Rows] = {}
-        self._rows_read: dict[str, int] = {}
-        for name, info in checkpoint.tensors().items():
+        for name, info in self._stored.items():
             self._add(name, info)
-        for name in checkpoint.tensors():
+        for name in self._stored:
             self._check_parts(name)
-
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        """Describe every tensor; see ``Checkpoint.tensors``."""
-        return self._others | self._made
 
     def read(self, name: str, rows: slice | None = None) -> Array:
         """Read rows as float32; see ``Checkpoint.read``."""
-        if name not in self._made:
+        if name not in self._own:
             return self._checkpoint.read(name, rows)
         first, end = self._bounds(name, rows)
         if name not in self._rows:
@@ -139,26 +130,17 @@ class LatentHeads(View):
 
     def integers(self, name: str, rows: slice | None = None) -> tuple[Integers, F32] | None:
         """Read codes and scales, zeros of a scale of 1; see ``Checkpoint.integers``."""
-        if name not in self._made:
+        if name not in self._own:
             return self._checkpoint.integers(name, rows)
         parts = self._parts(name, rows, self._checkpoint.integers)
         return None if parts is None else (parts[0], parts[1])
 
     def affine(self, name: str, rows: slice | None = None) -> Affine | None:
         """Read codes, scales and minima; see ``Checkpoint.affine``."""
-        if name not in self._made:
+        if name not in self._own:
             return self._checkpoint.affine(name, rows)
         parts = self._parts(name, rows, self._checkpoint.affine)
         return None if parts is None else Affine(*parts)
-
-    def ternary(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
-        """Read stored ternary values, which no such layer has; see ``Checkpoint.ternary``."""
-        return None if name in self._made else self._checkpoint.ternary(name, rows)
-
-    def read_to_the_end(self) -> frozenset[str]:
-        """Names of the tensors that were read; see ``Checkpoint.read_to_the_end``."""
-        read = {name for name, end in self._rows_read.items() if end == self._made[name].shape[0]}
-        return frozenset(read | (self._checkpoint.read_to_the_end() & self._others.keys()))
 
     def _add(self, name: str, info: TensorInfo) -> None:
         """Takes a tensor that is stored otherwise."""
@@ -173,7 +155,7 @@ class LatentHeads(View):
         elif name.endswith(_OUTPUT):
             self._expect(info, (*info.shape[:1], count * values))
             shape = info.shape[0], count * heads.width
-            self._made[name] = replace(self._others.pop(name), shape=shape)
+            self._own[name] = replace(self._others.pop(name), shape=shape)
         shape = count * heads.width, rank
         if name.endswith(_BOTH):
             self._expect(info, (count * (plain + values), rank))
@@ -190,10 +172,10 @@ class LatentHeads(View):
         self, info: TensorInfo, stored: str, own: str, rows: _Rows, shape: tuple[int, int]
     ) -> None:
         name = info.name.removesuffix(stored) + own
-        if name in self._made or name in self._others:
+        if name in self._own or name in self._others:
             raise CheckpointError(f"tensor '{name}' is there twice, once in '{info.name}'")
         self._others.pop(info.name, None)
-        self._made[name], self._rows[name] = TensorInfo(name, shape, info.dtype), rows
+        self._own[name], self._rows[name] = TensorInfo(name, shape, info.dtype), rows
 
     def _expect(self, info: TensorInfo, shape: tuple[int, ...]) -> None:
         if info.shape != shape:
@@ -205,7 +187,7 @@ class LatentHeads(View):
     def _check_parts(self, name: str) -> None:
         """Whether there is something of the heads of a layer that has a row for them."""
         module = name.removesuffix(_ROW)
-        if module != name and not self._made.keys() >= {module + _KEYS, module + _VALUES}:
+        if module != name and not self._own.keys() >= {module + _KEYS, module + _VALUES}:
             raise CheckpointError(
                 f"the checkpoint has '{name}' and no '{module}{_BOTH}', of which keys and values "
                 "are made"
@@ -223,11 +205,6 @@ class LatentHeads(View):
     def _width(self, name: str) -> int:
         """Rows of a head of a tensor, or all of them."""
         return self._heads.rank if name.endswith(_LATENT) else self._heads.width
-
-    def _bounds(self, name: str, rows: slice | None) -> tuple[int, int]:
-        first, end = row_bounds(rows, self._made[name].shape[0])
-        self._rows_read[name] = max(end, self._rows_read.get(name, 0))
-        return first, end
 
     def _parts(self, name: str, rows: slice | None, read: _Read) -> tuple[Any, ...] | None:
         """Codes, scales and minima; of zeros 0, 1 and 0.

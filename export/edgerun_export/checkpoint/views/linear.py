@@ -10,7 +10,7 @@ Source: llama.cpp's ``conversion/qwen.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from edgerun.errors import CheckpointError
 from edgerun_export.checkpoint.base import F32, I8, Affine, Array, Checkpoint, TensorInfo
 from edgerun_export.checkpoint.kinds.linear import MODEL_TYPES, RATE
-from edgerun_export.checkpoint.stored import row_bounds
-from edgerun_export.checkpoint.views.base import View, read_in_runs
+from edgerun_export.checkpoint.views.base import Replacing, read_in_runs
 
 _QKVZ, _QKV, _Z = (f"linear_attn.in_proj_{name}.weight" for name in ("qkvz", "qkv", "z"))
 _A_LOG, _OUT = "linear_attn.A_log", "linear_attn.out_proj.weight"
@@ -62,32 +61,27 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _Place:
     """Where a tensor lies.
 
     Attributes:
-        info: its description.
         stored: tensors that have its rows, one behind the other.
         rows: int64, of each row its place in them.
         columns: int64, likewise of columns; None for as they are.
     """
 
-    info: TensorInfo
     stored: tuple[str, ...]
     rows: Numbers
     columns: Numbers | None = None
 
 
-class LinearHeads(View):
+class LinearHeads(Replacing):
     """A checkpoint with heads of linear attention in the order of Hugging Face."""
 
     def __init__(self, checkpoint: Checkpoint, sizes: Sizes, *, are_tiled: bool) -> None:
         """Looks at the names and shapes of a checkpoint's tensors."""
         super().__init__(checkpoint)
-        self._stored = checkpoint.tensors()
-        self._others = dict(self._stored)
-        self._made: dict[str, _Made] = {}
-        self._rows_read: dict[str, int] = {}
+        self._places: dict[str, _Place] = {}
         for name, info in self._stored.items():
             if not info.shape:
                 continue
@@ -103,13 +97,9 @@ class LinearHeads(View):
                     shape = (info.shape[0] + gates.shape[0], *info.shape[1:])
                     self._make(module + _QKVZ, (name, gates.name), sizes.in_turns(), shape)
 
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        """Describe every tensor; see ``Checkpoint.tensors``."""
-        return self._others | {name: made.info for name, made in self._made.items()}
-
     def read(self, name: str, rows: slice | None = None) -> Array:
         """Read rows as float32; see ``Checkpoint.read``."""
-        if name not in self._made:
+        if name not in self._own:
             return self._checkpoint.read(name, rows)
         parts = self._parts(name, rows, lambda each, part: (self._checkpoint.read(each, part),))
         assert parts is not None
@@ -118,34 +108,24 @@ class LinearHeads(View):
             return values
         if not (values < 0).all():
             raise CheckpointError(
-                f"tensor '{self._made[name].stored[0]}' holds {values.max():g}; expected numbers "
+                f"tensor '{self._places[name].stored[0]}' holds {values.max():g}; expected numbers "
                 "below 0, by which matrices decay, so it is damaged"
             )
         return np.log(-values)
 
     def integers(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
         """Read codes and scales; see ``Checkpoint.integers``."""
-        if name not in self._made:
+        if name not in self._own:
             return self._checkpoint.integers(name, rows)
         parts = self._parts(name, rows, self._checkpoint.integers)
         return None if parts is None else (parts[0], parts[1])
 
     def affine(self, name: str, rows: slice | None = None) -> Affine | None:
         """Read codes, scales and minima; see ``Checkpoint.affine``."""
-        if name not in self._made:
+        if name not in self._own:
             return self._checkpoint.affine(name, rows)
         parts = self._parts(name, rows, self._checkpoint.affine)
         return None if parts is None else Affine(*parts)
-
-    def ternary(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
-        """Read stored ternary values, which no such tensor has; see ``Checkpoint.ternary``."""
-        return None if name in self._made else self._checkpoint.ternary(name, rows)
-
-    def read_to_the_end(self) -> frozenset[str]:
-        """Names of the tensors that were read; see ``Checkpoint.read_to_the_end``."""
-        ends = {name: made.info.shape[0] for name, made in self._made.items()}
-        read = {name for name, end in self._rows_read.items() if end == ends[name]}
-        return frozenset(read | (self._checkpoint.read_to_the_end() & self._others.keys()))
 
     def _untile(self, name: str, info: TensorInfo, sizes: Sizes) -> None:
         if sizes.shared == 1:
@@ -177,25 +157,23 @@ class LinearHeads(View):
         """Takes a tensor in place of others; whoever reads it compares its shape first."""
         for each in stored:
             self._others.pop(each, None)
-        info = replace(self._stored[stored[0]], name=name, shape=shape)
-        self._made[name] = _Made(info, stored, rows, columns)
+        self._own[name] = replace(self._stored[stored[0]], name=name, shape=shape)
+        self._places[name] = _Place(stored, rows, columns)
 
     def _parts(self, name: str, rows: slice | None, read: _Read) -> tuple[Any, ...] | None:
-        made = self._made[name]
-        first, end = row_bounds(rows, len(made.rows))
-        self._rows_read[name] = max(end, self._rows_read.get(name, 0))
-        before = self._stored[made.stored[0]].shape[0]
+        place, (first, end) = self._places[name], self._bounds(name, rows)
+        before = self._stored[place.stored[0]].shape[0]
 
         def read_stored(_: str, part: slice) -> tuple[Any, ...] | None:
             if part.start < before:
-                return read(made.stored[0], part)
-            return read(made.stored[1], slice(part.start - before, part.stop - before))
+                return read(place.stored[0], part)
+            return read(place.stored[1], slice(part.start - before, part.stop - before))
 
-        ends = [before] if len(made.stored) > 1 else []
-        parts = read_in_runs("", made.rows[first:end], read_stored, ends)
-        if parts is None or made.columns is None:
+        ends = [before] if len(place.stored) > 1 else []
+        parts = read_in_runs("", place.rows[first:end], read_stored, ends)
+        if parts is None or place.columns is None:
             return parts
-        return _in_columns(parts, made.columns)
+        return _in_columns(parts, place.columns)
 
 
 def _in_columns(parts: tuple[Any, ...], columns: Numbers) -> tuple[Any, ...] | None:

@@ -25,15 +25,14 @@ from edgerun.errors import CheckpointError
 from edgerun_export.checkpoint.base import (
     F32,
     I8,
-    Affine,
     Array,
     Checkpoint,
     Integers,
     TensorInfo,
 )
 from edgerun_export.checkpoint.codecs import MXFP4_BLOCK, mxfp4_scales, mxfp4_values
-from edgerun_export.checkpoint.stored import MAX_TENSORS, check_finite, row_bounds
-from edgerun_export.checkpoint.views.base import View
+from edgerun_export.checkpoint.stored import MAX_TENSORS, check_finite
+from edgerun_export.checkpoint.views.base import Replacing
 
 _STACK = re.compile(r"(model\.layers\.\d+\.\w+\.experts)\.(gate_up_proj|down_proj)(_bias|_blocks)?")
 _SCALED = re.compile(
@@ -78,7 +77,7 @@ class _Part:
     outputs: slice
 
 
-class StackedExperts(View):
+class StackedExperts(Replacing):
     """A checkpoint, with a tensor of each expert in place of those of all."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -91,20 +90,14 @@ class StackedExperts(View):
         super().__init__(checkpoint)
         self._parts: dict[str, _Part] = {}
         self._factors: dict[str, F32] = {}
-        self._others = dict(checkpoint.tensors())
-        for name, info in checkpoint.tensors().items():
+        for name, info in self._stored.items():
             stack = _stack(name)
             if stack is not None:
                 del self._others[name]
                 module, part, kind = stack
-                is_turned = kind == _COLUMNS and _is_by_output(checkpoint.tensors(), module)
+                is_turned = kind == _COLUMNS and _is_by_output(self._stored, module)
                 self._add(info, module, part, _ROWS if is_turned else kind)
         self._held: dict[tuple[str, int], Array] = {}
-        self._rows_read: dict[str, int] = {}
-
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        """Describe every tensor; see ``Checkpoint.tensors``."""
-        return self._others | {name: part.info for name, part in self._parts.items()}
 
     def read(self, name: str, rows: slice | None = None) -> Array:
         """Read rows as float32; see ``Checkpoint.read``."""
@@ -116,7 +109,7 @@ class StackedExperts(View):
             grouped = values.reshape(*scales.shape, MXFP4_BLOCK).astype(np.float32)
             return (grouped * scales[..., None]).reshape(values.shape)
         stack = self._expert(part.stack, part.expert)
-        first, end = self._bounds(part, rows)
+        first, end = self._bounds(part.info.name, rows)
         by_output = stack if part.kind == _ROWS else stack.T
         outputs: Array = by_output[part.outputs][first:end]
         factors = self._factors.get(part.stack)
@@ -128,20 +121,6 @@ class StackedExperts(View):
         if part is None:
             return self._checkpoint.integers(name, rows)
         return self._integers(part, rows) if part.kind == "_blocks" else None
-
-    def affine(self, name: str, rows: slice | None = None) -> Affine | None:
-        """Read stored integers and minima, which no stack has; see ``Checkpoint.affine``."""
-        return None if name in self._parts else self._checkpoint.affine(name, rows)
-
-    def ternary(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
-        """Read stored ternary values, which no stack has; see ``Checkpoint.ternary``."""
-        return None if name in self._parts else self._checkpoint.ternary(name, rows)
-
-    def read_to_the_end(self) -> frozenset[str]:
-        """Names of the tensors that were read; see ``Checkpoint.read_to_the_end``."""
-        rows = {name: part.info.shape[0] for name, part in self._parts.items()}
-        read = {name for name, end in self._rows_read.items() if end == rows[name]}
-        return frozenset(read | (self._checkpoint.read_to_the_end() & self._others.keys()))
 
     def close(self) -> None:
         """Close every file."""
@@ -165,7 +144,7 @@ class StackedExperts(View):
         for name, part in _parts(info, module, stack, kind):
             if name in self._parts or name in self._others:
                 raise CheckpointError(f"tensor '{name}' is there twice, once in '{info.name}'")
-            self._parts[name] = part
+            self._parts[name], self._own[name] = part, part.info
 
     def _take_scales(self, blocks: TensorInfo) -> None:
         name = blocks.name.removesuffix("blocks") + "scales"
@@ -191,7 +170,7 @@ class StackedExperts(View):
         self._factors[down.name] = self._checkpoint.read(name).astype(np.float32)
 
     def _integers(self, part: _Part, rows: slice | None) -> tuple[I8, F32]:
-        first, end = self._bounds(part, rows)
+        first, end = self._bounds(part.info.name, rows)
         blocks, scales = (
             self._expert(name, part.expert)[part.outputs][first:end]
             for name in (part.stack, part.stack.removesuffix("blocks") + "scales")
@@ -200,12 +179,6 @@ class StackedExperts(View):
         check_finite(decoded, part.info.name, first, end)
         values = mxfp4_values(np.stack([blocks & 15, blocks >> 4], axis=-1))
         return values.reshape(len(blocks), -1), decoded
-
-    def _bounds(self, part: _Part, rows: slice | None) -> tuple[int, int]:
-        name = part.info.name
-        first, end = row_bounds(rows, part.info.shape[0])
-        self._rows_read[name] = max(end, self._rows_read.get(name, 0))
-        return first, end
 
     def _expert(self, stack: str, expert: int) -> Array:
         """What a stack holds of one expert."""
