@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgerun.ops.registry import OPS
-from edgerun.state import AttentionState, Batch, RecurrentState, SequenceStore
+from edgerun.state import AttentionState, Batch, SequenceStore
 from tests.conformance.kernels.cases.attention import cache_fields
 from tests.conformance.kernels.harness import (
-    F32,
     ISAS,
     Call,
     assert_near,
@@ -20,77 +18,22 @@ from tests.conformance.kernels.harness import (
     random,
     untouched,
 )
+from tests.conformance.kernels.scenes import COUNT, PARTS, Scene
 
-# Of each sequence, tokens before the call and rows of it.
-PARTS = ((0, 3), (2, 2), (70, 1), (0, 1), (9, 5))
-COUNT, EPSILON = 4, 1e-6
+EPSILON = 1e-6
 # Heads of keys and of values, elements of each, vectors of a unit.
 SHAPES = [(2, 4, 32, 64, 2), (1, 1, 16, 16, 1), (2, 2, 48, 128, 8)]
-F64 = NDArray[np.float64]
 
 
-class Scene:
-    """A layer's state after some tokens of each sequence, and the rows of a call."""
-
-    def __init__(self, shape: tuple[int, int, int, int, int]) -> None:
-        key_heads, value_heads, key_dim, value_dim, _ = shape
-        self.sizes = {
-            "count": COUNT,
-            "key_heads": key_heads,
-            "value_heads": value_heads,
-            "key_dim": key_dim,
-            "value_dim": value_dim,
-        }
-        self.width = 2 * key_heads * key_dim + value_heads * value_dim
-        declare = OPS["gated_delta"].state
-        assert declare is not None
-        state = declare({**self.sizes, "layer": 0})
-        other = declare({**self.sizes, "layer": 1})
-        assert isinstance(state, RecurrentState)
-        self.name = state.name
-        self.store, batches = SequenceStore((other, state), 128, len(PARTS)), []
-        for tokens, rows in PARTS:
-            slot = self.store.open()
-            self.store.reserve(slot, tokens + rows)
-            if tokens:
-                block = tuple(random(array.shape, slot + 1) for array in state.arrays)
-                block[0][: max(0, COUNT - 1 - tokens)] = 0  # before position 0
-                for held in self.store.states:
-                    self.store.write_block(held.name, slot, 0, block)
-            self.store.commit(slot, tokens)
-            batches.append(Batch.of([0] * rows, tokens, slot))
-        self.batch = Batch.join(batches)
-        self.qkv = random((self.batch.rows, self.width), 1, gap=3)
-
-    def fields(self, *others: str) -> dict[str, Any]:
-        """What both kernels are told of the batch and the state."""
-        there = self.store.recurrent(self.name).fields(self.name)
-        return {
-            **self.sizes,
-            "width": self.width,
-            "positions": self.batch.positions,
-            "sequences": self.batch.sequences,
-            "qkv": self.qkv,
-            "qkv_stride": self.width + 3,
-            **{name: there[name] for name in ("conv", "turns", *others)},
-        }
-
-    def parts(self) -> list[tuple[int, slice, F32, F32]]:
-        """Of each sequence its slot, its rows, and what is committed."""
-        return [
-            (slot, slice(start, stop), *self.store.read_block(self.name, slot, length, length))
-            for slot, (start, stop) in enumerate(self.batch.runs())
-            for length in [self.store.length(slot)]
-        ]
-
-
-def silu(x: F64) -> F64:
-    return x / (1 + np.exp(-x))
+def delta_scene(shape: tuple[int, int, int, int, int]) -> Scene:
+    sizes = dict(zip(("key_heads", "value_heads", "key_dim", "value_dim"), shape[:4], strict=True))
+    width = 2 * shape[0] * shape[2] + shape[1] * shape[3]
+    return Scene("gated_delta", sizes, width, "qkv")
 
 
 @cases_of("delta_inputs", isa=ISAS, shape=SHAPES)
 def delta_inputs(isa: str, shape: tuple[int, int, int, int, int]) -> Call:
-    scene = Scene(shape)
+    scene = delta_scene(shape)
     key_heads, heads, key_dim, _, _ = shape
     rows, width = scene.batch.rows, scene.width
     decay, write = random((rows, heads), 2, gap=1), 9 * random((rows, heads), 3, gap=2)
@@ -100,11 +43,7 @@ def delta_inputs(isa: str, shape: tuple[int, int, int, int, int]) -> Call:
     mixed, gates = untouched((rows, width + 5)), untouched((rows, 3 * heads + 1))
 
     def check() -> None:
-        expected = np.empty((rows, width))
-        for _, mine, past, _ in scene.parts():
-            tokens = np.concatenate([past, scene.qkv[mine, :width]]).astype(np.float64)
-            seen = range(mine.stop - mine.start)
-            expected[mine] = [silu((tokens[row : row + COUNT] * taps).sum(axis=0)) for row in seen]
+        expected = scene.convolved(taps)
         q, k, v = np.split(expected, [key_heads * key_dim, 2 * key_heads * key_dim], axis=1)
         q, k = (each.reshape(rows, key_heads, key_dim) for each in (q, k))
         q, k = (each / np.sqrt((each**2).sum(axis=-1, keepdims=True) + EPSILON) for each in (q, k))
@@ -130,7 +69,7 @@ def delta_inputs(isa: str, shape: tuple[int, int, int, int, int]) -> Call:
 
 @cases_of("delta_update", isa=ISAS, shape=SHAPES, past_caches=[0, 1])
 def delta_update(isa: str, shape: tuple[int, int, int, int, int], past_caches: int) -> Call:
-    scene = Scene(shape)
+    scene = delta_scene(shape)
     key_heads, heads, key_dim, value_dim, vectors = shape
     rows, width, lanes = scene.batch.rows, scene.width, min(float_lanes(isa), 16)
     mixed, gates = random((rows, width), 7, gap=2), random((rows, 3 * heads), 8, gap=1)
@@ -156,19 +95,7 @@ def delta_update(isa: str, shape: tuple[int, int, int, int, int], past_caches: i
                 step = strength * (v - np.einsum("hkv,hk->hv", state, k))
                 state += k[:, :, None] * step[:, None]
                 expected[row] = np.einsum("hkv,hk->hv", state, q)
-            length = scene.store.length(slot)
-            for kept, was in zip(
-                scene.store.read_block(scene.name, slot, length, length),
-                (past, matrix),
-                strict=True,
-            ):
-                np.testing.assert_array_equal(kept, was)  # until the call is committed
-            scene.store.commit(slot, length + mine.stop - mine.start)
-            length = scene.store.length(slot)
-            conv, matrix = scene.store.read_block(scene.name, slot, length, length)
-            tokens = np.concatenate([past, scene.qkv[mine, :width]])
-            np.testing.assert_array_equal(conv, tokens[1 - COUNT :])
-            assert_near(matrix, state, 2e-6)
+            scene.check_states(slot, mine, past, matrix, state)
         assert_near(result[:, : heads * value_dim], expected.reshape(rows, -1), 2e-6)
         assert (result[:, heads * value_dim :] == untouched(())).all()
 
