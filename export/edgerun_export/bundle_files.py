@@ -244,7 +244,7 @@ def _genai_decoder(spec: DecoderSpec, recipe: Recipe) -> dict[str, Any]:
 
 def _genai_states(spec: DecoderSpec) -> tuple[dict[str, str], dict[str, str]]:
     """Names of what layers remember beside keys and values, before a call and after it."""
-    has_matrices = any(layer.delta for layer in spec.layers)
+    has_matrices = any(map(spec.matrices, range(spec.num_layers)))
     kinds = ["conv"] if has_matrices or any(layer.conv for layer in spec.layers) else []
     kinds += ["recurrent"] if has_matrices else []
     past = {f"past_{kind}_names": f"past_key_values.%d.{kind}" for kind in kinds}

@@ -36,6 +36,7 @@ class Golden:
         model: prefix of the model's class where it is another than that of the configuration.
         reply: tokens that the model goes on with, each the most likely one.
         stacked: experts are stored as transformers has them, all of a layer in one tensor.
+        released: what ends of names are in checkpoints that are released.
     """
 
     family: str
@@ -46,6 +47,7 @@ class Golden:
     model: str | None = None
     reply: int = 0
     stacked: bool = False
+    released: dict[str, str] = field(default_factory=dict)
 
     @property
     def class_name(self) -> str:
@@ -191,6 +193,40 @@ GOLDEN: dict[str, Golden] = {
             "position_embedding_type": "rope",
             "layer_types": ["attention", "attention"],
             "mamba_n_heads": 4,
+        },
+    ),
+    "granitemoehybrid-mamba": Golden(
+        "GraniteMoeHybrid",
+        {
+            **_MULTIPLIERS,
+            "shared_intermediate_size": 96,
+            "num_local_experts": 0,
+            "num_hidden_layers": 3,
+            "layer_types": ["mamba", "attention", "mamba"],
+            "mamba_n_heads": 8,
+            "mamba_n_groups": 2,
+            "mamba_d_state": 32,
+        },
+        reply=64,
+    ),
+    "granitemoehybrid-experts": Golden(
+        "GraniteMoeHybrid",
+        {
+            **_MULTIPLIERS,
+            "intermediate_size": 40,  # no multiple of a block
+            "shared_intermediate_size": 96,
+            "num_local_experts": 5,
+            "layer_types": ["mamba", "attention"],
+            "mamba_n_heads": 4,
+            "mamba_d_state": 16,
+            "mamba_d_conv": 3,
+        },
+        reply=64,
+        stacked=True,
+        released={
+            "experts.gate_up_proj": "input_linear.weight",
+            "experts.down_proj": "output_linear.weight",
+            "router.weight": "router.layer.weight",
         },
     ),
     "phi3": Golden("Phi3", {"rope_parameters": _LONG_ROPE, **_LONG, "pad_token_id": None}),

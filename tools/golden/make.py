@@ -78,8 +78,10 @@ def replied(model: Any, ids: torch.Tensor, count: int) -> np.ndarray[Any, np.dty
 
 
 def frequencies(model: Any) -> torch.Tensor:
-    """Radians a position, of the layers that attend to everything."""
-    rotary = model.model.rotary_emb
+    """Radians a position, of the layers that attend to everything; none where nothing turns."""
+    rotary = getattr(model.model, "rotary_emb", None)
+    if rotary is None:
+        return torch.zeros(0)
     by_type = hasattr(rotary, "full_attention_inv_freq")
     return rotary.full_attention_inv_freq if by_type else rotary.inv_freq
 
@@ -160,7 +162,18 @@ def store(model: Any, golden: Golden) -> dict[str, torch.Tensor]:
         state = ternarise(model, state, BitNetQuantConfig(**golden.quantization))
     if not golden.stacked:
         state = {name: value for each in state.items() for name, value in single_experts(*each)}
-    return {k: v if v.dtype == torch.uint8 else v.bfloat16() for k, v in state.items()}
+    return {
+        released(k, golden): v if v.dtype == torch.uint8 else v.bfloat16()
+        for k, v in state.items()
+    }
+
+
+def released(name: str, golden: Golden) -> str:
+    """A tensor's name as models are released."""
+    for end, other in golden.released.items():
+        if name.endswith(end):
+            return f"{name.removesuffix(end)}{other}"
+    return name
 
 
 def single_experts(name: str, value: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

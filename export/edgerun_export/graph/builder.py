@@ -19,6 +19,7 @@ from edgerun_export.graph.linear import LinearBuilder
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
 from edgerun_export.graph.per_layer import PerLayerBuilder
 from edgerun_export.graph.short_conv import ConvBuilder
+from edgerun_export.graph.state_space import SpaceBuilder
 from edgerun_export.graph.streams import StreamsBuilder
 from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.recipe import Recipe
@@ -63,6 +64,7 @@ class _DecoderBuilder:
         self._attention_op = ATTENTION[recipe.target.attention](graph, store, spec)
         self._conv = ConvBuilder(graph, store, spec)
         self._delta = DeltaBuilder(graph, store, spec, self._conv)
+        self._space = SpaceBuilder(graph, store, spec, self._conv)
         self._latent = LatentBuilder(graph, spec, self._linear, self._optional_norm)
         self._per_layer = PerLayerBuilder(graph, spec, self._linear, self._norm)
         self._streams = StreamsBuilder(graph, store, spec, self._linear, self._norm)
@@ -101,6 +103,7 @@ class _DecoderBuilder:
         add, at = self._graph.node, node_path(module)
         mix = self._attention if spec.attends(layer) else self._convolution
         mix = self._linear_attention if spec.layers[layer].delta is not None else mix
+        mix = self._state_space if spec.layers[layer].space is not None else mix
         normed = self._optional_norm(hidden, module, spec.input_norm)
         attended = self._optional_norm(mix(normed, layer), module, spec.attention_out_norm)
         hidden = add("Add", [hidden, attended], f"{at}/attention_residual")
@@ -180,6 +183,18 @@ class _DecoderBuilder:
         normed = add.node("Reshape", [normed, joined], f"{at}/Reshape")
         mixed = gated(self._graph, "silu", values[1], normed, f"{at}/gate")
         return self._linear.projection(self._activations(mixed, f"{at}/output"), module, output)
+
+    def _state_space(self, hidden: str, layer: int) -> str:
+        module, space = f"model.layers.{layer}", self._spec.layers[layer].space
+        assert space is not None
+        at, width = node_path(f"{module}.{space.module}"), self._spec.hidden_size
+        read = self._activations(hidden, f"{at}/input")
+        gate, xbc, output = space.projections(width).values()
+        opened, mixed = (self._linear.projection(read, module, each) for each in (gate, xbc))
+        (step,) = space.gates(width).values()
+        step_rows = self._linear.float_projection(hidden, module, step)
+        result = self._space.gate(layer, opened, self._space.mix(layer, mixed, step_rows))
+        return self._linear.projection(self._activations(result, f"{at}/output"), module, output)
 
     def _feed_forward(self, residual: str, layer: int) -> str:
         module, part = f"model.layers.{layer}", self._spec.layers[layer].feed_forward
@@ -270,12 +285,10 @@ def _cache(prefix: str, spec: DecoderSpec, length: str) -> list[onnx.ValueInfoPr
         shapes: dict[str, _Shape] = {}
         if spec.has_keys(layer):
             shapes = dict.fromkeys(("key", "value"), heads)
-        if part.delta is not None:
-            delta = part.delta
-            shapes = {
-                "conv": ["batch", delta.width, delta.taps - 1],
-                "recurrent": ["batch", delta.value_heads, delta.key_dim, delta.value_dim],
-            }
+        matrices = spec.matrices(layer)
+        if matrices is not None:
+            shapes["conv"] = ["batch", matrices.width, matrices.taps - 1]
+            shapes["recurrent"] = ["batch", *matrices.shape]
         elif part.conv is not None:
             shapes = {"conv": ["batch", spec.hidden_size, part.conv.taps - 1]}
         values += [

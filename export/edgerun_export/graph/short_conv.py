@@ -32,7 +32,9 @@ class ConvBuilder:
         rows = self.convolve(layer, gated, at, conv.weight, width, conv.taps)
         return add("Mul", [out, rows], f"{at}/Mul")
 
-    def convolve(self, layer: int, value: str, at: str, weight: str, width: int, taps: int) -> str:
+    def convolve(
+        self, layer: int, value: str, at: str, weight: str, width: int, taps: int, bias: str = ""
+    ) -> str:
         """Adds a convolution of each element with its latest values, and what it remembers.
 
         Args:
@@ -42,6 +44,7 @@ class ConvBuilder:
             weight: path of the weight below the layer.
             width: elements of a token.
             taps: tokens that a row reads.
+            bias: likewise of what is added for tokens that are no padding; empty for nothing.
 
         Returns:
             ``[batch, sequence, width]``.
@@ -56,8 +59,11 @@ class ConvBuilder:
             f"{at}/Slice",
             outputs=[f"present.{layer}.conv"],
         )
-        stored = self._store.vector(f"model.layers.{layer}.{weight}")
-        mixed = add("Conv", [seen, stored], f"{at}/Conv", group=width, kernel_shape=[taps])
+        paths = [weight, bias] if bias else [weight]
+        stored = [self._store.vector(f"model.layers.{layer}.{path}") for path in paths]
+        mixed = add("Conv", [seen, *stored], f"{at}/Conv", group=width, kernel_shape=[taps])
+        if bias:
+            mixed = add("Mul", [mixed, self._tokens()], f"{at}/biased")
         return add("Transpose", [mixed], f"{at}/Transpose_back", perm=_CHANNELS_FIRST)
 
     def _tokens(self) -> str:

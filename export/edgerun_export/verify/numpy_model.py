@@ -19,7 +19,9 @@ from edgerun_export.architectures.decoder.layer import (
     LatentAttention,
     PerLayerInputs,
 )
+from edgerun_export.architectures.decoder.state_space import StateSpace
 from edgerun_export.architectures.decoder.streams import AltUp, Laurel
+from edgerun_export.verify import numpy_space
 from edgerun_export.verify.numpy_delta import convolve, linear_attention, sigmoid
 from edgerun_export.verify.numpy_ops import attend, largest, norm, rotate, round_rows, route
 from edgerun_export.verify.numpy_streams import (
@@ -144,9 +146,11 @@ class Layer:
         residual = after[:, self._stream.residual].copy()
         self._observer.residual(residual if spec.attention_out_norm is None else None)
         inner = self._norm(residual, spec.input_norm)
-        delta = spec.layers[self._layer].delta
+        delta, space = spec.layers[self._layer].delta, spec.layers[self._layer].space
         if delta is not None:
             attended = self._linear_attention(inner, delta)
+        elif space is not None:
+            attended = self._state_space(inner, space)
         elif spec.attends(self._layer):
             attended = self._attention(inner, after)
         else:
@@ -313,6 +317,18 @@ class Layer:
         mixed = silu.define(convolve(mixed, taps.reshape(-1, delta.taps)))
         heads = self._norm(linear_attention(delta, mixed, decay, write, rate, offset), delta.norm)
         result = silu.product(opened, heads.reshape(opened.shape))
+        return self._linear(self._rounded(result), output)
+
+    def _state_space(self, hidden: F32, space: StateSpace) -> F32:
+        def vector(path: str) -> F32:
+            return self._weights.vector(f"{self._prefix}.{path}")
+
+        inner, width = self._rounded(hidden), self._spec.hidden_size
+        gate, xbc, output = space.projections(width).values()
+        opened, mixed = (self._linear(inner, each) for each in (gate, xbc))
+        (step,) = space.gates(width).values()
+        result = numpy_space.mixed(space, mixed, self._linear(hidden, step), vector)
+        result = numpy_space.opened(space, opened, result, vector)
         return self._linear(self._rounded(result), output)
 
     def _feed_forward(self, residual: F32) -> F32:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from edgerun_export.architectures.decoder.state_space import StateSpace
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +203,11 @@ class GatedDelta:
         return 2 * self.key_heads * self.key_dim + self.value_width
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the matrices of all heads."""
+        return self.value_heads, self.key_dim, self.value_dim
+
+    @property
     def value_width(self) -> int:
         """Elements of all values of a token."""
         return self.value_heads * self.value_dim
@@ -208,6 +216,11 @@ class GatedDelta:
     def norm(self) -> str:
         """Path of the norm of every head, whose weight is stored as it is."""
         return f"{self.module}.norm"
+
+    @property
+    def norms(self) -> dict[str, int]:
+        """The same with its width."""
+        return {self.norm: self.value_dim}
 
     @property
     def weight(self) -> str:
@@ -340,6 +353,7 @@ class LayerSpec:
         feed_forward: the part after attention.
         conv: a convolution in the place of attention; ``None`` for none.
         delta: linear attention in its place; ``None`` for none.
+        space: a state space in its place, or beside it; ``None`` for none.
         window: number of latest positions that it attends to, or ``None`` for all.
         rope: which of the decoder's ropes its queries and keys go through; ``None`` for none.
         head_dim: width of a head; ``None`` for the decoder's.
@@ -351,6 +365,7 @@ class LayerSpec:
     feed_forward: FeedForward
     conv: ShortConv | None = None
     delta: GatedDelta | None = None
+    space: StateSpace | None = None
     window: int | None = None
     rope: int | None = 0
     head_dim: int | None = None

@@ -10,6 +10,7 @@ from edgerun_export.architectures.decoder.layer import (
     Dense,
     Experts,
     FeedForward,
+    GatedDelta,
     LatentAttention,
     LayerSpec,
     PerLayerInputs,
@@ -17,6 +18,7 @@ from edgerun_export.architectures.decoder.layer import (
     Rope,
     SharedExpert,
 )
+from edgerun_export.architectures.decoder.state_space import StateSpace
 from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT, PLAIN, Storage
 from edgerun_export.architectures.decoder.streams import AltUp, Laurel
 from edgerun_export.architectures.decoder.tensors import tensors_of
@@ -41,7 +43,7 @@ class DecoderSpec:
         head_dim: width of a head, likewise.
         vocab_size: rows of the embedding.
         context_length: positions the model was made for, in tokens.
-        norm_eps: epsilon of norms, but those of ``latent``.
+        norm_eps: epsilon of norms, but those of ``latent`` and of state spaces.
         activation: of the feed-forward gate, the name of a file in ``edgerun/activations``.
         ropes: rotary position embeddings, of which layers name theirs.
         tied: the head reads the embedding's weights.
@@ -215,7 +217,13 @@ class DecoderSpec:
 
     def attends(self, layer: int) -> bool:
         """Whether a layer has attention."""
-        return self.layers[layer].conv is None and self.layers[layer].delta is None
+        part = self.layers[layer]
+        is_alone = part.space is None or part.space.is_beside
+        return part.conv is None and part.delta is None and is_alone
+
+    def matrices(self, layer: int) -> GatedDelta | StateSpace | None:
+        """What keeps matrices that tokens change; None without such."""
+        return self.layers[layer].delta or self.layers[layer].space
 
     def has_keys(self, layer: int) -> bool:
         """Whether a layer has attention to keys and values of its own."""
@@ -226,10 +234,10 @@ class DecoderSpec:
 
         The last one, ``o_proj``, makes what is added to the residual stream.
         """
-        part, hidden = self.layers[layer], self.hidden_size
-        conv = part.conv
-        if part.delta is not None:
-            return part.delta.projections(hidden)
+        conv, hidden = self.layers[layer].conv, self.hidden_size
+        matrices = self.matrices(layer)
+        if matrices is not None:
+            return matrices.projections(hidden)
         if conv is None:
             beside = {} if self.laurel is None else self.laurel.projections(hidden)
             return {**beside, **self.attention(layer)}
@@ -253,9 +261,7 @@ class DecoderSpec:
 
     def mixer_readers(self, layer: int) -> tuple[Projection, ...]:
         """All that reads the input of a layer's mixer, also what is never quantised."""
-        delta = self.layers[layer].delta
-        gates = () if delta is None else delta.gates(self.hidden_size).values()
-        return (*self.mixer_groups(layer)[0][0], *gates)
+        return (*self.mixer_groups(layer)[0][0], *self._gates(layer))
 
     def feed_forward(self, layer: int) -> list[dict[str, Projection]]:
         """Gate, up and down projection of each feed-forward network of a layer."""
@@ -328,9 +334,13 @@ class DecoderSpec:
 
     def float_projections(self, layer: int) -> list[Projection]:
         """The projections of a layer that are never quantised, a few rows each."""
-        delta = self.layers[layer].delta
-        gates = () if delta is None else delta.gates(self.hidden_size).values()
-        return [*gates, *filter(None, (self.router(layer), self.shared_gate(layer)))]
+        others = (self.router(layer), self.shared_gate(layer))
+        return [*self._gates(layer), *filter(None, others)]
+
+    def _gates(self, layer: int) -> list[Projection]:
+        """What makes gates of a layer's matrices."""
+        matrices = self.matrices(layer)
+        return [] if matrices is None else [*matrices.gates(self.hidden_size).values()]
 
     def sub_norm(self, layer: int) -> str | None:
         """Path of the norm before a layer's down projection; None without one."""
@@ -359,9 +369,9 @@ class DecoderSpec:
         widths |= {each.norm: self.hidden_size for each in beside if each}
         if self.per_layer is not None:
             widths[self.per_layer.out_norm] = self.hidden_size
-        width, delta = self.head_dim_of(layer), self.layers[layer].delta
-        if delta is not None:
-            widths[delta.norm] = delta.value_dim
+        width, matrices = self.head_dim_of(layer), self.matrices(layer)
+        if matrices is not None:
+            widths |= matrices.norms
         if self.has_keys(layer):
             widths |= {
                 self.k_row_norm: self.num_kv_heads_of(layer) * width,

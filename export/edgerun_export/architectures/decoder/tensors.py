@@ -35,12 +35,12 @@ def _of_layer(spec: DecoderSpec, layer: int) -> dict[str, tuple[int, ...]]:
         shapes[spec.layer_scale] = (1,)
     if spec.altup is not None:
         shapes |= spec.altup.layer_tensors(spec.hidden_size)
-    conv, delta = spec.layers[layer].conv, spec.layers[layer].delta
+    conv, matrices = spec.layers[layer].conv, spec.matrices(layer)
     if conv is not None:
         shapes[conv.weight] = (spec.hidden_size, 1, conv.taps)
-    elif delta is not None:
-        shapes |= delta.tensors()
-    elif spec.sinks is not None:
+    if matrices is not None:
+        shapes |= matrices.tensors()
+    if spec.sinks is not None and spec.attends(layer):
         shapes[spec.sinks] = (spec.num_heads,)
     part = spec.layers[layer].feed_forward
     if isinstance(part, Experts) and part.selection_bias:
