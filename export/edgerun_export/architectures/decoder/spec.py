@@ -134,7 +134,8 @@ class DecoderSpec:
     @property
     def intermediate_size(self) -> int:
         """Width of every layer's feed-forward part; 0 where layers differ or gate other things."""
-        if self.per_layer is not None or self.gates_attention:
+        gates_others = self.gates_attention or any(layer.space for layer in self.layers)
+        if self.per_layer is not None or gates_others:
             return 0
         shared = [part for layer in range(self.num_layers) if (part := self.shared_expert(layer))]
         widths = {part.width for part in (*(layer.feed_forward for layer in self.layers), *shared)}
