@@ -54,6 +54,7 @@ def test_chunks_and_single_tokens_equal_one_prefill(name, backend):
         "lfm2",
         "lfm2_moe",
         "qwen3_5_text",
+        "granitemoehybrid-mamba",
     ],
 )
 def test_the_genai_profile_computes_the_same(name):
@@ -82,6 +83,8 @@ def test_replies_equal_transformers(backend):
         "qwen3_5_text",
         "qwen3_5_moe_text",
         "qwen3_next",
+        "granitemoehybrid-mamba",
+        "granitemoehybrid-experts",
         "glm4_moe_lite",
         "glm4_moe",
         "dots1",
@@ -116,6 +119,7 @@ def reply_of(name, backend, prompt, length):
     + [
         "lfm2_moe",
         "qwen3_5_text",
+        "granitemoehybrid-experts",
         "ernie4_5_moe",
         "deepseek_v2",
         "glm4_moe",

@@ -73,6 +73,8 @@ TINY = [
     ("lfm2", {"weights": "int4"}),
     ("lfm2_moe", {"weights": "int4"}),
     ("qwen3_5_text", {"weights": "int4"}),
+    ("granitemoehybrid-mamba", {"weights": "int4"}),
+    ("granitemoehybrid-experts", {"weights": "int4"}),
 ]
 # Every mixture in every format takes minutes: those above stand for them as a rule.
 MIXTURES = [
@@ -271,7 +273,8 @@ def test_blocks_have_zero_points_beside_the_middle(name, count, exported):
 @pytest.mark.parametrize(
     "name",
     ["llama", "mistral", "qwen3", "bitnet-packed", "olmoe", "smollm3", "gemma3_text", "lfm2"]
-    + ["lfm2_moe", "gemma2", "gemma4_text", "gemma4_text-experts", "qwen3_5_text"],
+    + ["lfm2_moe", "gemma2", "gemma4_text", "gemma4_text-experts", "qwen3_5_text"]
+    + ["granitemoehybrid-mamba"],
 )
 def test_genai_profile_continues_like_the_portable_one(name, exported, golden):
     pytest.importorskip("onnxruntime_genai")

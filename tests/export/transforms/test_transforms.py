@@ -21,6 +21,8 @@ NAMES = ["llama", "qwen2", "qwen3", "mixtral", "olmoe", "gpt_oss", "lfm2", "lfm2
 NAMES += [
     "qwen3_5_text",
     "qwen3_next",
+    "granitemoehybrid-mamba",
+    "granitemoehybrid-experts",
     "ernie4_5_moe",
     "deepseek_v2-query-rank",
     "deepseek_v2",
