@@ -14,6 +14,7 @@ from edgerun_export.checkpoint.base import F32
 from edgerun_export.checkpoint.gguf_keys import Keys, short_float
 from edgerun_export.checkpoint.kinds.base import SIGMOID, Architecture
 from edgerun_export.checkpoint.kinds.linear import MODEL_TYPES, linear_attention
+from edgerun_export.checkpoint.kinds.state_spaces import granite_factors, granite_hybrid
 
 # Divisors of Phi's rotary frequencies, which stand beside those that any model may have.
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
@@ -44,13 +45,7 @@ def _granite(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, A
         raise UnsupportedError(
             f"GGUF files of {config['model_type']} without rotary embedding are not supported"
         )
-    neutral = {
-        "embedding_multiplier": 1.0,
-        "residual_multiplier": 1.0,
-        "attention_multiplier": config["head_dim"] ** -0.5,
-        "logits_scaling": 1.0,
-    }
-    return {name: config[name] or value for name, value in neutral.items()}
+    return granite_factors(config)
 
 
 def _olmo2(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
@@ -334,6 +329,7 @@ def _check_sigmoids(scoring: float, config: _Config) -> None:
 _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "granite": _granite,
     "granitemoe": _granite,
+    "granitemoehybrid": granite_hybrid,
     "olmo2": _olmo2,
     "phi3": _phi3,
     "ministral3": _ministral3,

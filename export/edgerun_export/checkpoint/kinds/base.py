@@ -8,7 +8,10 @@ from typing import Any
 
 SHORT_CONV = "conv.conv"
 DELTA_CONV = "linear_attn.conv1d"
-CONVOLUTIONS = (f"{SHORT_CONV}.weight", f"{DELTA_CONV}.weight")  # one axis more to Hugging Face
+MAMBA = "mamba"
+# One axis more to Hugging Face, and one less.
+CONVOLUTIONS = (f"{SHORT_CONV}.weight", f"{DELTA_CONV}.weight", f"{MAMBA}.conv1d.weight")
+VECTORS = (f"{MAMBA}.rate", f"{MAMBA}.D", f"{MAMBA}.norm.weight")
 SIGMOID = 2  # of llama.cpp's functions that make scores of logits
 SHARED_GATE = "mlp.shared_expert_gate"
 SCORE_BIAS = "mlp.moe_statics.e_score_correction_bias"
