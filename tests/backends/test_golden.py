@@ -8,7 +8,7 @@ from tests.support.peers import marks_of
 
 BACKENDS = ("reference", "cpu", "onnxruntime")
 # onnxruntime gives back too little of what convolutions read; by itself it runs such bundles.
-RECURRENT = ("lfm2", "qwen3_5", "qwen3_next", "granitemoehybrid-")
+RECURRENT = ("lfm2", "qwen3_5", "qwen3_next", "granitemoehybrid-", "bamba")
 PAIRS = [
     pytest.param(name, backend, marks=marks_of(name, backend))
     for name in NAMES
@@ -85,6 +85,7 @@ def test_replies_equal_transformers(backend):
         "qwen3_next",
         "granitemoehybrid-mamba",
         "granitemoehybrid-experts",
+        "bamba",
         "glm4_moe_lite",
         "glm4_moe",
         "dots1",

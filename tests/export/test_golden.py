@@ -18,6 +18,7 @@ FAMILIES = [
     "granitemoehybrid",
     "granitemoehybrid-mamba",
     "granitemoehybrid-experts",
+    "bamba",
     "phi3",
     "ministral3",
     "gemma2",

@@ -229,6 +229,19 @@ GOLDEN: dict[str, Golden] = {
             "router.weight": "router.layer.weight",
         },
     ),
+    "bamba": Golden(
+        "Bamba",
+        {
+            "intermediate_size": 96,
+            "num_hidden_layers": 3,
+            "attn_layer_indices": [1],
+            "mamba_n_heads": 4,
+            "mamba_n_groups": 2,
+            "mamba_d_state": 16,
+            "attention_bias": True,
+        },
+        reply=64,
+    ),
     "phi3": Golden("Phi3", {"rope_parameters": _LONG_ROPE, **_LONG, "pad_token_id": None}),
     "ministral3": Golden("Ministral3", {"head_dim": 32, "rope_parameters": _LLAMA4, **_ONE_LAYER}),
     # Scores reach several times their bound, and the reply is longer than the window.

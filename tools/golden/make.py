@@ -163,8 +163,7 @@ def store(model: Any, golden: Golden) -> dict[str, torch.Tensor]:
     if not golden.stacked:
         state = {name: value for each in state.items() for name, value in single_experts(*each)}
     return {
-        released(k, golden): v if v.dtype == torch.uint8 else v.bfloat16()
-        for k, v in state.items()
+        released(k, golden): v if v.dtype == torch.uint8 else v.bfloat16() for k, v in state.items()
     }
 
 

@@ -107,13 +107,14 @@ class SpaceBuilder:
         (path,) = space.norms
         add, integers, at = self._graph.node, self._graph.integers, node_path(f"{module}.{path}")
         weight = self._store.vector(f"{module}.{path}.weight")
-        norm = {"axis": -1, "epsilon": space.norm_eps}
+        op = "RMSNormalization"
+        name, epsilon = f"{at}/{op}", space.norm_eps
         if space.groups == 1:
-            return add("RMSNormalization", [value, weight], f"{at}/RMSNormalization", **norm)
+            return add(op, [value, weight], name, axis=-1, epsilon=epsilon)
         size = space.inner // space.groups
         groups = add("Reshape", [value, integers(0, 0, space.groups, size)], f"{at}/groups")
         ones = self._graph.constant(np.ones(size, np.float32), f"{module}.{path}.ones")
-        groups = add("RMSNormalization", [groups, ones], f"{at}/RMSNormalization", **norm)
+        groups = add(op, [groups, ones], name, axis=-1, epsilon=epsilon)
         joined = add("Reshape", [groups, integers(0, 0, space.inner)], f"{at}/joined")
         return add("Mul", [joined, weight], f"{at}/Mul")
 

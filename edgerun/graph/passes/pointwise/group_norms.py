@@ -25,13 +25,16 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
     match, graph = matcher.match(node.outputs[0], _FORM), matcher.graph
     if match is None:
         return node
-    names = ("groups", "joined", "ones", "weight")
-    shape, joined, ones, weight = (graph.constants[match[name]] for name in names)
-    if not all(isinstance(each, np.ndarray) for each in (shape, joined, ones, weight)):
+    arrays = [graph.constants[match[name]] for name in ("groups", "joined", "ones", "weight")]
+    plain = [each for each in arrays if isinstance(each, np.ndarray)]
+    if len(plain) < len(arrays):
         return node
-    expected = [0, 0, weight.size // ones.size, ones.size] if ones.size else []
-    fits = shape.tolist() == expected and joined.tolist() == [0, 0, weight.size]
-    if not fits or ones.ndim != 1 or weight.ndim != 1 or (ones != 1).any():
+    shape, joined, ones, weight = plain
+    size = ones.size
+    if not size or weight.size % size or (ones.ndim, weight.ndim) != (1, 1) or np.any(ones != 1):
+        return node
+    expected = [0, 0, weight.size // size, size]
+    if shape.tolist() != expected or joined.tolist() != [0, 0, weight.size]:
         return node
     norm = matcher.producers[matcher.producers[node.inputs[0]].inputs[0]]
     attributes = {"groups": expected[2], "epsilon": norm.attrs["epsilon"]}

@@ -372,7 +372,7 @@ class DecoderSpec:
             widths[self.per_layer.out_norm] = self.hidden_size
         width, matrices = self.head_dim_of(layer), self.matrices(layer)
         if matrices is not None:
-            widths |= matrices.norms
+            widths.update(matrices.norms)
         if self.has_keys(layer):
             widths |= {
                 self.k_row_norm: self.num_kv_heads_of(layer) * width,

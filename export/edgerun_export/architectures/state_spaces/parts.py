@@ -132,8 +132,8 @@ def _is_no_limit(limit: object) -> bool:
         return False
     ends = [each.get("__float__") if isinstance(each, Mapping) else each for each in limit]
     try:
-        return float(ends[0]) <= 0 and math.isinf(float(ends[1]))
-    except (TypeError, ValueError):
+        return float(str(ends[0])) <= 0 and math.isinf(float(str(ends[1])))
+    except ValueError:
         return False
 
 
@@ -167,6 +167,16 @@ def check_attention(attends: Sequence[bool], name: str) -> None:
     """
     if not any(attends):
         raise UnsupportedError(f"{name} checkpoints without a layer of attention are not supported")
+
+
+def renamed(spec: DecoderSpec, names: Mapping[str, str]) -> dict[str, str]:
+    """By the names of all tensors of modules in layers those that they are stored under."""
+    return {
+        f"model.layers.{layer}.{own}.{kind}": f"model.layers.{layer}.{stored}.{kind}"
+        for layer in range(spec.num_layers)
+        for own, stored in names.items()
+        for kind in ("weight", "bias")
+    }
 
 
 def with_state_spaces(spec: DecoderSpec, spaces: Sequence[StateSpace | None]) -> DecoderSpec:
