@@ -161,7 +161,7 @@ def model_facts(spec: DecoderSpec, ids: Mapping[str, Any]) -> dict[str, Any]:
         "context_length": spec.context_length,
         "hidden_size": spec.hidden_size,
         "intermediate_size": spec.intermediate_size,
-        "num_layers": spec.num_layers,
+        "num_layers": spec.num_states,
         "num_heads": spec.num_heads,
         "num_kv_heads": _same(map(spec.num_kv_heads_of, range(spec.num_layers))),
         "head_dim": _same(map(spec.head_dim_of, range(spec.num_layers))),
@@ -222,7 +222,7 @@ def _genai_decoder(spec: DecoderSpec, recipe: Recipe) -> dict[str, Any]:
         "head_size": spec.head_dim,
         "hidden_size": spec.hidden_size,
         "num_attention_heads": spec.num_heads,
-        "num_hidden_layers": spec.num_layers,
+        "num_hidden_layers": spec.num_states,
         "num_key_value_heads": spec.num_kv_heads,
         **_genai_convolutions(spec),
         "inputs": {

@@ -8,7 +8,7 @@ from tests.support.peers import marks_of
 
 BACKENDS = ("reference", "cpu", "onnxruntime")
 # onnxruntime gives back too little of what convolutions read; by itself it runs such bundles.
-RECURRENT = ("lfm2", "qwen3_5", "qwen3_next", "granitemoehybrid-", "bamba")
+RECURRENT = ("lfm2", "qwen3_5", "qwen3_next", "granitemoehybrid-", "bamba", "nemotron_h")
 PAIRS = [
     pytest.param(name, backend, marks=marks_of(name, backend))
     for name in NAMES
@@ -86,6 +86,8 @@ def test_replies_equal_transformers(backend):
         "granitemoehybrid-mamba",
         "granitemoehybrid-experts",
         "bamba",
+        "nemotron_h",
+        "nemotron_h-experts",
         "glm4_moe_lite",
         "glm4_moe",
         "dots1",

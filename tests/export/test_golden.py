@@ -19,6 +19,8 @@ FAMILIES = [
     "granitemoehybrid-mamba",
     "granitemoehybrid-experts",
     "bamba",
+    "nemotron_h",
+    "nemotron_h-experts",
     "phi3",
     "ministral3",
     "gemma2",

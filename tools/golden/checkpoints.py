@@ -36,7 +36,7 @@ class Golden:
         model: prefix of the model's class where it is another than that of the configuration.
         reply: tokens that the model goes on with, each the most likely one.
         stacked: experts are stored as transformers has them, all of a layer in one tensor.
-        released: what ends of names are in checkpoints that are released.
+        released: what patterns of names are replaced by in checkpoints that are released.
     """
 
     family: str
@@ -58,6 +58,17 @@ class Golden:
 _ONLINE = {"linear_class": "autobitlinear", "quantization_mode": "online"}
 _OFFLINE = {"linear_class": "autobitlinear", "quantization_mode": "offline"}
 _BITLINEAR = {"linear_class": "bitlinear", "quantization_mode": "offline"}
+_NEMOTRON = {
+    "intermediate_size": 96,
+    "head_dim": 32,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 24,
+    "n_groups": 2,
+    "ssm_state_size": 16,
+    "tie_word_embeddings": False,
+    "time_step_min": 1e-30,  # transformers keeps times above it in prompts, not in replies
+}
+_BACKBONE = {r"^model\.": "backbone."}
 _BITNET = {"intermediate_size": 96, "rope_parameters": {"rope_theta": 500000.0}}
 _ONE_LAYER = {"num_hidden_layers": 1}
 _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
@@ -224,9 +235,9 @@ GOLDEN: dict[str, Golden] = {
         reply=64,
         stacked=True,
         released={
-            "experts.gate_up_proj": "input_linear.weight",
-            "experts.down_proj": "output_linear.weight",
-            "router.weight": "router.layer.weight",
+            r"experts\.gate_up_proj$": "input_linear.weight",
+            r"experts\.down_proj$": "output_linear.weight",
+            r"router\.weight$": "router.layer.weight",
         },
     ),
     "bamba": Golden(
@@ -241,6 +252,30 @@ GOLDEN: dict[str, Golden] = {
             "attention_bias": True,
         },
         reply=64,
+    ),
+    "nemotron_h": Golden(
+        "NemotronH",
+        {
+            **_NEMOTRON,
+            "layers_block_type": ["linear_attention", "mlp", "linear_attention"]
+            + ["full_attention", "mlp"],
+        },
+        reply=64,
+        released=_BACKBONE,
+    ),
+    "nemotron_h-experts": Golden(
+        "NemotronH",
+        {
+            **_NEMOTRON,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
+            "n_routed_experts": 5,
+            "moe_intermediate_size": 40,  # no multiple of a block
+            "moe_shared_expert_intermediate_size": 64,
+            "routed_scaling_factor": 2.5,
+            "n_groups": 1,
+        },
+        reply=64,
+        released=_BACKBONE,
     ),
     "phi3": Golden("Phi3", {"rope_parameters": _LONG_ROPE, **_LONG, "pad_token_id": None}),
     "ministral3": Golden("Ministral3", {"head_dim": 32, "rope_parameters": _LLAMA4, **_ONE_LAYER}),

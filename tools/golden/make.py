@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -169,16 +170,15 @@ def store(model: Any, golden: Golden) -> dict[str, torch.Tensor]:
 
 def released(name: str, golden: Golden) -> str:
     """A tensor's name as models are released."""
-    for end, other in golden.released.items():
-        if name.endswith(end):
-            return f"{name.removesuffix(end)}{other}"
+    for pattern, other in golden.released.items():
+        name = re.sub(pattern, other, name)
     return name
 
 
 def single_experts(name: str, value: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     """A tensor as models are released: with one of each expert instead of a stack of all."""
     module, _, part = name.rpartition(".experts.")
-    if part not in ("gate_up_proj", "down_proj"):
+    if part not in ("gate_up_proj", "up_proj", "down_proj"):
         yield name, value
         return
     names = ("gate_proj", "up_proj") if part == "gate_up_proj" else (part,)

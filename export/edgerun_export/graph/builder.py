@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.architectures.decoder.layer import Dense
+from edgerun_export.architectures.decoder.layer import Dense, Experts
 from edgerun_export.graph.attention import ATTENTION
 from edgerun_export.graph.blocks import gated, largest, quantised_activations
 from edgerun_export.graph.experts import ExpertsBuilder, Projections
@@ -99,19 +99,28 @@ class _DecoderBuilder:
 
     def _parts(self, hidden: str, layer: int) -> str:
         """Adds attention and feed-forward part to a residual stream."""
+        if self._spec.layers[layer].mixes:
+            hidden = self._mixed(hidden, layer)
+        if self._spec.layers[layer].feed_forward is None:
+            return hidden
         module, spec = f"model.layers.{layer}", self._spec
-        add, at = self._graph.node, node_path(module)
+        fed = self._feed_forward(hidden, layer)
+        fed = self._optional_norm(fed, module, spec.feed_forward_out_norm)
+        return self._graph.node("Add", [hidden, fed], f"{node_path(module)}/mlp_residual")
+
+    def _mixed(self, hidden: str, layer: int) -> str:
+        """Adds attention, or what stands in its place, to a residual stream."""
+        module, spec = f"model.layers.{layer}", self._spec
         mix = self._attention if spec.attends(layer) else self._convolution
         mix = self._linear_attention if spec.layers[layer].delta is not None else mix
         mix = self._state_space if spec.layers[layer].space is not None else mix
         normed = self._optional_norm(hidden, module, spec.input_norm)
         attended = self._optional_norm(mix(normed, layer), module, spec.attention_out_norm)
-        hidden = add("Add", [hidden, attended], f"{at}/attention_residual")
+        at = f"{node_path(module)}/attention_residual"
+        hidden = self._graph.node("Add", [hidden, attended], at)
         if spec.laurel is not None:
             hidden = self._streams.laurel(hidden, normed, layer, spec.laurel)
-        fed = self._feed_forward(hidden, layer)
-        fed = self._optional_norm(fed, module, spec.feed_forward_out_norm)
-        return add("Add", [hidden, fed], f"{at}/mlp_residual")
+        return hidden
 
     def _with_inputs(self, hidden: str, layer: int) -> str:
         """Adds to the residual stream what a layer makes of its inputs, if it has such."""
@@ -201,7 +210,7 @@ class _DecoderBuilder:
         hidden = self._optional_norm(residual, module, self._spec.feed_forward_norm)
         networks, router = self._spec.feed_forward(layer), self._spec.router(layer)
         at = node_path(f"{module}.mlp")
-        if router is None or isinstance(part, Dense):
+        if router is None or not isinstance(part, Experts):
             return self._network(hidden, layer, at, networks[0])
         own = routed = hidden
         if part.beside is not None:
@@ -229,12 +238,14 @@ class _DecoderBuilder:
         """Adds a gated network, at a path of nodes."""
         module = f"model.layers.{layer}"
         hidden = self._activations(hidden, f"{at}/input")
-        gate = self._linear.projection(hidden, module, projections["gate_proj"])
         part = self._spec.layers[layer].feed_forward
+        gate = ""
+        if "gate_proj" in projections:
+            gate = self._linear.projection(hidden, module, projections["gate_proj"])
         if isinstance(part, Dense) and part.deviations is not None:
             gate = largest(self._graph, gate, part.deviations, f"{at}/largest")
         up = self._linear.projection(hidden, module, projections["up_proj"])
-        inner = gated(self._graph, self._spec.activation, gate, up, at)
+        inner = gated(self._graph, self._spec.activation, gate or up, up, at)
         inner = self._optional_norm(inner, module, self._spec.sub_norm(layer))
         inner = self._activations(inner, f"{at}/output")
         return self._linear.projection(inner, module, projections["down_proj"])
@@ -292,7 +303,8 @@ def _cache(prefix: str, spec: DecoderSpec, length: str) -> list[onnx.ValueInfoPr
         elif part.conv is not None:
             shapes = {"conv": ["batch", spec.hidden_size, part.conv.taps - 1]}
         values += [
-            _value(f"{prefix}.{layer}.{kind}", _FLOAT, shape) for kind, shape in shapes.items()
+            _value(f"{prefix}.{spec.state(layer)}.{kind}", _FLOAT, shape)
+            for kind, shape in shapes.items()
         ]
     return values
 

@@ -62,13 +62,14 @@ class DeltaBuilder:
         key = add("Unsqueeze", [key, rows], f"{at}/key/row")
         shape = integers(0, 0, delta.value_heads, 1, delta.value_dim)
         value = add("Reshape", [parts[2], shape], f"{at}/value/row")
+        number = self._spec.state(layer)
         scan_inputs = [query, key, value, self._decay(layer, decay, at), self._strength(write, at)]
         result = self._graph.value()
         add(
             "Scan",
-            [f"past_key_values.{layer}.recurrent", *scan_inputs],
+            [f"past_key_values.{number}.recurrent", *scan_inputs],
             f"{at}/Scan",
-            outputs=[f"present.{layer}.recurrent", result],
+            outputs=[f"present.{number}.recurrent", result],
             body=scan_body(delta),
             num_scan_inputs=len(scan_inputs),
             scan_input_axes=[TOKENS] * len(scan_inputs),

@@ -49,15 +49,15 @@ class ConvBuilder:
         Returns:
             ``[batch, sequence, width]``.
         """
-        add, integers = self._graph.node, self._graph.integers
+        add, integers, number = self._graph.node, self._graph.integers, self._spec.state(layer)
         turned = add("Transpose", [value], f"{at}/Transpose", perm=_CHANNELS_FIRST)
         inputs = add("Mul", [turned, self._tokens()], f"{at}/inputs")
-        seen = add("Concat", [f"past_key_values.{layer}.conv", inputs], f"{at}/Concat", axis=2)
+        seen = add("Concat", [f"past_key_values.{number}.conv", inputs], f"{at}/Concat", axis=2)
         add(
             "Slice",
             [seen, integers(1 - taps), integers(INT64_MAX), integers(2)],
             f"{at}/Slice",
-            outputs=[f"present.{layer}.conv"],
+            outputs=[f"present.{number}.conv"],
         )
         paths = [weight, bias] if bias else [weight]
         stored = [self._store.vector(f"model.layers.{layer}.{path}") for path in paths]

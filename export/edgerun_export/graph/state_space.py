@@ -65,11 +65,12 @@ class SpaceBuilder:
         time = add("Unsqueeze", [time, integers(3, 4)], f"{at}/time/Unsqueeze")
         taken = add("Mul", [row, time], f"{at}/input/taken")
         scan_inputs, result = [key, query, taken, decay], self._graph.value()
+        number = self._spec.state(layer)
         add(
             "Scan",
-            [f"past_key_values.{layer}.recurrent", *scan_inputs],
+            [f"past_key_values.{number}.recurrent", *scan_inputs],
             f"{at}/Scan",
-            outputs=[f"present.{layer}.recurrent", result],
+            outputs=[f"present.{number}.recurrent", result],
             body=scan_body(space),
             num_scan_inputs=len(scan_inputs),
             scan_input_axes=[TOKENS] * len(scan_inputs),

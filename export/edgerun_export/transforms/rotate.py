@@ -63,6 +63,8 @@ def _rotate_layer(
     projections = [*spec.projections(layer), *spec.float_projections(layer)]
     outputs = np.ascontiguousarray(rotation.T)
     for norm, names in readers.items():
+        if norm not in spec.norms(layer):
+            continue
         weight = source.vector(f"{module}.{norm}.weight")
         vectors[f"{module}.{norm}.weight"] = np.ones_like(weight)
         inputs = weight[:, None] * rotation

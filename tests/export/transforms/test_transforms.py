@@ -23,6 +23,7 @@ NAMES += [
     "qwen3_next",
     "granitemoehybrid-mamba",
     "granitemoehybrid-experts",
+    "nemotron_h",
     "ernie4_5_moe",
     "deepseek_v2-query-rank",
     "deepseek_v2",

@@ -135,12 +135,16 @@ class _Layer:
                     f"rows of {self._width} go into expert {index} that '{last}' adds, whose "
                     f"matrices have shape {stacks['gate'][-1].shape}: {ALTERED}"
                 )
-        for name, stack in stacks.items():
-            graph.add_constant(f"{last}/{name}", ExpertStack(tuple(stack)))
+        # What is multiplied by itself is one stack, which gate and up projection have in common.
+        names = {name: f"{last}/{name}" for name in stacks}
+        if makers["gate"] == makers["up"]:
+            names["gate"] = names["up"]
+        for name, stack in {names[name]: stack for name, stack in stacks.items()}.items():
+            graph.add_constant(name, ExpertStack(tuple(stack)))
         return Node(
             "experts",
             self._result.name,
-            (*self._inputs, *(f"{last}/{name}" for name in stacks)),
+            (*self._inputs, *names.values()),
             self._result.outputs,
             attributes,
         )
@@ -202,10 +206,11 @@ class _Layer:
                 f"the projections of the experts of '{last.name}' round their inputs in different "
                 f"ways ({', '.join(sorted(activations))}); expected one"
             )
-        gates = [node for node in matcher.graph.nodes if node.op == "gate"]
+        makers_of = matcher.producers
+        (down,) = (node for node in matcher.graph.nodes if node.inputs[1:2] == (match["down"],))
         attributes = {
             "top_k": self._top_k(),
-            "activation": gates[0].attrs["activation"],
+            "activation": makers_of[down.inputs[0]].attrs["activation"],
             "activations": activations.pop(),
         }
         places = {node.outputs[0]: place for place, node in enumerate(network.nodes)}

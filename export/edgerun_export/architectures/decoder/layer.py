@@ -52,10 +52,13 @@ class Dense:
         width: of what is between its projections.
         deviations: what the gate's projection makes is cut off so many standard deviations above
             its mean, and what is left counts from there; ``None`` for as it is.
+        gated: whether the gate has a projection of its own; else what goes through the activation
+            is multiplied by itself, as in squared ReLU.
     """
 
     width: int
     deviations: float | None = None
+    gated: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ class Experts:
         biases: whether the router and all projections have a bias.
         shared: one more, that all tokens go through.
         beside: norms of their own; ``None`` where experts and router read what it reads.
+        gated: as of ``Dense``, and of a shared expert likewise.
     """
 
     count: int
@@ -144,6 +148,7 @@ class Experts:
     biases: bool = False
     shared: SharedExpert | None = None
     beside: NormsBeside | None = None
+    gated: bool = True
 
 
 FeedForward: TypeAlias = Dense | Experts
@@ -350,7 +355,8 @@ class LayerSpec:
     """What may differ from layer to layer.
 
     Attributes:
-        feed_forward: the part after attention.
+        feed_forward: the part after attention; ``None`` for none.
+        mixes: whether there is attention or something in its place.
         conv: a convolution in the place of attention; ``None`` for none.
         delta: linear attention in its place; ``None`` for none.
         space: a state space in its place, or beside it; ``None`` for none.
@@ -362,7 +368,8 @@ class LayerSpec:
         kv_source: the earlier layer whose keys and values it attends to; ``None`` for its own.
     """
 
-    feed_forward: FeedForward
+    feed_forward: FeedForward | None
+    mixes: bool = True
     conv: ShortConv | None = None
     delta: GatedDelta | None = None
     space: StateSpace | None = None

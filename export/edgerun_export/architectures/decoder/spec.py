@@ -21,9 +21,10 @@ from edgerun_export.architectures.decoder.layer import (
 from edgerun_export.architectures.decoder.state_space import StateSpace
 from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT, PLAIN, Storage
 from edgerun_export.architectures.decoder.streams import AltUp, Laurel
-from edgerun_export.architectures.decoder.tensors import tensors_of
+from edgerun_export.architectures.decoder.tensors import norms_of, tensors_of
 
 Config = Mapping[str, Any]
+NETWORK = ("gate_proj", "up_proj", "down_proj")
 TernaryOrigin = Literal["packed", "master"]
 
 
@@ -138,7 +139,8 @@ class DecoderSpec:
         if self.per_layer is not None or gates_others:
             return 0
         shared = [part for layer in range(self.num_layers) if (part := self.shared_expert(layer))]
-        widths = {part.width for part in (*(layer.feed_forward for layer in self.layers), *shared)}
+        own = [layer.feed_forward for layer in self.layers if layer.feed_forward]
+        widths = {part.width for part in (*own, *shared)}
         return widths.pop() if len(widths) == 1 else 0
 
     @property
@@ -172,7 +174,7 @@ class DecoderSpec:
         pairs = zip(self.layers, windows, strict=True)
         return replace(self, layers=tuple(replace(layer, window=window) for layer, window in pairs))
 
-    def with_feed_forward(self, parts: Sequence[FeedForward]) -> DecoderSpec:
+    def with_feed_forward(self, parts: Sequence[FeedForward | None]) -> DecoderSpec:
         """The same decoder with other feed-forward parts, one for each layer."""
         pairs = zip(self.layers, parts, strict=True)
         layers = tuple(replace(layer, feed_forward=part) for layer, part in pairs)
@@ -220,7 +222,16 @@ class DecoderSpec:
         """Whether a layer has attention."""
         part = self.layers[layer]
         is_alone = part.space is None or part.space.is_beside
-        return part.conv is None and part.delta is None and is_alone
+        return part.mixes and part.conv is None and part.delta is None and is_alone
+
+    def state(self, layer: int) -> int:
+        """The number of what a layer remembers: layers that mix no tokens are not counted."""
+        return sum(part.mixes for part in self.layers[:layer])
+
+    @property
+    def num_states(self) -> int:
+        """Number of layers that remember something, or attend to what others do."""
+        return self.state(self.num_layers)
 
     def matrices(self, layer: int) -> GatedDelta | StateSpace | None:
         """What keeps matrices that tokens change; None without such."""
@@ -236,6 +247,8 @@ class DecoderSpec:
         The last one, ``o_proj``, makes what is added to the residual stream.
         """
         conv, hidden = self.layers[layer].conv, self.hidden_size
+        if not self.layers[layer].mixes:
+            return {}
         matrices = self.matrices(layer)
         if matrices is not None:
             return matrices.projections(hidden)
@@ -252,6 +265,8 @@ class DecoderSpec:
         Those of the first stage read the residual stream.
         """
         projections = self.mixer(layer)
+        if not projections:
+            return []
         latent = self.latent.readers if self.latent else ()
         laurel = self.laurel.readers if self.laurel else ()
         later = (*latent, *laurel) if self.attends(layer) else ()
@@ -262,12 +277,18 @@ class DecoderSpec:
 
     def mixer_readers(self, layer: int) -> tuple[Projection, ...]:
         """All that reads the input of a layer's mixer, also what is never quantised."""
-        return (*self.mixer_groups(layer)[0][0], *self._gates(layer))
+        first = self.mixer_groups(layer)[:1]
+        return (*(each for stage in first for each in stage[0]), *self._gates(layer))
 
     def feed_forward(self, layer: int) -> list[dict[str, Projection]]:
-        """Gate, up and down projection of each feed-forward network of a layer."""
+        """Gate, up and down projection of each feed-forward network of a layer.
+
+        Those that are not gated have no gate projection.
+        """
         part = self.layers[layer].feed_forward
-        shapes = self._network_shapes(part.width)
+        if part is None:
+            return []
+        shapes = self._network_shapes(part.width, part.gated)
         if isinstance(part, Dense):
             return [
                 {
@@ -275,7 +296,7 @@ class DecoderSpec:
                     for name, shape in shapes.items()
                 }
             ]
-        stored = dict(zip(shapes, part.names, strict=True))
+        stored = dict(zip(NETWORK, part.names, strict=True))
         return [
             {
                 name: Projection(
@@ -289,7 +310,7 @@ class DecoderSpec:
     def router(self, layer: int) -> Projection | None:
         """What the router of a layer multiplies by, which is never quantised; None without one."""
         part = self.layers[layer].feed_forward
-        if isinstance(part, Dense):
+        if not isinstance(part, Experts):
             return None
         path = f"{part.module}.{part.router}"
         return Projection("router", path, part.count, self.hidden_size, part.biases)
@@ -310,18 +331,18 @@ class DecoderSpec:
 
     def shared_projections(self, layer: int) -> dict[str, Projection]:
         """Gate, up and down projection of the shared expert of a layer; none without one."""
-        part = self.shared_expert(layer)
-        if part is None:
+        part, experts = self.shared_expert(layer), self.layers[layer].feed_forward
+        if part is None or experts is None:
             return {}
         return {
             name: Projection(name, f"{part.module}.{name}", *shape)
-            for name, shape in self._network_shapes(part.width).items()
+            for name, shape in self._network_shapes(part.width, experts.gated).items()
         }
 
-    def _network_shapes(self, width: int) -> dict[str, tuple[int, int]]:
-        hidden = self.hidden_size
-        inward, outward = (width, hidden), (hidden, width)
-        return {"gate_proj": inward, "up_proj": inward, "down_proj": outward}
+    def _network_shapes(self, width: int, gated: bool) -> dict[str, tuple[int, int]]:
+        inward, outward = (width, self.hidden_size), (self.hidden_size, width)
+        names = NETWORK if gated else NETWORK[1:]
+        return {name: outward if name == "down_proj" else inward for name in names}
 
     def shared_gate(self, layer: int) -> Projection | None:
         """What says how much the shared expert of a layer counts, never quantised.
@@ -356,37 +377,7 @@ class DecoderSpec:
 
     def norms(self, layer: int) -> dict[str, int]:
         """Paths of a layer's norms with their widths."""
-        widths: dict[str | None, int] = {
-            self.input_norm: self.hidden_size,
-            self.attention_out_norm: self.hidden_size,
-            self.feed_forward_norm: self.hidden_size,
-            self.feed_forward_out_norm: self.hidden_size,
-            self.sub_norm(layer): self.layers[layer].feed_forward.width,
-        }
-        part = self.layers[layer].feed_forward
-        if isinstance(part, Experts) and part.beside is not None:
-            widths |= dict.fromkeys(part.beside.paths, self.hidden_size)
-        beside: tuple[AltUp | Laurel | None, ...] = self.altup, self.laurel
-        widths |= {each.norm: self.hidden_size for each in beside if each}
-        if self.per_layer is not None:
-            widths[self.per_layer.out_norm] = self.hidden_size
-        width, matrices = self.head_dim_of(layer), self.matrices(layer)
-        if matrices is not None:
-            widths.update(matrices.norms)
-        if self.has_keys(layer):
-            widths |= {
-                self.k_row_norm: self.num_kv_heads_of(layer) * width,
-                self.k_norm: width,
-            }
-        if self.attends(layer):
-            widths |= {
-                self.q_row_norm: self.num_heads * width,
-                self.q_norm: width,
-                self.attention_sub_norm: self.num_heads * width,
-            }
-            if self.latent is not None:
-                widths.update(self.latent.norms)
-        return {path: width for path, width in widths.items() if path is not None}
+        return norms_of(self, layer)
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Every tensor the decoder reads, with its shape."""
