@@ -8,7 +8,7 @@ from tests.support.peers import marks_of
 
 BACKENDS = ("reference", "cpu", "onnxruntime")
 # onnxruntime gives back too little of what convolutions read; by itself it runs such bundles.
-RECURRENT = ("lfm2", "qwen3_5", "qwen3_next", "granitemoehybrid-", "bamba", "nemotron_h")
+RECURRENT = ("lfm2", "qwen3_5", "qwen3_next", "granitemoehybrid-", "bamba", "nemotron_h", "falcon")
 PAIRS = [
     pytest.param(name, backend, marks=marks_of(name, backend))
     for name in NAMES
@@ -88,6 +88,8 @@ def test_replies_equal_transformers(backend):
         "bamba",
         "nemotron_h",
         "nemotron_h-experts",
+        "falcon_h1",
+        "falcon_h1-norm",
         "glm4_moe_lite",
         "glm4_moe",
         "dots1",

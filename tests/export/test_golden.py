@@ -21,6 +21,8 @@ FAMILIES = [
     "bamba",
     "nemotron_h",
     "nemotron_h-experts",
+    "falcon_h1",
+    "falcon_h1-norm",
     "phi3",
     "ministral3",
     "gemma2",

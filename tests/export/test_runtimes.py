@@ -76,6 +76,7 @@ TINY = [
     ("granitemoehybrid-mamba", {"weights": "int4"}),
     ("granitemoehybrid-experts", {"weights": "int4"}),
     ("nemotron_h", {"weights": "int4"}),
+    ("falcon_h1", {"weights": "int4"}),
     ("nemotron_h-experts", {"weights": "int4"}),
 ]
 # Every mixture in every format takes minutes: those above stand for them as a rule.
@@ -276,7 +277,7 @@ def test_blocks_have_zero_points_beside_the_middle(name, count, exported):
     "name",
     ["llama", "mistral", "qwen3", "bitnet-packed", "olmoe", "smollm3", "gemma3_text", "lfm2"]
     + ["lfm2_moe", "gemma2", "gemma4_text", "gemma4_text-experts", "qwen3_5_text"]
-    + ["granitemoehybrid-mamba", "nemotron_h"],
+    + ["granitemoehybrid-mamba", "nemotron_h", "falcon_h1"],
 )
 def test_genai_profile_continues_like_the_portable_one(name, exported, golden):
     pytest.importorskip("onnxruntime_genai")

@@ -68,6 +68,22 @@ _NEMOTRON = {
     "tie_word_embeddings": False,
     "time_step_min": 1e-30,  # transformers keeps times above it in prompts, not in replies
 }
+_FALCON = {
+    "intermediate_size": 96,
+    "mamba_d_ssm": 96,
+    "mamba_n_heads": 4,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 16,
+    "lm_head_multiplier": 0.7,
+    "embedding_multiplier": 1.6,
+    "mlp_multipliers": [0.9, 0.4],
+    "key_multiplier": 0.8,
+    "attention_in_multiplier": 1.2,
+    "attention_out_multiplier": 0.6,
+    "ssm_multipliers": [0.7, 1.3, 0.9, 1.1, 0.6],
+    "ssm_in_multiplier": 1.4,
+    "ssm_out_multiplier": 0.5,
+}
 _BACKBONE = {r"^model\.": "backbone."}
 _BITNET = {"intermediate_size": 96, "rope_parameters": {"rope_theta": 500000.0}}
 _ONE_LAYER = {"num_hidden_layers": 1}
@@ -276,6 +292,10 @@ GOLDEN: dict[str, Golden] = {
         },
         reply=64,
         released=_BACKBONE,
+    ),
+    "falcon_h1": Golden("FalconH1", {**_FALCON, "tie_word_embeddings": False}, reply=64),
+    "falcon_h1-norm": Golden(
+        "FalconH1", {**_FALCON, "mamba_rms_norm": True, "mamba_d_ssm": None}, reply=64
     ),
     "phi3": Golden("Phi3", {"rope_parameters": _LONG_ROPE, **_LONG, "pad_token_id": None}),
     "ministral3": Golden("Ministral3", {"head_dim": 32, "rope_parameters": _LLAMA4, **_ONE_LAYER}),

@@ -23,7 +23,7 @@ from edgerun.ops.base import (
 )
 from edgerun.ops.recurrent.gated_delta import MAX_TAPS
 from edgerun.state import Batch, RecurrentState, SequenceStore
-from edgerun.state.spec import RecurrentArray, attention_name
+from edgerun.state.spec import RecurrentArray, matrices_name
 
 _WIDTH = "heads*head_dim+2*groups*state_dim"
 
@@ -60,7 +60,7 @@ def state_space(
 
     (Dao and Gu 2024, section 6; Mamba-2 has it so). ``result`` is ``[rows, heads * head_dim]``.
     """
-    name, width = attention_name(layer), xbc.shape[1]
+    name, width = matrices_name(layer), xbc.shape[1]
     times = np.logaddexp(np.float32(0), step + offset)
     forget = np.exp(rate * times)
     results = np.empty((batch.rows, heads, head_dim), np.float32)
@@ -105,7 +105,7 @@ def _state(attributes: Mapping[str, Any]) -> RecurrentState:
         RecurrentArray("conv", (attributes["count"] - 1, width)),
         RecurrentArray("matrix", (heads, state_dim, head_dim)),
     )
-    return RecurrentState(attention_name(attributes["layer"]), arrays)
+    return RecurrentState(matrices_name(attributes["layer"]), arrays)
 
 
 def _work(sizes: Sizes, nbytes: NBytes) -> Work:

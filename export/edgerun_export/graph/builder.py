@@ -113,10 +113,14 @@ class _DecoderBuilder:
         module, spec = f"model.layers.{layer}", self._spec
         mix = self._attention if spec.attends(layer) else self._convolution
         mix = self._linear_attention if spec.layers[layer].delta is not None else mix
-        mix = self._state_space if spec.layers[layer].space is not None else mix
+        space, at = spec.layers[layer].space, f"{node_path(module)}/attention_residual"
+        mix = self._state_space if space is not None and not space.is_beside else mix
         normed = self._optional_norm(hidden, module, spec.input_norm)
-        attended = self._optional_norm(mix(normed, layer), module, spec.attention_out_norm)
-        at = f"{node_path(module)}/attention_residual"
+        mixed = mix(normed, layer)
+        if space is not None and space.is_beside:
+            beside = self._state_space(normed, layer)
+            mixed = self._graph.node("Add", [beside, mixed], f"{node_path(module)}/mixers")
+        attended = self._optional_norm(mixed, module, spec.attention_out_norm)
         hidden = self._graph.node("Add", [hidden, attended], at)
         if spec.laurel is not None:
             hidden = self._streams.laurel(hidden, normed, layer, spec.laurel)

@@ -83,10 +83,9 @@ def _inputs(
 
 
 def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
-    projections = [*spec.mixer(layer).values()]
     hidden = np.arange(spec.hidden_size)
     # Laurel adds what it reads.
-    if projections and spec.input_norm is not None and spec.laurel is None:
+    if spec.mixer(layer) and spec.input_norm is not None and spec.laurel is None:
         readers = spec.mixer_groups(layer)[0][0]
         others = tuple(each for each in spec.mixer_readers(layer) if each not in readers)
         yield _Pair(spec.input_norm, readers, hidden, others)
@@ -94,8 +93,9 @@ def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
         kv_heads, head_dim = spec.num_kv_heads_of(layer), spec.head_dim_of(layer)
         values = np.arange(kv_heads * head_dim).reshape(-1, head_dim)
         read = values.repeat(spec.num_heads // kv_heads, axis=0).ravel()
-        *inputs, output = projections
-        yield _Pair(inputs[-1].path, (output,), read)
+        own = spec.attention(layer)
+        value = own.get("v_proj", own["k_proj"])
+        yield _Pair(value.path, (own["o_proj"],), read)
     part = spec.layers[layer].feed_forward
     if not isinstance(part, Dense):
         return

@@ -72,7 +72,7 @@ def _rotate_layer(
             if projection.name in names:
                 changes[f"{module}.{projection.path}.weight"] = Change(inputs=inputs)
     for projection in projections:
-        if projection.name in ("o_proj", "down_proj"):
+        if projection.name in ("o_proj", "space_o_proj", "down_proj"):
             changes[f"{module}.{projection.path}.weight"] = Change(outputs=outputs)
             if projection.bias:
                 name = f"{module}.{projection.path}.bias"

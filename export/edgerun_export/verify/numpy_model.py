@@ -128,16 +128,17 @@ class Layer:
         if spec.altup is not None:
             self._predict(spec.altup, after)
         residual = after[:, self._stream.residual].copy()
-        self._observer.residual(residual if spec.attention_out_norm is None else None)
-        inner = self._norm(residual, spec.input_norm)
         delta, space = spec.layers[self._layer].delta, spec.layers[self._layer].space
+        is_added = spec.attention_out_norm is None and (space is None or not space.is_beside)
+        self._observer.residual(residual if is_added else None)
+        inner, attended = self._norm(residual, spec.input_norm), np.zeros_like(residual)
         if delta is not None:
             attended = self._linear_attention(inner, delta)
-        elif space is not None:
+        if space is not None:
             attended = self._state_space(inner, space)
-        elif spec.attends(self._layer):
-            attended = self._attention(inner, after)
-        else:
+        if spec.attends(self._layer):
+            attended = attended + self._attention(inner, after)
+        elif spec.layers[self._layer].conv is not None:
             attended = self._convolution(inner)
         after[:, self._stream.residual] += self._norm(attended, spec.attention_out_norm)
         if spec.laurel is not None:

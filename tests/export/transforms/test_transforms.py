@@ -24,6 +24,7 @@ NAMES += [
     "granitemoehybrid-mamba",
     "granitemoehybrid-experts",
     "nemotron_h",
+    "falcon_h1-norm",
     "ernie4_5_moe",
     "deepseek_v2-query-rank",
     "deepseek_v2",

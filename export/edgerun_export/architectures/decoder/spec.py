@@ -244,16 +244,18 @@ class DecoderSpec:
     def mixer(self, layer: int) -> dict[str, Projection]:
         """The projections of a layer's attention and beside it, or of what stands in its place.
 
-        The last one, ``o_proj``, makes what is added to the residual stream.
+        The last one, ``o_proj``, makes what is added to the residual stream; beside attention
+        ``space_o_proj`` as well.
         """
         conv, hidden = self.layers[layer].conv, self.hidden_size
         if not self.layers[layer].mixes:
             return {}
         matrices = self.matrices(layer)
-        if matrices is not None:
+        if matrices is not None and not self.attends(layer):
             return matrices.projections(hidden)
         if conv is None:
-            beside = {} if self.laurel is None else self.laurel.projections(hidden)
+            beside = {} if matrices is None else matrices.projections(hidden)
+            beside |= {} if self.laurel is None else self.laurel.projections(hidden)
             return {**beside, **self.attention(layer)}
         paths = {name: f"{conv.module}.{name}" for name in ("b_proj", "c_proj", "x_proj")}
         paths["o_proj"] = f"{conv.module}.out_proj"
@@ -270,10 +272,12 @@ class DecoderSpec:
         latent = self.latent.readers if self.latent else ()
         laurel = self.laurel.readers if self.laurel else ()
         later = (*latent, *laurel) if self.attends(layer) else ()
-        others = {name for group in later for name in group} | {"o_proj"}
+        outputs = [name for name in ("space_o_proj", "o_proj") if name in projections]
+        others = {name for group in later for name in group} | {*outputs}
         first = tuple(each for name, each in projections.items() if name not in others)
         middle = [tuple(projections[name] for name in group) for group in later]
-        return [[first], *([middle] if middle else []), [(projections["o_proj"],)]]
+        last: list[tuple[Projection, ...]] = [(projections[name],) for name in outputs]
+        return [[first], *([middle] if middle else []), last]
 
     def mixer_readers(self, layer: int) -> tuple[Projection, ...]:
         """All that reads the input of a layer's mixer, also what is never quantised."""
