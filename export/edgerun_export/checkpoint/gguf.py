@@ -154,7 +154,8 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
         unread = _of_unread_layer(tensor, file, predicting)
         own = scaled.get(tensor.name)
         for tensor_data in unread or _stored(tensor, file, kind, head_dim, own):
-            name = tensor_data.info.name
+            name = kind.rename(tensor_data.info.name)
+            tensor_data = replace(tensor_data, info=replace(tensor_data.info, name=name))
             if name in stored:
                 raise CheckpointError(f"'{file.name}' has two tensors that are '{name}'")
             stored[name] = tensor_data

@@ -15,7 +15,8 @@ from edgerun_export.checkpoint.kinds.base import (
     Experts,
 )
 from edgerun_export.checkpoint.kinds.linear import LINEAR_ATTENTION
-from edgerun_export.checkpoint.kinds.state_spaces import GRANITE_FACTORS, STATE_SPACES
+from edgerun_export.checkpoint.kinds.state_spaces import ARCHITECTURES as STATE_SPACES
+from edgerun_export.checkpoint.kinds.state_spaces import GRANITE_FACTORS
 
 _NORMS_AFTER = {
     "post_attention_norm": "post_attention_layernorm",

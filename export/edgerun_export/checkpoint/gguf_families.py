@@ -14,7 +14,12 @@ from edgerun_export.checkpoint.base import F32
 from edgerun_export.checkpoint.gguf_keys import Keys, short_float
 from edgerun_export.checkpoint.kinds.base import SIGMOID, Architecture
 from edgerun_export.checkpoint.kinds.linear import MODEL_TYPES, linear_attention
-from edgerun_export.checkpoint.kinds.state_spaces import granite_factors, granite_hybrid
+from edgerun_export.checkpoint.kinds.state_spaces import (
+    falcon_h1,
+    granite_factors,
+    granite_hybrid,
+    nemotron_h,
+)
 
 # Divisors of Phi's rotary frequencies, which stand beside those that any model may have.
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
@@ -330,6 +335,8 @@ _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "granite": _granite,
     "granitemoe": _granite,
     "granitemoehybrid": granite_hybrid,
+    "falcon_h1": falcon_h1,
+    "nemotron_h": nemotron_h,
     "olmo2": _olmo2,
     "phi3": _phi3,
     "ministral3": _ministral3,

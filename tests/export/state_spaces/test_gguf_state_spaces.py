@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,99 +12,19 @@ from edgerun.errors import CheckpointError, EdgerunError
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.source.model import interpret
-from tests.support.gguf_model import difference, source_of, write_gguf
+from tests.export.state_spaces.written import (
+    ARCHITECTURES,
+    Alteration,
+    Tensors,
+    nothing,
+    written,
+)
+from tests.support.gguf_model import difference
 
-gguf = pytest.importorskip("gguf")
-
-NAMES = ["granitemoehybrid-mamba", "granitemoehybrid-experts"]
-Tensors = dict[str, np.ndarray]
-Alteration = Callable[[Tensors], object]
-
-
-def nothing(own: Tensors) -> None:
-    """Alters nothing."""
-
-
-def of_space(part: str, value: np.ndarray, groups: int) -> tuple[str, np.ndarray]:
-    """What the file calls a tensor of a state space, and what it has."""
-    forms = {
-        "in_proj.weight": ("ssm_in.weight", value),
-        "conv1d.weight": ("ssm_conv1d.weight", value.squeeze()),
-        "conv1d.bias": ("ssm_conv1d.bias", value),
-        "dt_bias": ("ssm_dt.bias", value),
-        "A_log": ("ssm_a", -np.exp(value)[:, None]),
-        "D": ("ssm_d", value[:, None]),
-        "norm.weight": ("ssm_norm.weight", value.reshape(groups, -1)),
-        "out_proj.weight": ("ssm_out.weight", value),
-    }
-    return forms[part]
+GRANITE = "granitemoehybrid-mamba"
 
 
-def converted(config: dict[str, Any], tensors: Tensors) -> tuple[Tensors, Tensors]:
-    """Tensors that are called as elsewhere, and those that are not."""
-    shared = "_shexp" if config["num_local_experts"] else ""
-    others: Tensors = {}
-    own: Tensors = {}
-    for key, value in tensors.items():
-        at, _, part = key.partition(".mamba.")
-        layer = key.split(".")[2]
-        if part:
-            name, stored = of_space(part, value, config["mamba_n_groups"])
-            own[f"blk.{layer}.{name}"] = stored
-        elif key.endswith("shared_mlp.input_linear.weight"):
-            for name, rows in zip(("gate", "up"), np.split(value, 2), strict=True):
-                own[f"blk.{layer}.ffn_{name}{shared}.weight"] = rows
-        elif key.endswith("shared_mlp.output_linear.weight"):
-            own[f"blk.{layer}.ffn_down{shared}.weight"] = value
-        else:
-            others[key.replace("router.layer", "gate")] = value
-    return others, own
-
-
-def metadata(config: dict[str, Any]) -> dict[str, Any]:
-    """What is said of state spaces, and Granite's factors."""
-    return {
-        "ssm.conv_kernel": config["mamba_d_conv"],
-        "ssm.state_size": config["mamba_d_state"],
-        "ssm.group_count": config["mamba_n_groups"],
-        "ssm.time_step_rank": config["mamba_n_heads"],
-        "ssm.inner_size": config["mamba_expand"] * config["hidden_size"],
-        "expert_shared_feed_forward_length": config["shared_intermediate_size"],
-        "rope.scaling.finetuned": False,
-        "attention.scale": config["attention_multiplier"],
-        "residual_scale": config["residual_multiplier"],
-        "embedding_scale": config["embedding_multiplier"],
-        "logit_scale": config["logits_scaling"],
-    }
-
-
-def written(
-    path: Path,
-    name: str,
-    kinds: dict[str, str] | None = None,
-    alter: Alteration = nothing,
-    **changes: Any,
-) -> Path:
-    """Writes a golden checkpoint as a GGUF file; ``kinds`` are types of what has other names."""
-    config, tensors = source_of(name)
-    others, own = converted(config, tensors)
-    alter(own)
-
-    def extra(writer: Any) -> None:
-        for key, value in {**metadata(config), **changes}.items():
-            if value is not None:
-                kind = gguf.GGUFValueType.get_type(value)
-                writer.add_key_value(f"granitehybrid.{key}", value, kind)
-        for key, value in own.items():
-            kind = next((kind for part, kind in (kinds or {}).items() if part in key), "F32")
-            raw = gguf.GGMLQuantizationType[kind]
-            stored = gguf.quants.quantize(np.ascontiguousarray(value), raw)
-            writer.add_tensor(key, stored, raw_dtype=raw)
-
-    return write_gguf(path, "granitehybrid", config, others, extra=extra)
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_files_of_llama_cpp_compute_what_the_checkpoint_computes(name: str, tmp_path: Path) -> None:
     path = written(tmp_path / "model.gguf", name)
     assert difference(path, name, {}) < 2e-6
@@ -116,7 +35,7 @@ def test_files_of_llama_cpp_compute_what_the_checkpoint_computes(name: str, tmp_
 def test_integers_of_such_files_are_kept(tmp_path: Path) -> None:
     """Also where a projection's rows begin behind others, or come of two tensors."""
     kinds = {"ssm_in": "Q8_0", "ffn_gate": "Q8_0", "ffn_up": "Q8_0", "ssm_out": "Q4_1"}
-    path = written(tmp_path / "model.gguf", NAMES[0], kinds)
+    path = written(tmp_path / "model.gguf", GRANITE, kinds)
     with open_checkpoint(str(path)) as checkpoint:
         weights, _ = interpret(checkpoint)
         rows = slice(3, 40)
@@ -134,10 +53,10 @@ def test_integers_of_such_files_are_kept(tmp_path: Path) -> None:
 def test_a_width_that_nothing_says_is_that_of_experts_or_of_the_network(tmp_path: Path) -> None:
     path = written(
         tmp_path / "model.gguf",
-        NAMES[0],
+        GRANITE,
         **{"expert_shared_feed_forward_length": None, "feed_forward_length": 96},
     )
-    assert difference(path, NAMES[0], {}) < 2e-6
+    assert difference(path, GRANITE, {}) < 2e-6
 
 
 @pytest.mark.parametrize(
@@ -162,7 +81,7 @@ def test_files_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(EdgerunError, match=message):
         export(
-            written(tmp_path / "model.gguf", NAMES[0], alter=alter, **changes),
+            written(tmp_path / "model.gguf", GRANITE, alter=alter, **changes),
             tmp_path / "out",
             ExportOptions(),
         )
@@ -172,6 +91,59 @@ def test_a_vector_of_another_shape_is_refused(tmp_path: Path) -> None:
     def flat(own: Tensors) -> None:
         own["blk.0.ssm_d"] = own["blk.0.ssm_d"][:4]
 
-    path = written(tmp_path / "model.gguf", NAMES[0], alter=flat)
+    path = written(tmp_path / "model.gguf", GRANITE, alter=flat)
     with pytest.raises(CheckpointError, match=r"D' has shape \[4\]; config"):
         export(path, tmp_path / "out", ExportOptions())
+
+
+NEMOTRON, EXPERTS, FALCON = "nemotron_h", "nemotron_h-experts", "falcon_h1"
+
+
+@pytest.mark.parametrize(
+    ("name", "alter", "changes", "message"),
+    [
+        (NEMOTRON, nothing, {"ssm.inner_size": 97}, "97 elements of state spaces are not"),
+        (NEMOTRON, nothing, {"attention.head_count_kv": [2] * 5}, "layer 1 has both attention and"),
+        (NEMOTRON, nothing, {"feed_forward_length": [96]}, "for each of 5 layers"),
+        (NEMOTRON, nothing, {"feed_forward_length": [0, 96, 96, 0, 96]}, "no tensor 'backbone.l"),
+        (NEMOTRON, lambda own: own.pop("blk.1.ffn_up.weight"), {}, r"no tensor '.*mixer.up_proj"),
+        (EXPERTS, nothing, {"moe_latent_size": 8}, "with a moe_latent_size"),
+        (EXPERTS, nothing, {"expert_shared_count": 2}, "n_shared_experts of 2"),
+        (EXPERTS, nothing, {"expert_weights_norm": False}, "'expert_weights_norm' is False"),
+        (EXPERTS, nothing, {"expert_group_count": 2}, "'expert_group_count' is 2"),
+        (FALCON, lambda own: own.update(one_norm(own)), {}, "ssm_norm.weight' has no known place"),
+        (FALCON, nothing, {"ssm.time_step_rank": 5}, "96 elements of state spaces are not"),
+    ],
+)
+def test_files_of_other_families_that_do_not_fit_are_refused(
+    name: str, alter: Alteration, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(EdgerunError, match=message):
+        export(
+            written(tmp_path / "model.gguf", name, alter=alter, **changes),
+            tmp_path / "out",
+            ExportOptions(),
+        )
+
+
+def one_norm(own: Tensors) -> Tensors:
+    """A norm that no file says the place of."""
+    return {"blk.0.ssm_norm.weight": np.ones((2, 48), np.float32)}
+
+
+def test_layers_that_predict_more_tokens_are_left_out(tmp_path: Path) -> None:
+    def one_more(own: Tensors) -> None:
+        own["blk.5.nextn.eh_proj.weight"] = np.ones((64, 128), np.float32)
+        own["blk.5.attn_q.weight"] = np.ones((64, 64), np.float32)
+
+    changes = {
+        "block_count": 6,
+        "nextn_predict_layers": 1,
+        "attention.head_count_kv": [0, 0, 0, 2, 0, 2],
+        "feed_forward_length": [0, 96, 0, 0, 96, 0],
+    }
+    path = written(tmp_path / "model.gguf", NEMOTRON, alter=one_more, **changes)
+    assert difference(path, NEMOTRON, {}) < 2e-6
+    with open_checkpoint(str(path)) as checkpoint:
+        _, warnings = interpret(checkpoint)
+    assert warnings == ["its layers for multi-token prediction (MTP) are left out"]

@@ -44,6 +44,8 @@ _NAME, _MODULE = "nemotron_h", "mixer"
 _NETWORK, _EXPERTS = "mlp", "moe"
 _LETTERS = {"M": SPACES[0], "*": ATTENTION[0], "-": _NETWORK, "E": _EXPERTS}
 _MAX_PREDICTED = 64
+# What nothing is done by.
+_UNREAD = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "hidden_act")
 # NemotronHConfig's, where what is reused has others or none.
 _USUAL = {
     "vocab_size": 131072,
@@ -74,8 +76,8 @@ def describe(config: Config) -> DecoderSpec:
     kinds = _kinds(config)
     _check(config)
     norm_eps = number(config, "layer_norm_epsilon")
-    plain = {**config, "num_hidden_layers": len(kinds), "rms_norm_eps": norm_eps}
-    spec = llama.describe({**plain, "hidden_act": None})
+    sizes = {"num_hidden_layers": len(kinds), "rms_norm_eps": norm_eps}
+    spec = llama.describe({**config, **dict.fromkeys(_UNREAD), **sizes})
     predicted = natural(config, "num_nextn_predict_layers", 0, limit=_MAX_PREDICTED)
     spec = replace(
         spec,
@@ -87,11 +89,17 @@ def describe(config: Config) -> DecoderSpec:
         storage=Storage(
             names=_stored_names(spec, kinds),
             prefix="backbone.",
-            unused=("mtp.",) if predicted else (),
+            unused=_predicting(len(kinds), predicted),
         ),
     )
     space = _space(config, norm_eps) if {*kinds} & {*SPACES} else None
     return with_state_spaces(spec, [space if kind in SPACES else None for kind in kinds])
+
+
+def _predicting(layers: int, count: int) -> tuple[str, ...]:
+    """How names begin of what predicts more tokens: GGUF files have it as layers behind others."""
+    own = [f"backbone.layers.{layer}." for layer in range(layers, layers + count)]
+    return ("mtp.", *own) if count else ()
 
 
 def _kinds(config: Config) -> list[str]:
