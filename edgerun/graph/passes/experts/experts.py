@@ -206,11 +206,10 @@ class _Layer:
                 f"the projections of the experts of '{last.name}' round their inputs in different "
                 f"ways ({', '.join(sorted(activations))}); expected one"
             )
-        makers_of = matcher.producers
-        (down,) = (node for node in matcher.graph.nodes if node.inputs[1:2] == (match["down"],))
+        gates = [node for node in matcher.graph.nodes if node.op == "gate"]
         attributes = {
             "top_k": self._top_k(),
-            "activation": makers_of[down.inputs[0]].attrs["activation"],
+            "activation": gates[0].attrs["activation"],
             "activations": activations.pop(),
         }
         places = {node.outputs[0]: place for place, node in enumerate(network.nodes)}
