@@ -58,33 +58,6 @@ class Golden:
 _ONLINE = {"linear_class": "autobitlinear", "quantization_mode": "online"}
 _OFFLINE = {"linear_class": "autobitlinear", "quantization_mode": "offline"}
 _BITLINEAR = {"linear_class": "bitlinear", "quantization_mode": "offline"}
-_NEMOTRON = {
-    "intermediate_size": 96,
-    "head_dim": 32,
-    "mamba_num_heads": 4,
-    "mamba_head_dim": 24,
-    "n_groups": 2,
-    "ssm_state_size": 16,
-    "tie_word_embeddings": False,
-    "time_step_min": 1e-30,  # transformers keeps times above it in prompts, not in replies
-}
-_FALCON = {
-    "intermediate_size": 96,
-    "mamba_d_ssm": 96,
-    "mamba_n_heads": 4,
-    "mamba_n_groups": 2,
-    "mamba_d_state": 16,
-    "lm_head_multiplier": 0.7,
-    "embedding_multiplier": 1.6,
-    "mlp_multipliers": [0.9, 0.4],
-    "key_multiplier": 0.8,
-    "attention_in_multiplier": 1.2,
-    "attention_out_multiplier": 0.6,
-    "ssm_multipliers": [0.7, 1.3, 0.9, 1.1, 0.6],
-    "ssm_in_multiplier": 1.4,
-    "ssm_out_multiplier": 0.5,
-}
-_BACKBONE = {r"^model\.": "backbone."}
 _BITNET = {"intermediate_size": 96, "rope_parameters": {"rope_theta": 500000.0}}
 _ONE_LAYER = {"num_hidden_layers": 1}
 _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
@@ -106,7 +79,7 @@ _LONG_ROPE = {
     "short_factor": [1.0, 1.1, 1.2, 1.5, 1.7, 2.0],
     "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0],
 }
-_MULTIPLIERS = {
+MULTIPLIERS = {
     "embedding_multiplier": 12.0,
     "residual_multiplier": 0.22,
     "attention_multiplier": 0.1,
@@ -209,11 +182,11 @@ GOLDEN: dict[str, Golden] = {
             },
         },
     ),
-    "granite": Golden("Granite", _MULTIPLIERS),
+    "granite": Golden("Granite", MULTIPLIERS),
     "granitemoehybrid": Golden(
         "GraniteMoeHybrid",
         {
-            **_MULTIPLIERS,
+            **MULTIPLIERS,
             "tie_word_embeddings": False,
             "shared_intermediate_size": 96,
             "num_local_experts": 0,
@@ -221,81 +194,6 @@ GOLDEN: dict[str, Golden] = {
             "layer_types": ["attention", "attention"],
             "mamba_n_heads": 4,
         },
-    ),
-    "granitemoehybrid-mamba": Golden(
-        "GraniteMoeHybrid",
-        {
-            **_MULTIPLIERS,
-            "shared_intermediate_size": 96,
-            "num_local_experts": 0,
-            "num_hidden_layers": 3,
-            "layer_types": ["mamba", "attention", "mamba"],
-            "mamba_n_heads": 8,
-            "mamba_n_groups": 2,
-            "mamba_d_state": 32,
-        },
-        reply=64,
-    ),
-    "granitemoehybrid-experts": Golden(
-        "GraniteMoeHybrid",
-        {
-            **_MULTIPLIERS,
-            "intermediate_size": 40,  # no multiple of a block
-            "shared_intermediate_size": 96,
-            "num_local_experts": 5,
-            "layer_types": ["mamba", "attention"],
-            "mamba_n_heads": 4,
-            "mamba_d_state": 16,
-            "mamba_d_conv": 3,
-        },
-        reply=64,
-        stacked=True,
-        released={
-            r"experts\.gate_up_proj$": "input_linear.weight",
-            r"experts\.down_proj$": "output_linear.weight",
-            r"router\.weight$": "router.layer.weight",
-        },
-    ),
-    "bamba": Golden(
-        "Bamba",
-        {
-            "intermediate_size": 96,
-            "num_hidden_layers": 3,
-            "attn_layer_indices": [1],
-            "mamba_n_heads": 4,
-            "mamba_n_groups": 2,
-            "mamba_d_state": 16,
-            "attention_bias": True,
-        },
-        reply=64,
-    ),
-    "nemotron_h": Golden(
-        "NemotronH",
-        {
-            **_NEMOTRON,
-            "layers_block_type": ["linear_attention", "mlp", "linear_attention"]
-            + ["full_attention", "mlp"],
-        },
-        reply=64,
-        released=_BACKBONE,
-    ),
-    "nemotron_h-experts": Golden(
-        "NemotronH",
-        {
-            **_NEMOTRON,
-            "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
-            "n_routed_experts": 5,
-            "moe_intermediate_size": 40,  # no multiple of a block
-            "moe_shared_expert_intermediate_size": 64,
-            "routed_scaling_factor": 2.5,
-            "n_groups": 1,
-        },
-        reply=64,
-        released=_BACKBONE,
-    ),
-    "falcon_h1": Golden("FalconH1", {**_FALCON, "tie_word_embeddings": False}, reply=64),
-    "falcon_h1-norm": Golden(
-        "FalconH1", {**_FALCON, "mamba_rms_norm": True, "mamba_d_ssm": None}, reply=64
     ),
     "phi3": Golden("Phi3", {"rope_parameters": _LONG_ROPE, **_LONG, "pad_token_id": None}),
     "ministral3": Golden("Ministral3", {"head_dim": 32, "rope_parameters": _LLAMA4, **_ONE_LAYER}),

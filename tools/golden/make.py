@@ -31,7 +31,9 @@ from transformers.utils.quantization_config import BitNetQuantConfig  # noqa: E4
 
 from tools.golden.byte_tokenizer import BOS, write_json, write_tokenizer  # noqa: E402
 from tools.golden.checkpoints import BASE, GOLDEN, Golden  # noqa: E402
+from tools.golden.state_spaces import STATE_SPACES  # noqa: E402
 
+EVERY = {**GOLDEN, **STATE_SPACES}
 # In units of the last of 8 bits; float32 noise is about a tenth of it.
 ROUNDING_MARGIN = 1e-4
 
@@ -39,13 +41,13 @@ ROUNDING_MARGIN = 1e-4
 def main() -> None:
     """Writes the checkpoints named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=list(GOLDEN), metavar="NAME")
+    parser.add_argument("names", nargs="*", default=list(EVERY), metavar="NAME")
     default = Path(__file__).resolve().parents[2] / "tests" / "golden"
     parser.add_argument("--out", type=Path, default=default)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     for name in arguments.names:
-        write(GOLDEN[name], arguments.out / name)
+        write(EVERY[name], arguments.out / name)
         print(name)
 
 

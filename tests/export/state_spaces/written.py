@@ -86,28 +86,42 @@ def ssm(config: dict[str, Any], inner: int) -> dict[str, Any]:
     }
 
 
+NEMOTRON_NAMES = {
+    "backbone.embeddings.weight": "token_embd.weight",
+    "backbone.norm_f.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+    **{f"{each}_proj.weight": f"attn_{each}.weight" for each in ("q", "k", "v")},
+    "o_proj.weight": "attn_output.weight",
+    **{f"{each}_proj.weight": f"ffn_{each}.weight" for each in ("up", "down")},
+    "gate.weight": "ffn_gate_inp.weight",
+    "gate.e_score_correction_bias": "exp_probs_b.bias",
+    "shared_experts.up_proj.weight": "ffn_up_shexp.weight",
+    "shared_experts.down_proj.weight": "ffn_down_shexp.weight",
+}
+
+
+def experts_of(config: dict[str, Any]) -> dict[str, Any]:
+    """What is said of experts."""
+    return {
+        "expert_count": config["n_routed_experts"],
+        "expert_used_count": config["num_experts_per_tok"],
+        "expert_feed_forward_length": config["moe_intermediate_size"],
+        "expert_shared_feed_forward_length": config["moe_shared_expert_intermediate_size"],
+        "expert_shared_count": config["n_shared_experts"],
+        "expert_weights_norm": config["norm_topk_prob"],
+        "expert_weights_scale": float(config["routed_scaling_factor"]),
+        "expert_group_count": config["n_group"],
+    }
+
+
 def nemotron(config: dict[str, Any], tensors: Tensors) -> tuple[Tensors, Tensors, dict[str, Any]]:
     """The same; all is called otherwise here."""
     kinds = config["layers_block_type"]
-    names = {f"{each}_proj.weight": f"attn_{each}.weight" for each in ("q", "k", "v")}
-    names |= {"o_proj.weight": "attn_output.weight"}
-    names |= {f"{each}_proj.weight": f"ffn_{each}.weight" for each in ("up", "down")}
-    names |= {
-        "gate.weight": "ffn_gate_inp.weight",
-        "gate.e_score_correction_bias": "exp_probs_b.bias",
-        "shared_experts.up_proj.weight": "ffn_up_shexp.weight",
-        "shared_experts.down_proj.weight": "ffn_down_shexp.weight",
-    }
     own: Tensors = {}
     stacks: dict[str, dict[int, np.ndarray]] = {}
     for key, value in tensors.items():
         if ".layers." not in key:
-            whole = {
-                "backbone.embeddings.weight": "token_embd.weight",
-                "backbone.norm_f.weight": "output_norm.weight",
-                "lm_head.weight": "output.weight",
-            }
-            own[whole[key]] = value
+            own[NEMOTRON_NAMES[key]] = value
             continue
         _, _, layer, part = key.split(".", 3)
         part = part.removeprefix("mixer.")
@@ -123,26 +137,18 @@ def nemotron(config: dict[str, Any], tensors: Tensors) -> tuple[Tensors, Tensors
             stacks.setdefault(stack, {})[int(number)] = value
         elif part in ("q_proj.weight", "k_proj.weight"):  # rows in pairs, though nothing is turned
             shape = (-1, 2, config["head_dim"] // 2, value.shape[1])
-            own[f"{at}.{names[part]}"] = value.reshape(shape).swapaxes(1, 2).reshape(value.shape)
+            own[f"{at}.{NEMOTRON_NAMES[part]}"] = (
+                value.reshape(shape).swapaxes(1, 2).reshape(value.shape)
+            )
         else:
-            own[f"{at}.{names[part]}"] = value
+            own[f"{at}.{NEMOTRON_NAMES[part]}"] = value
     own |= {name: np.stack([each[e] for e in sorted(each)]) for name, each in stacks.items()}
-    experts = {
-        "expert_count": config["n_routed_experts"],
-        "expert_used_count": config["num_experts_per_tok"],
-        "expert_feed_forward_length": config["moe_intermediate_size"],
-        "expert_shared_feed_forward_length": config["moe_shared_expert_intermediate_size"],
-        "expert_shared_count": config["n_shared_experts"],
-        "expert_weights_norm": config["norm_topk_prob"],
-        "expert_weights_scale": float(config["routed_scaling_factor"]),
-        "expert_group_count": config["n_group"],
-    }
     width = config["moe_intermediate_size" if "moe" in kinds else "intermediate_size"]
     return (
         {},
         own,
         {
-            **(experts if "moe" in kinds else {}),
+            **(experts_of(config) if "moe" in kinds else {}),
             "ssm.conv_kernel": config["conv_kernel"],
             "ssm.state_size": config["ssm_state_size"],
             "ssm.group_count": config["n_groups"],

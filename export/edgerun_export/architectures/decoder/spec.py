@@ -134,13 +134,13 @@ class DecoderSpec:
 
     @property
     def intermediate_size(self) -> int:
-        """Width of every layer's feed-forward part; 0 where layers differ or gate other things."""
-        gates_others = self.gates_attention or any(layer.space for layer in self.layers)
-        if self.per_layer is not None or gates_others:
+        """Width of whatever layers gate, feed-forward parts as a rule; 0 where it differs."""
+        if self.per_layer is not None or self.gates_attention:
             return 0
         shared = [part for layer in range(self.num_layers) if (part := self.shared_expert(layer))]
         own = [layer.feed_forward for layer in self.layers if layer.feed_forward]
         widths = {part.width for part in (*own, *shared)}
+        widths |= {layer.space.inner for layer in self.layers if layer.space}
         return widths.pop() if len(widths) == 1 else 0
 
     @property
