@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,9 @@ from edgerun.backends.cpu.experts.weights import ExpertStore
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
 from edgerun.kernels.isa import selected_isa
-from tests.support.bundles import bundle_of
+from edgerun.kernels.run.instructions import Instruction
+from edgerun.kernels.run.program import Program
+from tests.support.bundles import bundle_of, runner
 
 NAME = "nemotron_h-experts"
 
@@ -30,6 +34,20 @@ def test_both_are_one_matrix_in_memory(weights: str) -> None:
     rounding = node.attrs["activations"]
     forms = [form_of(each, rounding, isa, row_scale=False, halves=False) for each in stacks]
     assert store.slot_bytes(graph, node) == SlotLayout(forms).nbytes
+
+
+def test_a_network_multiplies_by_its_up_projection_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels: list[str] = []
+    begin = Program.__init__
+
+    def listed(program: Program, steps: list[Instruction], *rest: Any) -> None:
+        labels.extend(step.label for step in steps)
+        begin(program, steps, *rest)
+
+    monkeypatch.setattr(Program, "__init__", listed)
+    with runner(bundle_of("nemotron_h", weights="int8"), "cpu") as model:
+        model.run([1, 2, 3])
+    assert "/model/layers.1/mlp/up_proj/MatMulNBits" in labels
 
 
 def test_replies_are_the_same_where_experts_are_read_meanwhile() -> None:

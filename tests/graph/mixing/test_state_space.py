@@ -102,6 +102,15 @@ def test_other_forms_are_none_of_ours(alter: Alteration, altered: AlteredBundle)
         lowered(altered.save())
 
 
+def test_keys_that_no_layer_attends_to_are_refused(altered: AlteredBundle) -> None:
+    """A state space has a convolution and matrices of the same number, and no keys."""
+    past = altered.model.graph.input.add()
+    past.CopyFrom(altered.model.graph.input[-1])
+    past.name = "past_key_values.0.key"
+    with pytest.raises(BundleError, match=r"takes past_key_values\.0\.key, which no layer reads"):
+        lowered(altered.save())
+
+
 @pytest.mark.parametrize(
     ("alter", "message"),
     [
