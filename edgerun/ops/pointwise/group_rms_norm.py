@@ -23,7 +23,7 @@ def group_rms_norm(x: F32, weight: F32, *, groups: int, epsilon: float) -> F32:
 
     Source: Dao and Gu 2024, section 7.
     """
-    parts = x.reshape(len(x), groups, -1)
+    parts = x.reshape(len(x), groups, x.shape[1] // groups)
     mean: F32 = np.mean(parts * parts, axis=-1, keepdims=True, dtype=np.float32)
     normalised = parts / np.sqrt(mean + np.float32(epsilon))
     return np.asarray(normalised.reshape(x.shape) * weight, np.float32)
