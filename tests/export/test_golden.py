@@ -18,11 +18,8 @@ FAMILIES = [
     "granitemoehybrid",
     "granitemoehybrid-mamba",
     "granitemoehybrid-experts",
-    "bamba",
-    "nemotron_h",
     "nemotron_h-experts",
     "falcon_h1",
-    "falcon_h1-norm",
     "phi3",
     "ministral3",
     "gemma2",
@@ -63,6 +60,9 @@ NAMES = [
     "glm4_moe",
     "glm4_moe-yarn",
     "dots1",
+    "bamba",
+    "nemotron_h",
+    "falcon_h1-norm",
     *FAMILIES,
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]

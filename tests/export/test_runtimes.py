@@ -74,8 +74,6 @@ TINY = [
     ("lfm2_moe", {"weights": "int4"}),
     ("qwen3_5_text", {"weights": "int4"}),
     ("granitemoehybrid-mamba", {"weights": "int4"}),
-    ("granitemoehybrid-experts", {"weights": "int4"}),
-    ("nemotron_h", {"weights": "int4"}),
     ("falcon_h1", {"weights": "int4"}),
     ("nemotron_h-experts", {"weights": "int4"}),
 ]
@@ -85,6 +83,7 @@ MIXTURES = [
     for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "granitemoe")
     + ("ernie4_5_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn")
     + ("dots1", "gemma4_text-experts", "qwen3_5_moe_text", "qwen3_next")
+    + ("granitemoehybrid-experts", "nemotron_h-experts")
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY
 ]
@@ -100,6 +99,10 @@ FAMILIES = [
         "gemma4_text-per-layer",
         "lfm2",
         "qwen3_5_text",
+        "granitemoehybrid-mamba",
+        "bamba",
+        "nemotron_h",
+        "falcon_h1",
         "llama",
         "mistral",
         "qwen2",
