@@ -270,6 +270,8 @@ class Backend(ABC):
         chooses_device: it has a device of its own choice, so that its name alone names one.
         holds_experts: in a device's memory, besides those of the processor.
         takes_gpu_memory: ``gpu_memory`` says how much of it.
+        has_rows_alike: what it computes of a row has the same bits whatever rows are beside it, in
+            calls of up to ``FEW_ROWS``.
     """
 
     name: str
@@ -280,6 +282,7 @@ class Backend(ABC):
     chooses_device: bool = False
     takes_gpu_memory: bool = False
     holds_experts: bool = False
+    has_rows_alike: bool = False
 
     def companion_choices(self) -> Mapping[str, Any]:
         """What its companions learn besides, see ``configure``."""

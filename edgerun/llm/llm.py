@@ -103,6 +103,7 @@ class LLM:
             model.eos_ids,
             chunk_rows=model.chunk_rows,
             prompt_rows=prompt_rows(model.options, model.experts),
+            drafting=model.drafting,
         )
         # A stream keeps the engine, so it goes on when the model it came from is forgotten.
         self._forgotten = weakref.finalize(self._engine, _release, model)

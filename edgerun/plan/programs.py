@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class Programs:
 
     Attributes:
         meters: of its segments.
+        has_rows_alike: whether up to ``FEW_ROWS`` rows with logits have the bits that each alone has.
     """
 
     def __init__(
@@ -47,11 +49,14 @@ class Programs:
         compiled: Mapping[Shape, Executable],
         prompts: PromptRows | None = None,
         meters: Meters | None = None,
+        *,
+        has_rows_alike: bool = False,
     ) -> None:
         """Takes one program for each shape of batches, and what takes rows of prompts first."""
         self._compiled = sorted(compiled.items(), key=lambda item: item[0].rows)
         self._prompts = prompts
         self.meters = meters or Meters()
+        self.has_rows_alike = has_rows_alike
 
     @property
     def max_rows(self) -> int:
@@ -197,7 +202,8 @@ def compile_plan(
         later = Deferred(partial(program, plan.segments[shape.phase], shape))
         later.is_due = have_their_own(plan, backends)  # that of prompts must not stand in
         compiled[shape] = later if _can_wait(plan, shape, by_name) else later.prepare()
-    return Programs(compiled, prompts, meters)
+    alike = all(by_name[each.backend].has_rows_alike for each in chain(*plan.segments.values()))
+    return Programs(compiled, prompts, meters, has_rows_alike=alike)
 
 
 def _tried_rows(

@@ -154,6 +154,7 @@ class PlainPrograms:
     """
 
     is_layered = False
+    has_rows_alike = True
 
     def __init__(self) -> None:
         self.calls: list[dict[int, int]] = []

@@ -67,6 +67,7 @@ class CpuBackend(Backend):
     """Runs every op of the schema natively, with few limits on shapes."""
 
     name = "cpu"
+    has_rows_alike = True
 
     def __init__(self) -> None:
         self._shared: _Shared | None = None

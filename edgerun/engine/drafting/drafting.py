@@ -1,0 +1,80 @@
+"""Decides whether a reply is drafted, and how far: by what came of drafts, and what calls take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edgerun.engine.drafting.base import Drafter
+from edgerun.engine.drafting.pace import MOST_DRAFTED, Pace
+from edgerun.engine.sequence import Sequence, shared_prefix
+
+REMEMBERED = 0.9  # of what was counted, how much is left with every draft: texts change
+PRIOR, PRIOR_WEIGHT = 0.7, 2.0  # of an id to be right, and as much as so many ids say
+
+
+class Guesses:
+    """Drafts of one reply, and what came of them.
+
+    For each number of evidence there are ids that were right, and ids that were looked at: those
+    behind the first wrong one were not.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        """Takes what makes them."""
+        self._drafter = drafter
+        self._counts: dict[int, tuple[float, float]] = {}
+        self._last: tuple[int, list[int], int] | None = None  # where, ids, evidence
+
+    def next(self, ids: list[int], most: int, pace: Pace) -> tuple[int, ...]:
+        """What to compute beside the last of the ids, at most so many more; often nothing."""
+        self._learn(ids)
+        draft = self._drafter.draft(ids, most)
+        if draft is None:
+            return ()
+        right, looked_at = self._counts.get(draft.evidence, (0.0, 0.0))
+        likelihood = (right + PRIOR * PRIOR_WEIGHT) / (looked_at + PRIOR_WEIGHT)
+        drafted = draft.ids[: pace.best(len(draft.ids), likelihood)]
+        self._last = len(ids), drafted, draft.evidence
+        return tuple(drafted)
+
+    def _learn(self, ids: list[int]) -> None:
+        """Counts what the last draft had right; where it did not pay, the past counts less."""
+        if self._last is None:
+            return
+        (start, drafted, evidence), self._last = self._last, None
+        right = shared_prefix(drafted, ids[start:])
+        counts = right, min(right + 1, len(drafted))
+        before = self._counts.get(evidence, (0.0, 0.0))
+        self._counts[evidence] = (
+            before[0] * REMEMBERED + counts[0],
+            before[1] * REMEMBERED + counts[1],
+        )
+
+
+class Drafting:
+    """Drafts replies of one model.
+
+    Attributes:
+        pace: of its calls.
+    """
+
+    def __init__(self, make: Callable[[], Drafter]) -> None:
+        """Takes what makes a drafter for each reply."""
+        self._make = make
+        self.pace = Pace()
+
+    def draft(self, sequence: Sequence, room: int) -> None:
+        """Drafts what a sequence goes on with, if it is a reply.
+
+        Args:
+            sequence: alone in the next call.
+            room: ids for which the call and its pages have room.
+        """
+        sequence.drafted = ()
+        # The last id that a reply may have is chosen, and never computed.
+        most = min(room, MOST_DRAFTED, sequence.ending.length - len(sequence.ids) - 1)
+        if most < 1 or not sequence.is_reply:
+            return
+        if sequence.guesses is None:
+            sequence.guesses = Guesses(self._make())
+        sequence.drafted = sequence.guesses.next(sequence.ids, most, self.pace)

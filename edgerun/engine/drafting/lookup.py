@@ -1,0 +1,45 @@
+"""A text goes on as it did when it last had the same few ids: names, quotes, code, tables.
+
+Prompt lookup (Saxena 2023), with the longest of what was the same as evidence. Nothing is learnt
+and nothing is kept but where each few ids were last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgerun.engine.drafting.base import Draft, Drafter
+
+FEWEST = 3  # ids that have to be the same
+MOST_COMPARED = 64
+
+
+class PromptLookup(Drafter):
+    """Looks the last ids up among all before them."""
+
+    def __init__(self) -> None:
+        self._behind: dict[tuple[int, ...], int] = {}  # where each few ids end, the last time
+        self._seen = FEWEST  # ends that are in there, and what lies before the first
+
+    def draft(self, ids: Sequence[int], most: int) -> Draft | None:
+        """See ``Drafter``; what was said last, as often as it takes to come to ``most`` ids."""
+        for end in range(self._seen, len(ids)):
+            self._behind[tuple(ids[end - FEWEST : end])] = end
+        self._seen = max(self._seen, len(ids))
+        end = self._behind.get(tuple(ids[-FEWEST:]))
+        if end is None:
+            return None
+        repeated = ids[end : end + most]
+        times = -(-most // len(repeated))
+        return Draft(list(repeated * times)[:most], _same_before(ids, end).bit_length())
+
+
+def _same_before(ids: Sequence[int], end: int) -> int:
+    """How many ids before ``end`` are the last ones of all."""
+    count, most = FEWEST, min(end, MOST_COMPARED)
+    while count < most and ids[end - 1 - count] == ids[-1 - count]:
+        count += 1
+    return count
+
+
+DRAFTER = PromptLookup

@@ -1,0 +1,61 @@
+"""What calls of a few rows take, as measured, and so how long a draft should be."""
+
+from __future__ import annotations
+
+from collections import deque
+
+MOST_DRAFTED = 15  # with the row before them, the rows of a program for few
+REMEMBERED, FEWEST_MEASURED = 4, 2
+ROW_SHARE = 0.1  # of one row's time that another row takes, until it is measured
+GAIN = 1.05  # that a draft must promise: what it costs besides was not measured
+
+
+class Pace:
+    """Times of calls of one reply, by their rows.
+
+    Other programs make calls slower, never faster, so the least of the last few counts; and two at
+    least, for the first call of a kind may compile something.
+    """
+
+    def __init__(self) -> None:
+        self._times: list[deque[float]] = [
+            deque(maxlen=REMEMBERED) for _ in range(MOST_DRAFTED + 2)
+        ]
+
+    def add(self, rows: int, seconds: float) -> None:
+        """Counts a call of ``rows`` rows, 1 to 16."""
+        self._times[rows].append(seconds)
+
+    def best(self, drafted: int, likelihood: float) -> int:
+        """Of how many ids a draft should be, of at most ``drafted``: 0 if none pays.
+
+        Args:
+            drafted: ids that there are, up to 15.
+            likelihood: of each of them to be right if all before it are.
+        """
+        times = self._all()
+        if not times:
+            return 0
+        best, count, ids, likely = times[1] / GAIN, 0, 1.0, 1.0
+        for number in range(1, drafted + 1):
+            likely *= likelihood
+            ids += likely
+            if times[number + 1] / ids < best:  # seconds an id
+                best, count = times[number + 1] / ids, number
+        return count
+
+    def _all(self) -> list[float]:
+        """Seconds of calls of 0 to 16 rows, measured or between those; empty if none of one is."""
+        measured = [
+            (rows, min(times))
+            for rows, times in enumerate(self._times)
+            if len(times) >= FEWEST_MEASURED
+        ]
+        if not measured or measured[0][0] != 1:
+            return []
+        row, seconds = ROW_SHARE * measured[0][1], [0.0]
+        for (rows, took), following in zip(measured, [*measured[1:], None], strict=True):
+            end, last = following or (MOST_DRAFTED + 2, took + (MOST_DRAFTED + 2 - rows) * row)
+            step = (last - took) / (end - rows)
+            seconds += [took + step * more for more in range(end - rows)]
+        return seconds

@@ -1,0 +1,49 @@
+"""Finds a drafter by name, and says of which models replies can be drafted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from edgerun.discovery import entry_named, entry_names
+from edgerun.engine.drafting.base import Drafter
+from edgerun.engine.drafting.drafting import Drafting
+from edgerun.errors import UnsupportedError
+from edgerun.plan.programs import Programs
+from edgerun.state import RecurrentState
+from edgerun.state.spec import State
+
+AUTO, NONE = "auto", "none"
+USUAL = "lookup"
+ROOM, ENTRY = "edgerun.engine.drafting", "DRAFTER"
+
+
+def drafter_choices() -> tuple[str, ...]:
+    """What may be asked for."""
+    return AUTO, *entry_names(ROOM, ENTRY), NONE
+
+
+def drafting_for(name: str, programs: Programs, states: Iterable[State]) -> Drafting | None:
+    """What drafts replies; None if nothing does.
+
+    Args:
+        name: one of ``drafter_choices``; "auto" drafts where that changes no text.
+        programs: that compute the model.
+        states: what its layers remember.
+
+    Raises:
+        UnsupportedError: a drafter was asked for, and the model's replies cannot be drafted.
+    """
+    if name == NONE:
+        return None
+    reason = ""
+    if any(isinstance(state, RecurrentState) for state in states):
+        reason = "some of its layers keep states from which no token can be taken back"
+    elif not programs.has_rows_alike:
+        reason = "its back-ends may compute several tokens at a time to other bits than one"
+    if reason and name != AUTO:
+        raise UnsupportedError(
+            f"draft is '{name}', and replies of this model cannot be drafted: {reason}; "
+            "leave draft out"
+        )
+    drafter: type[Drafter] = entry_named(ROOM, ENTRY, "draft", USUAL if name == AUTO else name)
+    return None if reason else Drafting(drafter)
