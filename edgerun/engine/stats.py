@@ -70,6 +70,8 @@ class Stats:
             "decode_s": round(self.decode_s, 6),
             "prefill_tokens_per_s": round(self.prefill_tokens_per_s, 3),
             "decode_tokens_per_s": round(self.decode_tokens_per_s, 3),
+            "drafted_tokens": self.drafted_tokens,
+            "accepted_tokens": self.accepted_tokens,
         }
 
 

@@ -66,7 +66,7 @@ class Guessing(Drafter):
     def draft(self, ids: Any, most: int) -> Draft | None:
         rng, right = self.rng, self.next_ids(ids)
         drafted = [*right[: rng.randint(0, 9)], *(rng.randrange(VOCAB) for _ in range(6))]
-        return Draft(drafted[: rng.randint(1, most)], 0) if rng.random() < 0.7 else None
+        return Draft(drafted[: rng.randint(1, most)], 0, 0.5) if rng.random() < 0.7 else None
 
 
 class Day:

@@ -17,12 +17,13 @@ class Draft(NamedTuple):
 
     Attributes:
         ids: the next ones, the first of them first.
-        evidence: what speaks for it, at least 0: how often the first id of drafts with one number
-            turns out right is counted for each number.
+        evidence: what speaks for it: what becomes of drafts is counted for each number of it.
+        likelihood: of each id to be right if all before it are, before anything was counted.
     """
 
     ids: list[int]
     evidence: int
+    likelihood: float
 
 
 class Drafter(ABC):

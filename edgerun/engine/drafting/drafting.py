@@ -9,7 +9,7 @@ from edgerun.engine.drafting.pace import MOST_DRAFTED, Pace
 from edgerun.engine.sequence import Sequence, shared_prefix
 
 REMEMBERED = 0.9  # of what was counted, how much is left with every draft: texts change
-PRIOR, PRIOR_WEIGHT = 0.7, 2.0  # of an id to be right, and as much as so many ids say
+PRIOR_WEIGHT = 2.0  # what a drafter says itself counts as much as so many ids
 
 
 class Guesses:
@@ -32,7 +32,7 @@ class Guesses:
         if draft is None:
             return ()
         right, looked_at = self._counts.get(draft.evidence, (0.0, 0.0))
-        likelihood = (right + PRIOR * PRIOR_WEIGHT) / (looked_at + PRIOR_WEIGHT)
+        likelihood = (right + draft.likelihood * PRIOR_WEIGHT) / (looked_at + PRIOR_WEIGHT)
         drafted = draft.ids[: pace.best(len(draft.ids), likelihood)]
         self._last = len(ids), drafted, draft.evidence
         return tuple(drafted)

@@ -1,0 +1,218 @@
+"""How far a reply is drafted: by what calls take, and by what became of drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgerun.engine.chooser.params import SamplingParams
+from edgerun.engine.drafting.base import Draft, Drafter
+from edgerun.engine.drafting.drafting import Drafting
+from edgerun.engine.drafting.pace import GAIN, MOST_DRAFTED, Pace
+from edgerun.engine.engine import Engine
+from edgerun.engine.sequence import Sequence as Reply
+from edgerun.errors import BackendError
+from edgerun.state import Batch
+from tests.support.plain_store import PAGE_TOKENS, VOCAB, PlainPrograms, PlainStore, next_id
+
+LINEAR = [0.0, *(1 + 0.1 * more for more in range(16))]  # seconds, by rows
+
+
+def pace_of(times: dict[int, float]) -> Pace:
+    pace = Pace()
+    for rows, seconds in times.items():
+        pace.add(rows, seconds)
+        pace.add(rows, seconds)
+    return pace
+
+
+def fastest(times: Sequence[float], drafted: int, likelihood: float) -> int:
+    """Tries all lengths of a draft."""
+
+    def seconds(count: int) -> float:
+        tokens = sum(likelihood**number for number in range(count + 1))
+        return times[count + 1] / tokens * (1 if count else 1 / GAIN)
+
+    return min(range(drafted + 1), key=seconds)
+
+
+@given(st.integers(0, 15), st.floats(0, 1))
+def test_a_draft_has_the_length_that_promises_most(drafted: int, likelihood: float) -> None:
+    pace = pace_of(dict(enumerate(LINEAR[1:], 1)))
+    assert pace.best(drafted, likelihood) == fastest(LINEAR, drafted, likelihood)
+
+
+def test_rows_that_were_never_measured_lie_between_those_that_were() -> None:
+    pace = pace_of({1: 1.0, 4: 4.0, 8: 4.4})  # two to four rows take as long as they are
+    assert pace.best(3, 0.99) == 0
+    assert pace.best(7, 0.99) == 7
+    assert pace_of({1: 1.0}).best(15, 1.0) == 15  # a tenth for each row more
+    assert pace_of({1: 1.0}).best(15, 0.1) == 0
+
+
+def test_nothing_is_drafted_before_single_rows_were_measured_twice() -> None:
+    pace = Pace()
+    assert pace.best(4, 1.0) == 0
+    pace.add(1, 1.0)
+    assert pace.best(4, 1.0) == 0
+    pace.add(1, 1.0)
+    assert pace.best(4, 1.0) == 4
+
+
+def test_the_first_call_of_a_kind_counts_for_nothing_and_slow_calls_for_little() -> None:
+    pace = pace_of({1: 1.0})
+    pace.add(5, 50.0)  # compiles something
+    assert pace.best(4, 0.9) == 4
+    pace.add(5, 1.5)
+    assert pace.best(4, 0.9) == 4
+    for _ in range(4):
+        pace.add(5, 9.0)  # so it has become
+    assert pace.best(4, 0.9) < 4
+
+
+class Scripted(Drafter):
+    """Drafts what a function of the ids says."""
+
+    def __init__(self, guess: Callable[[list[int]], list[int]]) -> None:
+        self.guess = guess
+
+    def draft(self, ids: Any, most: int) -> Draft | None:
+        drafted = self.guess(list(ids))[:most]
+        return Draft(drafted, 3, 0.9) if drafted else None
+
+
+def said(ids: list[int], count: int) -> list[int]:
+    """What the plain model says next."""
+    whole = list(ids)
+    for _ in range(count):
+        whole.append(next_id(whole))
+    return whole[len(ids) :]
+
+
+class Run:
+    """A plain model whose calls take as long as ``LINEAR`` says."""
+
+    def __init__(
+        self, guess: Callable[[list[int]], list[int]], *, context: int = 64, chunk_rows: int = 64
+    ) -> None:
+        self.store, self.programs = PlainStore(4, 999, context), PlainPrograms()
+        self.drafting: Any = Drafting(lambda: Scripted(guess))
+        pace = pace_of(dict(enumerate(LINEAR[1:], 1)))
+        pace.add = lambda rows, seconds: None  # type: ignore[method-assign]
+        self.drafting.pace = pace
+        self.engine = Engine(
+            self.programs,  # type: ignore[arg-type]
+            self.store,  # type: ignore[arg-type]
+            VOCAB,
+            chunk_rows=chunk_rows,
+            drafting=self.drafting,
+        )
+
+    def reply(self, prompt: list[int], **sampling: Any) -> Reply:
+        params = SamplingParams(**{"temperature": 0, "max_tokens": 24, **sampling})
+        sequence = self.engine.sequence(prompt, params)
+        for _ in self.engine.tokens(sequence):
+            pass
+        return sequence
+
+
+PROMPT = [4, 9, 2]
+
+
+def test_what_is_right_takes_fewer_calls_and_says_the_same() -> None:
+    run = Run(lambda ids: said(ids, 6))
+    reply = run.reply(PROMPT)
+    assert reply.ids == [*PROMPT, *said(PROMPT, 24)]
+    stats = reply.stats
+    assert (stats.completion_tokens, stats.decode_tokens) == (24, 23)
+    assert stats.decode_steps + stats.accepted_tokens == 23
+    assert stats.accepted_tokens == stats.drafted_tokens > 15
+    assert len(run.programs.calls) == 1 + stats.decode_steps
+
+
+def test_what_is_wrong_says_the_same_and_is_soon_left() -> None:
+    run = Run(lambda ids: [(said(ids, 1)[0] + 1) % VOCAB] * 6)
+    reply = run.reply(PROMPT)
+    assert reply.ids == [*PROMPT, *said(PROMPT, 24)]
+    assert reply.stats.accepted_tokens == 0
+    assert 6 <= reply.stats.drafted_tokens < 40  # of 6 with every token, 138
+
+
+def test_drafts_come_back_where_they_did_not_pay_for_a_while() -> None:
+    """The text may have changed, and what is not tried is not known."""
+    wrong_until = len(PROMPT) + 12
+
+    def guess(ids: list[int]) -> list[int]:
+        right = said(ids, 6)
+        return right if len(ids) > wrong_until else [(right[0] + 1) % VOCAB]
+
+    stats = Run(guess, context=200).reply(PROMPT, max_tokens=60).stats
+    assert stats.accepted_tokens > 20
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 9])
+def test_a_reply_is_not_drafted_beyond_its_end(most: int) -> None:
+    run = Run(lambda ids: said(ids, 15))
+    assert run.reply(PROMPT, max_tokens=most).ids == [*PROMPT, *said(PROMPT, most)]
+    ends = [said(PROMPT, 7)[-1]]
+    stopped = run.reply(PROMPT, stop_ids=ends)
+    assert stopped.ids == [*PROMPT, *said(PROMPT, said(PROMPT, 24).index(ends[0]) + 1)]
+    assert stopped.finish_reason == "stop"
+
+
+def test_calls_stay_within_pages_limits_and_context() -> None:
+    rows: list[int] = []
+    run = Run(lambda ids: said(ids, MOST_DRAFTED), context=30, chunk_rows=5)
+
+    def check(batch: Batch) -> None:
+        rows.append(batch.rows)
+        first, last = int(batch.positions[0]), int(batch.positions[-1])
+        if batch.rows > len(PROMPT):
+            assert first // PAGE_TOKENS == last // PAGE_TOKENS
+        assert last < 30
+
+    run.programs.trip = check
+    reply = run.reply(PROMPT, max_tokens=99)
+    assert reply.ids == [*PROMPT, *said(PROMPT, 27)]
+    assert reply.finish_reason == "context"
+    assert max(rows) > 1
+    assert max(rows) <= 5
+
+
+def test_replies_beside_others_are_not_drafted() -> None:
+    run = Run(lambda ids: said(ids, 6))
+    params = SamplingParams(temperature=0, max_tokens=12)
+    sequences = [run.engine.sequence([number, 1], params) for number in range(2)]
+    for sequence in sequences:
+        run.engine.add(sequence)
+    while not all(sequence.is_ended for sequence in sequences):
+        run.engine.step()
+        for sequence in sequences:
+            sequence.take()
+    assert [sequence.ids for sequence in sequences] == [
+        [number, 1, *said([number, 1], 12)] for number in range(2)
+    ]
+    assert not any(sequence.stats.drafted_tokens for sequence in sequences)
+
+
+def test_a_call_that_fails_is_made_again_without_its_draft() -> None:
+    run = Run(lambda ids: [*said(ids, 1), 31])
+
+    def fail(batch: Batch) -> None:
+        if 31 in batch.ids:
+            raise BackendError("lost")
+
+    run.programs.trip = fail
+    assert run.reply(PROMPT, max_tokens=5).ids == [*PROMPT, *said(PROMPT, 5)]
+
+
+def test_nothing_is_drafted_where_rows_have_other_bits_together() -> None:
+    run = Run(lambda ids: said(ids, 6))
+    run.programs.has_rows_alike = False
+    reply = run.reply(PROMPT)
+    assert reply.ids == [*PROMPT, *said(PROMPT, 24)]
+    assert reply.stats.drafted_tokens == 0
