@@ -13,6 +13,7 @@ from edgerun.cli.screen.report import stats_lines
 from edgerun.engine.drafting.base import Draft, Drafter
 from edgerun.engine.drafting.drafting import Drafting
 from edgerun.engine.engine import Engine
+from edgerun.engine.stats import Stats
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.state import SequenceStore
 from tests.support.bundles import bundle_of
@@ -112,3 +113,11 @@ def test_a_drafter_that_was_asked_for_is_refused_where_it_cannot_be(
 def test_other_drafters_are_refused(draft: Any) -> None:
     with pytest.raises(InputError, match="^draft is .*; expected one of auto, lookup, none$"):
         edgerun.load(draft=draft)
+
+
+def test_weights_are_read_call_by_call() -> None:
+    with edgerun.load(draft="none") as llm:
+        stats = Stats(prompt_tokens=9, decode_steps=10, accepted_tokens=30, decode_s=2.0)
+        lines = "\n".join(stats_lines(llm, stats))
+        assert "decode       20.0 tokens/s" in lines
+        assert f"weights      {5 * llm.model.weight_bytes / 1e9:.2f} GB/s" in lines

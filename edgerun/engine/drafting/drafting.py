@@ -70,7 +70,6 @@ class Drafting:
             sequence: alone in the next call.
             room: ids for which the call and its pages have room.
         """
-        sequence.drafted = ()
         # The last id that a reply may have is chosen, and never computed.
         most = min(room, MOST_DRAFTED, sequence.ending.length - len(sequence.ids) - 1)
         if most < 1 or not sequence.is_reply:
