@@ -13,7 +13,7 @@ from edgerun.cli import options
 from edgerun.cli.screen.visible import folded, visible
 
 if TYPE_CHECKING:
-    from edgerun.backends.base import ExpertReads
+    from edgerun.backends.figures import ExpertReads
     from edgerun.cli.benchmark.report import Run
     from edgerun.engine.stats import Stats
     from edgerun.llm.llm import LLM

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from edgerun.engine.call import are_cancelled, batch_of, logits_of
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
-from edgerun.engine.prompts import check_length, check_vocabulary
 from edgerun.engine.drafting.drafting import Drafting
+from edgerun.engine.prompts import check_length, check_vocabulary
 from edgerun.engine.queue import Queue
 from edgerun.engine.scheduler import Limits, Part
 from edgerun.engine.sequence import Ending, Scoring, Sequence, Token

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.backends.base import ExpertReads, Report
 from edgerun.backends.cpu.transfer import NativeTransfer
+from edgerun.backends.figures import ExpertReads, Report
 from edgerun.engine.chooser.params import STOP, SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import Sequence as EngineSequence

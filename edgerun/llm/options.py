@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 from edgerun import env
 from edgerun.backends.base import Progress
-from edgerun.engine.drafting.registry import NONE, drafter_choices
+from edgerun.engine.drafting.registry import drafter_choices
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
 from edgerun.errors import InputError
 from edgerun.kernels.host.cores import worker_threads
@@ -152,8 +152,7 @@ class LoadOptions:
         _check_choice("share", self.share, (AUTO, ALWAYS))
         _check_choice("latent", self.latent, (AUTO, NEVER))
         _check_choice("attention", self.attention, (EXACT, FAST))
-        if self.draft not in (AUTO, NONE):
-            _check_choice("draft", self.draft, drafter_choices())
+        _check_choice("draft", self.draft, drafter_choices(self.draft))
         for name in ("backend", "device", "place", "require"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, str) and value):

@@ -41,7 +41,8 @@ class Programs:
 
     Attributes:
         meters: of its segments.
-        has_rows_alike: whether up to ``FEW_ROWS`` rows with logits have the bits that each alone has.
+        has_rows_alike: whether rows with logits have the bits that each alone has, up to
+            ``FEW_ROWS``.
     """
 
     def __init__(
@@ -202,8 +203,12 @@ def compile_plan(
         later = Deferred(partial(program, plan.segments[shape.phase], shape))
         later.is_due = have_their_own(plan, backends)  # that of prompts must not stand in
         compiled[shape] = later if _can_wait(plan, shape, by_name) else later.prepare()
-    alike = all(by_name[each.backend].has_rows_alike for each in chain(*plan.segments.values()))
-    return Programs(compiled, prompts, meters, has_rows_alike=alike)
+    return Programs(compiled, prompts, meters, has_rows_alike=_has_rows_alike(plan, by_name))
+
+
+def _has_rows_alike(plan: Plan, by_name: Mapping[str, Backend]) -> bool:
+    segments = chain(*plan.segments.values())
+    return all(by_name[each.backend].has_rows_alike for each in segments)
 
 
 def _tried_rows(

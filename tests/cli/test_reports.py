@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from edgerun.backends import make_backend
-from edgerun.backends.base import Report
+from edgerun.backends.figures import Report
 from edgerun.cli.screen.report import report_lines
 from edgerun.cli.screen.tables import aligned, print_pairs, print_rows, size
 from edgerun.kernels.isa import selected_isa

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ class Half(Drafter):
     def __init__(self, ids: list[int]) -> None:
         self.ids, self.rng = ids, random.Random(3)
 
-    def draft(self, ids: Sequence[int], most: int) -> Draft | None:
+    def draft(self, ids: list[int], most: int) -> Draft | None:
         right = self.ids[len(ids) - len(PROMPT) :][:most]
         altered = [id_ if self.rng.random() < 0.88 else (id_ + 1) % 200 for id_ in right]
         return Draft(altered, 0, 0.5) if altered else None

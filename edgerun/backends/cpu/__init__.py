@@ -11,12 +11,11 @@ from edgerun.backends.base import (
     CompileOptions,
     Executable,
     ExpertMemory,
-    ExpertReads,
     Phase,
-    Report,
     Shape,
     Support,
 )
+from edgerun.backends.figures import ExpertReads, Report
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import input_shapes
 from edgerun.kernels.host.cores import worker_threads

@@ -8,7 +8,6 @@ arguments, into this folder.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -30,7 +29,7 @@ class Drafter(ABC):
     """Guesses for one text, whose ids it sees each time; they only ever grow at the end."""
 
     @abstractmethod
-    def draft(self, ids: Sequence[int], most: int) -> Draft | None:
+    def draft(self, ids: list[int], most: int) -> Draft | None:
         """Guesses up to ``most`` ids, at least one, or None.
 
         Args:

@@ -7,8 +7,6 @@ SmolLM2 135M's replies, rewriting, summing up and chatting, at temperatures of 0
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from edgerun.engine.drafting.base import Draft, Drafter
 
 FEWEST = 2  # ids that have to be the same
@@ -23,10 +21,10 @@ class PromptLookup(Drafter):
         self._behind: dict[tuple[int, ...], int] = {}  # where each few ids end, the last time
         self._seen = FEWEST  # ends that are in there, and what lies before the first
 
-    def draft(self, ids: Sequence[int], most: int) -> Draft | None:
+    def draft(self, ids: list[int], most: int) -> Draft | None:
         """See ``Drafter``; what was said last, as often as it takes to come to ``most`` ids."""
-        for end in range(self._seen, len(ids)):
-            self._behind[tuple(ids[end - FEWEST : end])] = end
+        for place in range(self._seen, len(ids)):
+            self._behind[tuple(ids[place - FEWEST : place])] = place
         self._seen = max(self._seen, len(ids))
         end = self._behind.get(tuple(ids[-FEWEST:]))
         if end is None:
@@ -34,10 +32,10 @@ class PromptLookup(Drafter):
         repeated = ids[end : end + most]
         times = -(-most // len(repeated))
         evidence = _same_before(ids, end).bit_length()
-        return Draft(list(repeated * times)[:most], evidence, 1 - DOUBT / (1 << evidence))
+        return Draft((repeated * times)[:most], evidence, 1 - DOUBT / (1 << evidence))
 
 
-def _same_before(ids: Sequence[int], end: int) -> int:
+def _same_before(ids: list[int], end: int) -> int:
     """How many ids before ``end`` are the last ones of all."""
     count, most = FEWEST, min(end, MOST_COMPARED)
     while count < most and ids[end - 1 - count] == ids[-1 - count]:

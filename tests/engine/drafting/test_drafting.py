@@ -173,7 +173,6 @@ class Run:
             pass
         return sequence
 
-
     def together(self, tokens: int) -> list[Reply]:
         """Two replies that share all calls."""
         params = SamplingParams(temperature=0, max_tokens=tokens)
