@@ -17,9 +17,10 @@ USUAL = "lookup"
 ROOM, ENTRY = "edgerun.engine.drafting", "DRAFTER"
 
 
-def drafter_choices(name: object = None) -> tuple[str, ...]:
-    """What may be asked for; nobody looks for drafters if ``name`` is none."""
-    return (AUTO, NONE) if name in (AUTO, NONE) else (AUTO, *entry_names(ROOM, ENTRY), NONE)
+def drafter_choices(name: object) -> tuple[str, ...]:
+    """What may be asked for; nobody looks for drafters where ``name`` asks for none."""
+    needs_none = isinstance(name, str) and name in (AUTO, NONE)
+    return (AUTO, NONE) if needs_none else (AUTO, *entry_names(ROOM, ENTRY), NONE)
 
 
 def drafting_for(name: str, programs: Programs, states: Iterable[State]) -> Drafting | None:
