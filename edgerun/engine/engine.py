@@ -64,8 +64,8 @@ class Engine:
             eos_ids: ids that end a reply.
             chunk_rows: most rows of a call whose logits are wanted.
             prompt_rows: most of them that are a prompt's, if replies run too.
-            drafting: guesses what replies go on with; only for a store whose lengths may be taken
-                back. It has no say where programs have other bits for several rows.
+            drafting: guesses what replies go on with. It has no say where programs have other bits
+                for several rows.
 
         Raises:
             InputError: ``chunk_rows`` or ``prompt_rows`` is not positive.
@@ -268,7 +268,7 @@ class Engine:
         """Lets a reply that is alone in a call be drafted: beside others, rows cost more."""
         if self._drafting and len(parts) == 1 and self._check_open().has_rows_alike:
             room = min(self._queue.spare_tokens(parts[0]), self.limits.chunk_rows - parts[0].rows)
-            self._drafting.draft(parts[0].sequence, room)
+            self._drafting.draft(*parts[0], room)
 
     def _compute(self, parts: list[Part]) -> list[Sequence]:
         """Runs parts in one call; one that fails is repeated part by part, to find whose it is.
@@ -305,13 +305,16 @@ class Engine:
             stats.decode_steps += 1
         else:
             stats.prefill_s += seconds
-        length = sequence.cached + part.rows
+        length, drafted = sequence.cached + part.rows, len(sequence.drafted)
         if len(logits):
             try:
-                length += sequence.receive(logits)
+                right = sequence.receive(logits)
             except Exception as error:  # its chooser's, and nobody else's
                 sequence.error = error
                 return  # before anybody finds what led to it
+            if right < drafted and self._drafting and not self._drafting.takes_back:
+                return  # what was right is computed again with what follows
+            length += right
         assert sequence.lease is not None
         self._store.commit(sequence.lease.slot, length, sequence.ids)
         if length == sequence.prompt_tokens:  # behind which a next turn may go on otherwise

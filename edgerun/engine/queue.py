@@ -69,7 +69,8 @@ class Queue:
         page_tokens = self.first_room.page_tokens
         for sequence, rows in self._parts:
             in_page = page_tokens and sequence.cached % page_tokens
-            if rows > 1 or not in_page or not sequence.is_reply or not sequence.is_wanted:
+            is_next = rows == sequence.pending == 1
+            if not in_page or not is_next or not sequence.is_wanted:
                 return []
         return self._parts  # their pages are reserved to the end
 

@@ -114,13 +114,13 @@ class Sequence:
 
     @property
     def pending(self) -> int:
-        """Ids that have no states yet: one in a reply, any number in a prompt."""
+        """Ids that have no states yet: any number in a prompt, one in most replies."""
         return len(self.ids) - self.cached
 
     @property
     def is_reply(self) -> bool:
-        """Whether the next id to compute follows what was chosen last."""
-        return self.cached == len(self.ids) - 1 >= self.prompt_tokens
+        """Whether its prompt is computed, and what was chosen follows."""
+        return self.cached >= self.prompt_tokens
 
     @property
     def logits_from(self) -> int:

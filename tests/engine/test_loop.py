@@ -95,8 +95,9 @@ class Day:
         self.is_first_call = True
 
     def drafting(self) -> Drafting:
-        drafting: Any = Drafting(lambda: Guessing(self.rng, self.next_ids))
-        drafting.pace = SimpleNamespace(add=lambda *_: None, best=lambda count, _: count)
+        takes_back = self.rng.random() < 0.5
+        drafting: Any = Drafting(lambda: Guessing(self.rng, self.next_ids), takes_back=takes_back)
+        drafting.pace = SimpleNamespace(add=lambda *_: None, best=lambda count, _, **__: count)
         return drafting
 
     def next_ids(self, ids: list[int]) -> list[int]:
@@ -116,7 +117,7 @@ class Day:
         slots, limits = batch.sequences.tolist(), self.engine.limits
         by_slot = {s.lease.slot: s for s in self.engine._queue.sequences if s.lease is not None}
         rows = {sequence: slots.count(slot) for slot, sequence in by_slot.items()}
-        replies = {s for s in by_slot.values() if s.is_wanted and s.is_reply}
+        replies = {s for s in by_slot.values() if s.is_wanted and s.pending == 1}
         of_prompts = sum(count for s, count in rows.items() if s.pending > 1)
         self.largest = max(self.largest, len(slots) - limits.chunk_rows)
         if replies and self.is_first_call:  # others repeat it part by part

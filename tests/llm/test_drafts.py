@@ -9,11 +9,13 @@ import pytest
 
 import edgerun
 from edgerun.cli.screen.report import stats_lines
+from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.drafting.base import Draft, Drafter
 from edgerun.engine.drafting.drafting import Drafting
 from edgerun.engine.engine import Engine
 from edgerun.engine.stats import Stats
 from edgerun.errors import InputError, UnsupportedError
+from edgerun.llm.llm import LLM
 from edgerun.state import SequenceStore
 from tests.support.bundles import bundle_of
 
@@ -29,6 +31,7 @@ MODELS = [
     ("gemma2", "int4", {"kv_cache": "fp32"}),
     ("gemma3n_text", "int4", {}),
     ("qwen3_moe", "int4", {"expert_memory": "40%"}),
+    ("qwen3_next", "int4", {}),
 ]
 
 
@@ -50,22 +53,39 @@ class Eager:
     def add(self, rows: int, seconds: float) -> None:
         pass
 
-    def best(self, drafted: int, likelihood: float) -> int:
+    def best(self, drafted: int, likelihood: float, rows: int = 1, **kept: bool) -> int:
         return drafted
+
+
+def plain(llm: LLM, params: SamplingParams) -> list[int]:
+    """A reply without drafts."""
+    engine = engine_of(llm, None)
+    return [token.id for token in engine.tokens(engine.sequence(PROMPT, params))]
+
+
+def engine_of(llm: LLM, drafting: Drafting | None) -> Engine:
+    model = llm.model
+    return Engine(
+        model.programs,
+        SequenceStore(model.states, model.context),
+        model.vocab_size,
+        chunk_rows=model.chunk_rows,
+        drafting=drafting,
+    )
 
 
 @pytest.mark.parametrize(("name", "weights", "options"), MODELS)
 def test_drafts_change_no_reply(name: str, weights: str, options: dict[str, Any]) -> None:
     path = bundle_of(name, weights=weights)
-    with edgerun.load(path, backend="cpu", context=128, draft="none", **options) as llm:
+    with edgerun.load(path, backend="cpu", context=128, **options) as llm:
         params = llm.params(**SAMPLED)
-        expected = llm.generate(PROMPT, **SAMPLED).ids
-        drafting: Any = Drafting(lambda: Half(expected))
+        expected = plain(llm, params)
+        assert llm.model.drafting is not None
+        takes_back = llm.model.drafting.takes_back
+        assert takes_back == (name != "qwen3_next")
+        drafting: Any = Drafting(lambda: Half(expected), takes_back=takes_back)
         drafting.pace = Eager()
-        model, store = llm.model, SequenceStore(llm.model.states, 128)
-        engine = Engine(
-            model.programs, store, model.vocab_size, chunk_rows=model.chunk_rows, drafting=drafting
-        )
+        engine = engine_of(llm, drafting)
         sequence = engine.sequence(PROMPT, params)
         assert [token.id for token in engine.tokens(sequence)] == expected
     stats = sequence.stats
@@ -91,20 +111,11 @@ def test_sessions_and_replies_say_what_they_say_without() -> None:
     assert texts["none"] == texts["lookup"]
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "reason"),
-    [
-        ("qwen3_next", {}, "some of its layers keep states from which no token can be taken back"),
-        ("llama", {"backend": "reference"}, "several tokens at a time to other bits than one"),
-    ],
-)
-def test_a_drafter_that_was_asked_for_is_refused_where_it_cannot_be(
-    name: str, options: dict[str, Any], reason: str
-) -> None:
-    path = bundle_of(name, weights="fp32")
-    with pytest.raises(UnsupportedError, match=f"draft is 'lookup', and replies .* {reason}"):
-        edgerun.load(path, draft="lookup", **options)
-    with edgerun.load(path, **options) as llm:  # nobody asked
+def test_a_drafter_that_was_asked_for_is_refused_where_it_cannot_be() -> None:
+    path = bundle_of("llama", weights="fp32")
+    with pytest.raises(UnsupportedError, match="draft is 'lookup', and replies cannot .* bits"):
+        edgerun.load(path, draft="lookup", backend="reference")
+    with edgerun.load(path, backend="reference") as llm:  # nobody asked
         assert llm.generate([5, 6, 5, 6], max_tokens=5, temperature=0).stats.drafted_tokens == 0
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from edgerun.engine.drafting.base import Drafter
-from edgerun.engine.drafting.pace import MOST_DRAFTED, Pace
+from edgerun.engine.drafting.pace import MOST_ROWS, Pace
 from edgerun.engine.sequence import Sequence, shared_prefix
 
 REMEMBERED = 0.9  # of what was counted, how much is left with every draft: texts change
@@ -25,15 +26,21 @@ class Guesses:
         self._counts: dict[int, tuple[float, float]] = {}
         self._last: tuple[int, list[int], int] | None = None  # where, ids, evidence
 
-    def next(self, ids: list[int], most: int, pace: Pace) -> tuple[int, ...]:
-        """What to compute beside the last of the ids, at most so many more; often nothing."""
+    def next(self, ids: list[int], most: int, best: Callable[[int, float], int]) -> tuple[int, ...]:
+        """What to compute behind the ids, at most so many; often nothing.
+
+        Args:
+            ids: of the reply so far.
+            most: at least 1.
+            best: says of how many ids a draft should be; see ``Pace``.
+        """
         self._learn(ids)
         draft = self._drafter.draft(ids, most)
         if draft is None:
             return ()
         right, looked_at = self._counts.get(draft.evidence, (0.0, 0.0))
         likelihood = (right + draft.likelihood * PRIOR_WEIGHT) / (looked_at + PRIOR_WEIGHT)
-        drafted = draft.ids[: pace.best(len(draft.ids), likelihood)]
+        drafted = draft.ids[: best(len(draft.ids), likelihood)]
         self._last = len(ids), drafted, draft.evidence
         return tuple(drafted)
 
@@ -56,24 +63,28 @@ class Drafting:
 
     Attributes:
         pace: of its calls.
+        takes_back: whether rows of a call can be taken back; else all of a call counts, or nothing.
     """
 
-    def __init__(self, make: Callable[[], Drafter]) -> None:
+    def __init__(self, make: Callable[[], Drafter], *, takes_back: bool = True) -> None:
         """Takes what makes a drafter for each reply."""
         self._make = make
-        self.pace = Pace()
+        self.pace, self.takes_back = Pace(), takes_back
 
-    def draft(self, sequence: Sequence, room: int) -> None:
+    def draft(self, sequence: Sequence, rows: int, room: int) -> None:
         """Drafts what a sequence goes on with, if it is a reply.
 
         Args:
             sequence: alone in the next call.
-            room: ids for which the call and its pages have room.
+            rows: of that call.
+            room: ids for which the call and its pages have room besides.
         """
         # The last id that a reply may have is chosen, and never computed.
-        most = min(room, MOST_DRAFTED, sequence.ending.length - len(sequence.ids) - 1)
+        last = sequence.ending.length - len(sequence.ids) - 1
+        most = min(room, MOST_ROWS - rows, last)
         if most < 1 or not sequence.is_reply:
             return
         if sequence.guesses is None:
             sequence.guesses = Guesses(self._make())
-        sequence.drafted = sequence.guesses.next(sequence.ids, most, self.pace)
+        best = partial(self.pace.best, rows=rows, takes_back=self.takes_back)
+        sequence.drafted = sequence.guesses.next(sequence.ids, most, best)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-MOST_DRAFTED = 15  # with the row before them, the rows of a program for few
+MOST_ROWS = 16  # of a program for few
 REMEMBERED, FEWEST_MEASURED = 4, 2
 ROW_SHARE = 0.1  # of one row's time that another row takes, until it is measured
 GAIN = 1.05  # that a draft must promise: what it costs besides was not measured
@@ -18,30 +18,36 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._times: list[deque[float]] = [
-            deque(maxlen=REMEMBERED) for _ in range(MOST_DRAFTED + 2)
-        ]
+        self._times: list[deque[float]] = [deque(maxlen=REMEMBERED) for _ in range(MOST_ROWS + 1)]
 
     def add(self, rows: int, seconds: float) -> None:
-        """Counts a call of ``rows`` rows, 1 to 16."""
-        self._times[rows].append(seconds)
+        """Counts a call, unless it has more rows than a draft may have."""
+        if rows <= MOST_ROWS:
+            self._times[rows].append(seconds)
 
-    def best(self, drafted: int, likelihood: float) -> int:
+    def best(
+        self, drafted: int, likelihood: float, rows: int = 1, *, takes_back: bool = True
+    ) -> int:
         """Of how many ids a draft should be, of at most ``drafted``: 0 if none pays.
 
         Args:
-            drafted: ids that there are, up to 15.
+            drafted: ids that there are, so many that calls have 16 rows at most.
             likelihood: of each of them to be right if all before it are.
+            rows: of the call without any.
+            takes_back: whether what was right counts where something was wrong; else its rows are
+                computed again, with the next call.
         """
         times = self._all()
         if not times:
             return 0
-        best, count, ids, likely = times[1] / GAIN, 0, 1.0, 1.0
+        best, count, ids, likely = times[rows] / GAIN, 0, 1.0, 1.0
         for number in range(1, drafted + 1):
             likely *= likelihood
             ids += likely
-            if times[number + 1] / ids < best:  # seconds an id
-                best, count = times[number + 1] / ids, number
+            again = 0.0 if takes_back else (1 - likely) * (times[rows + number] - times[1])
+            took = (times[rows + number] + again) / ids  # seconds an id
+            if took < best:
+                best, count = took, number
         return count
 
     def _all(self) -> list[float]:
@@ -55,7 +61,7 @@ class Pace:
             return []
         row, seconds = ROW_SHARE * measured[0][1], [0.0]
         for (rows, took), following in zip(measured, [*measured[1:], None], strict=True):
-            end, last = following or (MOST_DRAFTED + 2, took + (MOST_DRAFTED + 2 - rows) * row)
+            end, last = following or (MOST_ROWS + 1, took + (MOST_ROWS + 1 - rows) * row)
             step = (last - took) / (end - rows)
             seconds += [took + step * more for more in range(end - rows)]
         return seconds

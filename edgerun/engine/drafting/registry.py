@@ -36,15 +36,11 @@ def drafting_for(name: str, programs: Programs, states: Iterable[State]) -> Draf
     """
     if name == NONE:
         return None
-    reason = ""
-    if any(isinstance(state, RecurrentState) for state in states):
-        reason = "some of its layers keep states from which no token can be taken back"
-    elif not programs.has_rows_alike:
-        reason = "its back-ends may compute several tokens at a time to other bits than one"
-    if reason and name != AUTO:
+    if not programs.has_rows_alike and name != AUTO:
         raise UnsupportedError(
-            f"draft is '{name}', and replies of this model cannot be drafted: {reason}; "
-            "leave draft out"
+            f"draft is '{name}', and replies cannot be drafted: the back-ends that compute this "
+            "model may compute several tokens at a time to other bits than one; leave draft out"
         )
     drafter: type[Drafter] = entry_named(ROOM, ENTRY, "draft", USUAL if name == AUTO else name)
-    return None if reason else Drafting(drafter)
+    takes_back = not any(isinstance(state, RecurrentState) for state in states)
+    return Drafting(drafter, takes_back=takes_back)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.drafting.base import Draft, Drafter
 from edgerun.engine.drafting.drafting import Drafting, Guesses
-from edgerun.engine.drafting.pace import GAIN, MOST_DRAFTED, Pace
+from edgerun.engine.drafting.pace import GAIN, MOST_ROWS, Pace
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import Sequence as Reply
 from edgerun.engine.sequence import shared_prefix
@@ -31,20 +33,31 @@ def pace_of(times: dict[int, float]) -> Pace:
     return pace
 
 
-def fastest(times: Sequence[float], drafted: int, likelihood: float) -> int:
+def fastest(drafted: int, likelihood: float, rows: int, takes_back: bool) -> int:
     """Tries all lengths of a draft."""
 
     def seconds(count: int) -> float:
         tokens = sum(likelihood**number for number in range(count + 1))
-        return times[count + 1] / tokens * (1 if count else 1 / GAIN)
+        took = LINEAR[rows + count]
+        if not takes_back:
+            took += (1 - likelihood**count) * (LINEAR[rows + count] - LINEAR[1])
+        return took / tokens if count else took / GAIN
 
     return min(range(drafted + 1), key=seconds)
 
 
-@given(st.integers(0, 15), st.floats(0, 1))
-def test_a_draft_has_the_length_that_promises_most(drafted: int, likelihood: float) -> None:
+@given(st.integers(0, 11), st.floats(0, 1), st.integers(1, 5), st.booleans())
+def test_a_draft_has_the_length_that_promises_most(
+    drafted: int, likelihood: float, rows: int, takes_back: bool
+) -> None:
     pace = pace_of(dict(enumerate(LINEAR[1:], 1)))
-    assert pace.best(drafted, likelihood) == fastest(LINEAR, drafted, likelihood)
+    best = pace.best(drafted, likelihood, rows, takes_back=takes_back)
+    assert best == fastest(drafted, likelihood, rows, takes_back)
+
+
+def test_calls_of_many_rows_are_not_counted() -> None:
+    pace = pace_of({1: 1.0, MOST_ROWS + 1: 9.0, 500: 9.0})
+    assert pace.best(15, 1.0) == 15
 
 
 def test_rows_that_were_never_measured_lie_between_those_that_were() -> None:
@@ -100,11 +113,11 @@ class Counting:
 def test_drafts_count_up_to_the_first_wrong_id(
     pays: int, says: list[int], right: int, looked_at: int
 ) -> None:
-    pace: Any = Counting(pays)
+    pace = Counting(pays)
     guesses = Guesses(Scripted(lambda ids: [1, 2, 3, 4]))
-    assert guesses.next([5], 9, pace) == (1, 2, 3, 4)[:pays]
-    guesses.next([5, *says], 9, pace)
-    guesses.next([5, *says, *says], 9, pace)
+    assert guesses.next([5], 9, pace.best) == (1, 2, 3, 4)[:pays]
+    guesses.next([5, *says], 9, pace.best)
+    guesses.next([5, *says, *says], 9, pace.best)
     first = 2 * 0.9
     assert pace.told[0] == pytest.approx(0.9)
     assert pace.told[1] == pytest.approx((first + right) / (2 + looked_at))
@@ -117,11 +130,27 @@ def test_drafts_count_up_to_the_first_wrong_id(
 
 
 def test_drafts_of_other_evidence_count_apart() -> None:
-    pace: Any = Counting(4)
+    pace = Counting(4)
     guesses = Guesses(Scripted(lambda ids: [1, 2, 3, 4], lambda ids: len(ids) % 2))
-    guesses.next([5], 9, pace)
-    guesses.next([5, 6], 9, pace)
+    guesses.next([5], 9, pace.best)
+    guesses.next([5, 6], 9, pace.best)
     assert pace.told == pytest.approx([0.9, 0.9])
+
+
+def test_a_draft_is_weighed_beside_the_rows_that_there_are() -> None:
+    told: list[Any] = []
+
+    def best(drafted: int, likelihood: float, **beside: Any) -> int:
+        told.append((drafted, beside))
+        return 2
+
+    drafting: Any = Drafting(lambda: Scripted(lambda ids: [1] * 20), takes_back=False)
+    drafting.pace = SimpleNamespace(best=best)
+    reply = Reply([4, 9, 2], Ending(99), None)
+    reply.ids, reply.cached = [4, 9, 2, 8, 8, 8], 3
+    drafting.draft(reply, 3, 40)
+    assert told == [(MOST_ROWS - 3, {"rows": 3, "takes_back": False})]
+    assert reply.drafted == (1, 1)
 
 
 class Scripted(Drafter):
@@ -151,10 +180,15 @@ class Run:
     """A plain model whose calls take as long as ``LINEAR`` says."""
 
     def __init__(
-        self, guess: Callable[[list[int]], list[int]], *, context: int = 64, chunk_rows: int = 64
+        self,
+        guess: Callable[[list[int]], list[int]],
+        *,
+        context: int = 64,
+        chunk_rows: int = 64,
+        takes_back: bool = True,
     ) -> None:
         self.store, self.programs = PlainStore(4, 999, context), PlainPrograms()
-        self.drafting: Any = Drafting(lambda: Scripted(guess))
+        self.drafting: Any = Drafting(lambda: Scripted(guess), takes_back=takes_back)
         pace = pace_of(dict(enumerate(LINEAR[1:], 1)))
         pace.add = lambda rows, seconds: None  # type: ignore[method-assign]
         self.drafting.pace = pace
@@ -251,6 +285,24 @@ def test_what_is_wrong_says_the_same_and_is_soon_left() -> None:
     assert 0 < reply.stats.drafted_tokens < 25  # as far as pages go with every token, 31
 
 
+def test_what_was_right_is_computed_again_where_nothing_can_be_taken_back() -> None:
+    """With what follows; a call that was right to its end counts as it is."""
+    starts: list[tuple[int, int]] = []
+    run = Run(
+        lambda ids: [*said(ids, 2), 0] if len(ids) % 2 else said(ids, 3),
+        takes_back=False,
+    )
+    run.programs.trip = lambda batch: starts.append((int(batch.positions[0]), batch.rows))
+    reply = run.reply(PROMPT)
+    assert reply.ids == [*PROMPT, *said(PROMPT, 24)]
+    repeated = 0
+    for (start, rows), (following, _) in itertools.pairwise(starts):
+        assert following in (start, start + rows)
+        repeated += following == start
+    assert 2 < repeated < len(starts) - 2
+    assert reply.stats.decode_tokens == 23
+
+
 def test_drafts_come_back_where_they_did_not_pay_for_a_while() -> None:
     """The text may have changed, and what is not tried is not known."""
     wrong_until = len(PROMPT) + 12
@@ -275,7 +327,7 @@ def test_a_reply_is_not_drafted_beyond_its_end(most: int) -> None:
 
 def test_calls_stay_within_pages_limits_and_context() -> None:
     rows: list[int] = []
-    run = Run(lambda ids: said(ids, MOST_DRAFTED), context=30, chunk_rows=5)
+    run = Run(lambda ids: said(ids, MOST_ROWS), context=30, chunk_rows=5)
 
     def check(batch: Batch) -> None:
         rows.append(batch.rows)
