@@ -118,7 +118,7 @@ class Day:
         by_slot = {s.lease.slot: s for s in self.engine._queue.sequences if s.lease is not None}
         rows = {sequence: slots.count(slot) for slot, sequence in by_slot.items()}
         replies = {s for s in by_slot.values() if s.is_wanted and s.pending == 1}
-        of_prompts = sum(count for s, count in rows.items() if s.pending > 1)
+        of_prompts = sum(count - len(s.drafted) for s, count in rows.items() if s.pending > 1)
         self.largest = max(self.largest, len(slots) - limits.chunk_rows)
         if replies and self.is_first_call:  # others repeat it part by part
             self.longest = max(self.longest, of_prompts - limits.prompt_rows)

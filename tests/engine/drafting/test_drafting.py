@@ -16,8 +16,8 @@ from edgerun.engine.drafting.base import Draft, Drafter
 from edgerun.engine.drafting.drafting import Drafting, Guesses
 from edgerun.engine.drafting.pace import GAIN, MOST_ROWS, Pace
 from edgerun.engine.engine import Engine
+from edgerun.engine.sequence import Ending, shared_prefix
 from edgerun.engine.sequence import Sequence as Reply
-from edgerun.engine.sequence import shared_prefix
 from edgerun.errors import BackendError
 from edgerun.state import Batch
 from tests.support.plain_store import PAGE_TOKENS, VOCAB, PlainPrograms, PlainStore, next_id
