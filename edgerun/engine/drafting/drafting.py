@@ -82,7 +82,8 @@ class Drafting:
         # The last id that a reply may have is chosen, and never computed.
         last = sequence.ending.length - len(sequence.ids) - 1
         most = min(room, MOST_ROWS - rows, last)
-        if most < 1 or not sequence.is_reply:
+        # Others may leave it rows of a call for a part of what it has to compute again.
+        if most < 1 or not sequence.is_reply or rows < sequence.pending:
             return
         if sequence.guesses is None:
             sequence.guesses = Guesses(self._make())

@@ -151,6 +151,9 @@ def test_a_draft_is_weighed_beside_the_rows_that_there_are() -> None:
     drafting.draft(reply, 3, 40)
     assert told == [(MOST_ROWS - 3, {"rows": 3, "takes_back": False})]
     assert reply.drafted == (1, 1)
+    reply.drafted = ()
+    drafting.draft(reply, 2, 40)  # of the three that come before a draft
+    assert reply.drafted == ()
 
 
 class Scripted(Drafter):
