@@ -15,6 +15,7 @@ from edgerun.engine.call import are_cancelled, batch_of, logits_of
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.drafting.drafting import Drafting
+from edgerun.engine.drafting.pace import MOST_ROWS
 from edgerun.engine.prompts import check_length, check_vocabulary
 from edgerun.engine.queue import Queue
 from edgerun.engine.scheduler import Limits, Part
@@ -248,6 +249,8 @@ class Engine:
         store = self._store
         rows = min(largest_call(store.states), store.context) if programs.is_layered else 0
         self._programs, self.limits = programs, replace(self.limits, call_rows=rows)
+        if self._drafting:
+            programs.expect(MOST_ROWS)
 
     def _check_ids(self, ids: Sequence_[int]) -> None:
         """Makes sure that all ids, of which there is one at least, can be computed.

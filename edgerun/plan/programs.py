@@ -109,6 +109,11 @@ class Programs:
             return fitting[1]
         return fitting[0]
 
+    def expect(self, rows: int) -> None:
+        """Lets the program for so many rows be compiled when it is first wanted, not later."""
+        for program in [each for shape, each in self._compiled if rows <= shape.rows][:1]:
+            program.is_due = True
+
     def close(self) -> None:
         """Closes all programs; calling it twice is allowed."""
         programs, self._compiled = self._compiled, []

@@ -16,6 +16,7 @@ from edgerun.engine.engine import Engine
 from edgerun.engine.stats import Stats
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.llm.llm import LLM
+from edgerun.plan.programs import Programs
 from edgerun.state import SequenceStore
 from tests.support.bundles import bundle_of
 
@@ -91,6 +92,17 @@ def test_drafts_change_no_reply(name: str, weights: str, options: dict[str, Any]
     stats = sequence.stats
     assert 0.4 < stats.accepted_tokens / stats.drafted_tokens < 1
     assert stats.decode_steps < 45
+
+
+def test_a_program_for_drafts_is_compiled_with_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected: list[int] = []
+    monkeypatch.setattr(Programs, "expect", lambda self, rows: expected.append(rows))
+    for draft in ("none", "lookup"):
+        with edgerun.load(draft=draft) as llm:
+            assert expected == [16] * (draft == "lookup")
+            if expected:
+                llm.place("decode=cpu")
+                assert expected == [16, 16]
 
 
 def test_sessions_and_replies_say_what_they_say_without() -> None:

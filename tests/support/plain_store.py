@@ -160,6 +160,9 @@ class PlainPrograms:
         self.calls: list[dict[int, int]] = []
         self.trip: Callable[[Batch], None] = lambda batch: None
 
+    def expect(self, rows: int) -> None:
+        """Is there already."""
+
     def run(self, batch: Batch, store: PlainStore) -> dict[str, NDArray[np.float32]]:
         slots = batch.sequences.tolist()
         self.calls.append({slot: slots.count(slot) for slot in slots})
