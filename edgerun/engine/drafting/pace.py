@@ -7,6 +7,7 @@ from collections import deque
 MOST_ROWS = 16  # of a program for few
 REMEMBERED, FEWEST_MEASURED = 4, 2
 ROW_SHARE = 0.1  # of one row's time that another row takes, until it is measured
+SAME = 0.02  # of a time: by less than this it has not changed
 GAIN = 1.05  # that a draft must promise: what it costs besides was not measured
 
 
@@ -19,11 +20,19 @@ class Pace:
 
     def __init__(self) -> None:
         self._times: list[deque[float]] = [deque(maxlen=REMEMBERED) for _ in range(MOST_ROWS + 1)]
+        self._least: dict[int, float] = {}  # of those measured often enough, by rows
+        self._seconds: list[float] = []  # of calls of 0 to 16 rows; empty where it is out of date
 
     def add(self, rows: int, seconds: float) -> None:
         """Counts a call, unless it has more rows than a draft may have."""
-        if rows <= MOST_ROWS:
-            self._times[rows].append(seconds)
+        if rows > MOST_ROWS:
+            return
+        times = self._times[rows]
+        times.append(seconds)
+        least = min(times)
+        before = self._least.get(rows, 0.0)
+        if len(times) >= FEWEST_MEASURED and abs(least - before) > SAME * before:
+            self._least[rows], self._seconds = least, []
 
     def best(
         self, drafted: int, likelihood: float, rows: int = 1, *, takes_back: bool = True
@@ -37,9 +46,9 @@ class Pace:
             takes_back: whether what was right counts where something was wrong; else its rows are
                 computed again, with the next call.
         """
-        times = self._all()
-        if not times:
+        if 1 not in self._least:
             return 0
+        times = self._seconds = self._seconds or self._all()
         best, count, ids, likely = times[rows] / GAIN, 0, 1.0, 1.0
         for number in range(1, drafted + 1):
             likely *= likelihood
@@ -51,14 +60,8 @@ class Pace:
         return count
 
     def _all(self) -> list[float]:
-        """Seconds of calls of 0 to 16 rows, measured or between those; empty if none of one is."""
-        measured = [
-            (rows, min(times))
-            for rows, times in enumerate(self._times)
-            if len(times) >= FEWEST_MEASURED
-        ]
-        if not measured or measured[0][0] != 1:
-            return []
+        """Seconds of calls of 0 to 16 rows, those that were not measured between the others."""
+        measured = sorted(self._least.items())
         row, seconds = ROW_SHARE * measured[0][1], [0.0]
         for (rows, took), following in zip(measured, [*measured[1:], None], strict=True):
             end, last = following or (MOST_ROWS + 1, took + (MOST_ROWS + 1 - rows) * row)
