@@ -85,6 +85,8 @@ def test_replies_equal_transformers(backend):
         "glm4_moe_lite",
         "glm4_moe",
         "dots1",
+        "deepseek_v2-groups",
+        "deepseek_v3-groups",
         "gemma2",
         "gemma4_text",
     ]
@@ -118,6 +120,8 @@ def reply_of(name, backend, prompt, length):
         "qwen3_5_text",
         "ernie4_5_moe",
         "deepseek_v2",
+        "deepseek_v2-groups",
+        "deepseek_v3-groups",
         "glm4_moe",
         "gemma2",
         "gemma4_text",

@@ -52,6 +52,8 @@ NAMES = [
     "deepseek_v2",
     "deepseek_v2-query-rank",
     "deepseek_v3",
+    "deepseek_v2-groups",
+    "deepseek_v3-groups",
     "glm4_moe_lite",
     "glm4_moe",
     "glm4_moe-yarn",
@@ -61,6 +63,7 @@ NAMES = [
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
 EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "ernie4_5_moe"]
 EXPERTS += ["qwen3_next", "deepseek_v2", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn", "dots1"]
+EXPERTS += ["deepseek_v2-groups", "deepseek_v3-groups"]
 # For layers that attend to keys of others there is no fused attention.
 NOT_FUSED = ["gemma3n_text", "gemma4_text-per-layer"]
 EXACT = 1e-4

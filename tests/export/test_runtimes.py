@@ -56,6 +56,8 @@ TINY = [
     ("qwen3_moe", {"weights": "int8"}),
     ("gpt_oss", {"weights": "int4"}),
     ("deepseek_v2", {"weights": "int4"}),
+    ("deepseek_v2-groups", {"weights": "int8"}),
+    ("deepseek_v3-groups", {"weights": "int4"}),
     ("glm4_moe_lite", {"weights": "int8"}),
     ("glm4_moe", {"weights": "int4"}),
     (
@@ -79,6 +81,7 @@ MIXTURES = [
     pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
     for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "granitemoe")
     + ("ernie4_5_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn")
+    + ("deepseek_v2-groups", "deepseek_v3-groups")
     + ("dots1", "gemma4_text-experts", "qwen3_5_moe_text", "qwen3_next")
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY

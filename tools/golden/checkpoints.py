@@ -103,6 +103,14 @@ _LATENT = {
     "routed_scaling_factor": 1.5,
 }
 _ONE_GROUP = {"n_group": 1, "topk_group": 1, "norm_topk_prob": True}
+_GROUPS = {
+    "n_routed_experts": 12,
+    "n_group": 4,
+    "topk_group": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 48,
+    "q_lora_rank": 48,
+}
 _GLM = {
     **_EXPERTS,
     "head_dim": 32,
@@ -322,6 +330,30 @@ GOLDEN: dict[str, Golden] = {
     "deepseek_v3": Golden(
         "DeepseekV3",
         {**_LATENT, **_ONE_GROUP, "rope_parameters": _MSCALE, "num_nextn_predict_layers": 0},
+    ),
+    # The kind of V2 itself: groups of experts are chosen first, by the best of each.
+    "deepseek_v2-groups": Golden(
+        "DeepseekV2",
+        {
+            **_LATENT,
+            **_GROUPS,
+            "topk_method": "group_limited_greedy",
+            "routed_scaling_factor": 2.5,
+            "rope_parameters": _MSCALE,
+        },
+        reply=64,
+    ),
+    # The kind of V3 and R1: by the sum of two, with a bias.
+    "deepseek_v3-groups": Golden(
+        "DeepseekV3",
+        {
+            **_LATENT,
+            **_GROUPS,
+            "norm_topk_prob": True,
+            "rope_parameters": _MSCALE,
+            "num_nextn_predict_layers": 0,
+        },
+        reply=64,
     ),
     "glm4_moe_lite": Golden(
         "Glm4MoeLite",

@@ -51,6 +51,7 @@ _DEEPSEEK_EXPERTS = Experts(
     width_key=("moe_intermediate_size", "expert_feed_forward_length"),
     normalises=False,
 )
+_DEEPSEEK_KEYS = ("expert_shared_count", "leading_dense_block_count", "expert_group_count")
 _AFTER_DEEPSEEK = {
     "exp_probs_b": "mlp.gate.e_score_correction_bias",
     "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
@@ -78,7 +79,7 @@ _DEEPSEEK = Architecture(
         "expert_weights_scale": "routed_scaling_factor",
         "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
     },
-    own_keys=("expert_shared_count", "leading_dense_block_count"),
+    own_keys=_DEEPSEEK_KEYS,
     is_latent=True,
 )
 ARCHITECTURES = {
@@ -243,7 +244,7 @@ ARCHITECTURES = {
         replace(_DEEPSEEK_EXPERTS, normalises=True),
         {"post_attention_norm": "post_attention_layernorm", **_AFTER_DEEPSEEK},
         factors={"expert_weights_scale": "routed_scaling_factor"},
-        own_keys=("expert_shared_count", "leading_dense_block_count", "expert_gating_func"),
+        own_keys=(*_DEEPSEEK_KEYS, "expert_gating_func"),
         partial=True,
         told={"attention_bias": "attn_q.bias", "use_qk_norm": "attn_q_norm.weight"},
     ),
@@ -255,7 +256,7 @@ ARCHITECTURES = {
         replace(_DEEPSEEK_EXPERTS, normalises=True),
         _AFTER_DEEPSEEK,
         factors={"expert_weights_scale": "routed_scaling_factor"},
-        own_keys=("expert_shared_count", "leading_dense_block_count", "expert_gating_func"),
+        own_keys=(*_DEEPSEEK_KEYS, "expert_gating_func"),
     ),
     # All that it leaves out is the last layer with experts, which is the last of all.
     "ernie4_5-moe": Architecture(

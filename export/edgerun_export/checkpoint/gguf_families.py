@@ -275,9 +275,18 @@ def _as_deepseek(keys: Keys, config: _Config) -> dict[str, Any]:
         "num_nextn_predict_layers": predicting,
         "first_k_dense_replace": keys.count("leading_dense_block_count", 0),
         "n_shared_experts": keys.count("expert_shared_count", 0),
-        "n_group": 1,  # others are refused
+        **_groups(keys),
         "routed_scaling_factor": config["routed_scaling_factor"] or 1.0,
     }
+
+
+def _groups(keys: Keys) -> dict[str, Any]:
+    """Groups of experts, of which files say nothing that were made before llama.cpp had them."""
+    count = keys.count("expert_group_count", 1)
+    if count <= 1:
+        return {"n_group": 1, "topk_group": 1}
+    chosen = keys.size("expert_group_used_count")
+    return {"n_group": count, "topk_group": chosen, "topk_method": "group_limited_greedy"}
 
 
 def _lfm2_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:

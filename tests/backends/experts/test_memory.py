@@ -38,6 +38,7 @@ MODELS = [
     ("gpt_oss", {"weights": "int4_asym"}),  # with biases: slots are filled step by step
     ("qwen2_moe", {"weights": "int4"}),
     ("lfm2_moe", {"weights": "int4"}),
+    ("deepseek_v3-groups", {"weights": "int4"}),
 ]
 
 

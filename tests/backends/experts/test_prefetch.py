@@ -31,6 +31,7 @@ from edgerun.kernels.run.residency import COUNT, LOG, SEQUENCE
 from edgerun.model.bundle import open_bundle
 from edgerun.offload.policies.scan_lru import ScanResistant
 from edgerun.ops.registry import OPS
+from edgerun.ops.route import Groups
 from tests.support.bundles import bundle_of
 
 LAYERS, EXPERTS, TOP_K, SLOTS = 8, 32, 4, 128
@@ -264,7 +265,13 @@ def test_a_gate_heeds_what_is_added_to_scores_for_the_choice() -> None:
     assert [gate.guess(row, gate) for gate in gates] == [[3, 2, 0], [0, 1, 2]]
 
 
-@pytest.mark.parametrize("name", ["olmoe", "gpt_oss", "lfm2_moe"])
+def test_a_gate_heeds_groups_that_are_chosen_first() -> None:
+    weight, row = np.eye(6, dtype=np.float32), np.array([9, 1, 6, 5, 2, 8], np.float32)
+    gates = [Gate(weight, None, None, 3, groups=Groups(3, 2, best)) for best in (1, 2)]
+    assert [gate.guess(row, gate) for gate in gates] == [[0, 5, 4], [0, 2, 3]]
+
+
+@pytest.mark.parametrize("name", ["olmoe", "gpt_oss", "lfm2_moe", "deepseek_v3-groups"])
 def test_gates_of_a_model_guess_of_their_own_input_what_its_routers_choose(name: str) -> None:
     graph = open_bundle(bundle_of(name, weights="fp32")).graph
     store = WeightStore(selected_isa())

@@ -33,6 +33,8 @@ FUSED = [
     ("olmoe", {"weights": "int4_asym", "group_size": 16}),
     ("lfm2_moe", {"weights": "int4", "group_size": 16}),
     ("ernie4_5_moe", {"weights": "int4", "group_size": 16}),
+    ("deepseek_v2-groups", {"weights": "int4", "group_size": 16}),
+    ("deepseek_v3-groups", {"weights": "int4", "group_size": 16}),
 ]
 # Every mixture in every format: those above stand for them as a rule.
 MIXTURES = [
