@@ -46,7 +46,7 @@ def test_a_choice_in_groups_becomes_one_node(profile: str, tmp_path: Path) -> No
     assert second.attrs == attributes | GROUPS | {"group_top_k": 1}
     third = route_of(altered("deepseek_v3-groups", profile, tmp_path / "3"))
     assert len(third.inputs) == 2
-    attributes = {"top_k": 3, "scoring": "sigmoid", "normalise": 1, "epsilon": 0.0, "scale": 1.5}
+    attributes = {"top_k": 3, "scoring": "sigmoid", "normalise": 1, "epsilon": 0.0, "scale": 2.5}
     assert third.attrs == attributes | GROUPS | {"group_top_k": 2}
 
 

@@ -350,6 +350,7 @@ GOLDEN: dict[str, Golden] = {
             **_LATENT,
             **_GROUPS,
             "norm_topk_prob": True,
+            "routed_scaling_factor": 2.5,
             "rope_parameters": _MSCALE,
             "num_nextn_predict_layers": 0,
         },
