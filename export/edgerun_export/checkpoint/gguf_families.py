@@ -324,6 +324,15 @@ def _dots1(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any
     return _as_deepseek(keys, config)
 
 
+def _bailing(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    _check_normalised("bailingmoe2", keys)
+    _check_sigmoids(keys.number("expert_gating_func"), config)
+    values = _as_deepseek(keys, config)
+    part = config.get("partial_rotary_factor", 1.0)
+    shared = values.pop("n_shared_experts")
+    return {**values, "num_shared_experts": shared, "partial_rotary_factor": part}
+
+
 def _check_normalised(name: str, keys: Keys) -> None:
     if not keys.has("expert_weights_norm"):  # to llama.cpp that means no, to the models yes
         raise CheckpointError(
@@ -355,6 +364,7 @@ _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "deepseek_v3": _deepseek_v3,
     "glm4_moe": _glm4_moe,
     "dots1": _dots1,
+    "bailing_moe_v2": _bailing,
     "lfm2_moe": _lfm2_moe,
     "ernie4_5_moe": _ernie4_5_moe,
     **dict.fromkeys(MODEL_TYPES, linear_attention),

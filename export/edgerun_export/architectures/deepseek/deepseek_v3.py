@@ -13,7 +13,7 @@ from edgerun_export.architectures.decoder.latent import with_latent_attention
 from edgerun_export.architectures.decoder.layer import Dense, FeedForward
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import MTP_LEFT_OUT
-from edgerun_export.architectures.experts.deepseek_v2 import (
+from edgerun_export.architectures.deepseek.deepseek_v2 import (
     check_scoring,
     expert_groups,
     experts_beside_shared,
