@@ -26,6 +26,11 @@ FAMILIES = [
     "gemma4_text-experts",
     "lfm2",
     "qwen3_5_text",
+    "exaone4",
+    "seed_oss",
+    "glm",
+    "glm4",
+    "ernie4_5",
 ]
 NAMES = [
     "llama",
@@ -58,12 +63,14 @@ NAMES = [
     "glm4_moe",
     "glm4_moe-yarn",
     "dots1",
+    "flex_olmo",
+    "minimax_m2",
     *FAMILIES,
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
 EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "ernie4_5_moe"]
 EXPERTS += ["qwen3_next", "deepseek_v2", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn", "dots1"]
-EXPERTS += ["deepseek_v2-groups", "deepseek_v3-groups"]
+EXPERTS += ["deepseek_v2-groups", "deepseek_v3-groups", "flex_olmo", "minimax_m2"]
 # For layers that attend to keys of others there is no fused attention.
 NOT_FUSED = ["gemma3n_text", "gemma4_text-per-layer"]
 EXACT = 1e-4

@@ -36,6 +36,7 @@ class Golden:
         model: prefix of the model's class where it is another than that of the configuration.
         reply: tokens that the model goes on with, each the most likely one.
         stacked: experts are stored as transformers has them, all of a layer in one tensor.
+        names: parts of names of tensors, and what they are where models are released.
     """
 
     family: str
@@ -46,6 +47,7 @@ class Golden:
     model: str | None = None
     reply: int = 0
     stacked: bool = False
+    names: dict[str, str] = field(default_factory=dict)
 
     @property
     def class_name(self) -> str:
@@ -111,6 +113,7 @@ _GROUPS = {
     "moe_intermediate_size": 48,
     "q_lora_rank": 48,
 }
+_GLM_4 = {"head_dim": 32, "tie_word_embeddings": False, "pad_token_id": None}
 _GLM = {
     **_EXPERTS,
     "head_dim": 32,
@@ -386,6 +389,63 @@ GOLDEN: dict[str, Golden] = {
             "max_window_layers": 1,
         },
         reply=64,
+    ),
+    "exaone4": Golden(
+        "Exaone4",
+        {
+            "tie_word_embeddings": False,
+            "sliding_window": 8,
+            "sliding_window_pattern": 2,
+            "num_hidden_layers": 3,
+            "rope_parameters": {**_ROPE, **_LLAMA3},
+            "pad_token_id": None,
+        },
+        reply=64,
+    ),
+    "seed_oss": Golden(
+        "SeedOss",
+        {
+            "tie_word_embeddings": False,
+            "head_dim": 32,
+            "attention_out_bias": True,
+            "attention_dropout": 0.0,
+            "residual_dropout": 0.0,
+            "pad_token_id": None,
+        },
+        reply=64,
+    ),
+    "glm": Golden("Glm", {**_GLM_4, **_ONE_LAYER}, reply=64),
+    "glm4": Golden("Glm4", {**_GLM_4, "attention_bias": False}, reply=64),
+    "ernie4_5": Golden("Ernie4_5", {"head_dim": 32, "use_bias": True, "pad_token_id": None}),
+    "flex_olmo": Golden(
+        "FlexOlmo",
+        {
+            "tie_word_embeddings": False,
+            "num_experts": 5,
+            "num_experts_per_tok": 3,
+            "intermediate_size": 48,
+            "pad_token_id": None,
+        },
+        reply=64,
+    ),
+    "minimax_m2": Golden(
+        "MiniMaxM2",
+        {
+            "tie_word_embeddings": False,
+            "head_dim": 32,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 48,
+            "rope_parameters": {**_ROPE, **_YARN, "partial_rotary_factor": 0.5},
+            "pad_token_id": None,
+        },
+        reply=64,
+        names={
+            ".mlp.": ".block_sparse_moe.",
+            ".gate_proj.": ".w1.",
+            ".up_proj.": ".w3.",
+            ".down_proj.": ".w2.",
+        },
     ),
     "bitnet-master": Golden("BitNet", _BITNET, 16, quantization=_ONLINE),
     "bitnet-packed": Golden("BitNet", _BITNET, 16, quantization=_BITLINEAR),
