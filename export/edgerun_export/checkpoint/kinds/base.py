@@ -13,6 +13,10 @@ SIGMOID = 2  # of llama.cpp's functions that make scores of logits
 SHARED_GATE = "mlp.shared_expert_gate"
 SCORE_BIAS = "mlp.moe_statics.e_score_correction_bias"
 ONE_ROW = (f"{SHARED_GATE}.weight", SCORE_BIAS)  # matrices to Hugging Face, vectors in GGUF
+NORMS_AFTER = {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
 
 
 @dataclass(frozen=True, slots=True)
