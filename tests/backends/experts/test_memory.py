@@ -30,8 +30,7 @@ from tests.support.interrupts import repeat_until_interrupted
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 MODELS = [
     ("olmoe", {"weights": "int4", "scales": "fp16"}),  # scales of half the size, if not read as is
-    ("mixtral", {"weights": "int8"}),
-    ("mixtral", {"weights": "int4_asym"}),
+    *(("mixtral", {"weights": weights}) for weights in ("int8", "int4_asym")),
     ("qwen3_moe", {"weights": "ternary"}),
     ("qwen3_moe", {"weights": "fp32"}),
     ("mixtral", {"weights": "int4", "activations": "fp32"}),

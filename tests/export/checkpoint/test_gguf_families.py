@@ -237,43 +237,7 @@ def glm4_moe_lite() -> Any:
     return "deepseek2", {**config, "predicting": 1}, tensors, extra
 
 
-def deepseek_v2_of_groups() -> Any:
-    config, tensors = stored_of("deepseek_v2-groups")
-
-    def extra(writer: Any) -> None:
-        groups(writer, config)
-
-    return "deepseek2", config, tensors, extra
-
-
-def deepseek_v3_of_groups() -> Any:
-    config, stored = stored_of("deepseek_v3-groups")
-    tensors = {name.replace("correction_bias", "correction.bias"): stored[name] for name in stored}
-
-    def extra(writer: Any) -> None:
-        groups(writer, config)
-        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-        writer.add_expert_weights_norm(True)
-
-    return "deepseek2", config, tensors, extra
-
-
-def groups(writer: Any, config: dict[str, Any]) -> None:
-    config["rope_parameters"] |= {"mscale": 0.5}  # of which files say one alone
-    latent(writer, config)
-    writer.add_q_lora_rank(config["q_lora_rank"])
-    writer.add_key_length_mla(32)
-    writer.add_value_length_mla(16)
-    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-    writer.add_rope_scaling_factor(8.0)
-    writer.add_rope_scaling_orig_ctx_len(16)
-    writer.add_rope_scaling_yarn_log_mul(0.05)
-    writer.add_expert_group_count(config["n_group"])
-    writer.add_expert_group_used_count(config["topk_group"])
-
-
 CASES += [deepseek_v2, deepseek_v2_of_ranks, glm4_moe_lite]
-CASES += [deepseek_v2_of_groups, deepseek_v3_of_groups]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -282,7 +246,6 @@ def test_files_of_llama_cpp_compute_what_the_checkpoint_computes(case: Any, tmp_
     path = write_gguf(tmp_path / "model.gguf", architecture, config, tensors, extra=extra)
     name = case.__name__.replace("granite4", "granitemoehybrid").replace("mistral3", "ministral3")
     name = name.replace("gemma3", "gemma3_text").replace("_of_ranks", "-query-rank")
-    name = name.replace("_of_groups", "-groups")
     assert difference(path, name, config) < 2e-6
 
 
@@ -325,7 +288,6 @@ def change(case: Any, tmp_path: Path, key: str, value: Any) -> None:
         (deepseek_v2, "expert_gating_func", 3.0, "'expert_gating_func' is 3"),
         (deepseek_v2, "expert_shared_count", 0.5, "count' is 0.5; expected 0 to"),
         (deepseek_v2, "expert_group_count", 2.0, "lacks 'deepseek2.expert_group_used_count'"),
-        (deepseek_v2_of_groups, "expert_group_used_count", 0.0, "count' is 0.0; expected 1 to"),
         (lfm2_moe, "expert_group_count", 2.0, "'expert_group_count' is 2"),
         (deepseek_v2, "attention.kv_lora_rank", 0.0, r"kv_lora_rank' is 0.0; expected 1 to"),
         (deepseek_v2, "attention.key_length_mla", 8.0, "8 elements and 8 of them are turned"),
