@@ -54,7 +54,12 @@ def config_of(name: str, **changes: Any) -> dict[str, Any]:
         ("deepseek_v2", {"first_k_dense_replace": 3}, CheckpointError, "replace' is 3 .* 0 to 2"),
         ("deepseek_v2", {"num_experts_per_tok": 7}, CheckpointError, "n_routed_experts 6"),
         ("deepseek_v2", {"n_shared_experts": -1}, CheckpointError, "'n_shared_experts' is -1"),
-        ("deepseek_v3-groups", {"n_group": 12}, CheckpointError, "in 12 groups .* of 2 experts or"),
+        (
+            "deepseek_v3-groups",
+            {"n_group": 12, "num_experts_per_tok": 2},
+            CheckpointError,
+            "in 12 groups .* of 2 experts or",
+        ),
         ("deepseek_v3", {"n_group": None}, CheckpointError, "'n_group' is 8 .* from 1 to 6"),
         ("deepseek_v3", {"scoring_func": "softmax"}, UnsupportedError, "with sigmoid are"),
         ("deepseek_v3", {"routed_scaling_factor": None}, CheckpointError, "_factor' is None"),

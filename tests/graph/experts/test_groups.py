@@ -65,6 +65,19 @@ def attribute(node: str, **attributes: int) -> Alteration:
     return lambda bundle: bundle.set(f"{ROUTER}/{node}", **attributes)
 
 
+def into(groups: int) -> Alteration:
+    """So many groups, and the same number everywhere."""
+    alterations = constant("groups", 1, 0, 0, groups, -1), constant("groups/OneHot", 1, groups)
+
+    def alter(bundle: AlteredBundle) -> None:
+        for number, each in enumerate(alterations):
+            each(bundle)
+            bundle.model.graph.initializer[-1].name += str(number)
+            bundle.node(f"{ROUTER}/{('groups', 'groups/OneHot')[number]}").input[1] += str(number)
+
+    return alter
+
+
 def ranks_of_none(bundle: AlteredBundle) -> None:
     """What is left out is left out of something else."""
     bundle.node(f"{ROUTER}/groups/Add").input[0] = bundle.value(f"{ROUTER}/groups/left")
@@ -101,6 +114,8 @@ def test_what_is_no_choice_in_groups_is_refused(alter: Alteration, tmp_path: Pat
     [
         (constant("groups/best", 1, 3), "group_top_k = 3; expected a whole number from 1 to 2"),
         (constant("groups/TopK", 1, 5), "top_groups is 5 of no more than groups = 4"),
+        (into(12), r"group_top_k\*groups is 24 of no more than experts = 12"),
+        (into(5), "experts 12 is no multiple of groups 5"),
         (constant("TopK", 1, 7), "top_k\\*groups is 28 of no more than .* = 24"),
     ],
 )

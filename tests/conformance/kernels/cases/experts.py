@@ -136,6 +136,7 @@ def route_in_groups(
         (INFINITY, INFINITY, -INFINITY, NAN),
         (-INFINITY, -INFINITY, -INFINITY, -INFINITY),
         (-INFINITY, NAN, 5, 5),
+        (INFINITY, -INFINITY, 1, 2),
     ],
     biased=[False, True],
     groups=[(1, 1, 1), (2, 1, 1), (2, 1, 2)],
