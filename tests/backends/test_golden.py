@@ -93,6 +93,8 @@ def test_replies_equal_transformers(backend):
         "glm4",
         "flex_olmo",
         "minimax_m2",
+        "exaone_moe",
+        "solar_open",
         "gemma2",
         "gemma4_text",
     ]

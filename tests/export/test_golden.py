@@ -65,6 +65,8 @@ NAMES = [
     "dots1",
     "flex_olmo",
     "minimax_m2",
+    "exaone_moe",
+    "solar_open",
     *FAMILIES,
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]

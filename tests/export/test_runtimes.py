@@ -85,6 +85,7 @@ MIXTURES = [
     for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "granitemoe")
     + ("ernie4_5_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn")
     + ("deepseek_v2-groups", "deepseek_v3-groups", "flex_olmo", "minimax_m2")
+    + ("exaone_moe", "solar_open")
     + ("dots1", "gemma4_text-experts", "qwen3_5_moe_text", "qwen3_next")
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY

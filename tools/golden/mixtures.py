@@ -108,6 +108,34 @@ MIXTURES: dict[str, Golden] = {
         },
         reply=64,
     ),
+    "exaone_moe": Golden(
+        "ExaoneMoe",
+        {
+            "tie_word_embeddings": False,
+            "num_experts": 8,
+            "n_group": 4,
+            "topk_group": 2,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 40,
+            "sliding_window": 8,
+            "sliding_window_pattern": 2,
+            "pad_token_id": None,
+        },
+        reply=64,
+        names={".mlp.gate.e_score": ".mlp.e_score"},
+    ),
+    "solar_open": Golden(
+        "SolarOpen",
+        {
+            **_EXPERTS,
+            "head_dim": 32,
+            "rope_parameters": {**ROPE, **YARN},
+            "attention_bias": True,
+            "routed_scaling_factor": 1.5,
+            "pad_token_id": None,
+        },
+        reply=64,
+    ),
     "flex_olmo": Golden(
         "FlexOlmo",
         {

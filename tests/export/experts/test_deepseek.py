@@ -64,6 +64,14 @@ def config_of(name: str, **changes: Any) -> dict[str, Any]:
         ("deepseek_v3", {"scoring_func": "softmax"}, UnsupportedError, "with sigmoid are"),
         ("deepseek_v3", {"routed_scaling_factor": None}, CheckpointError, "_factor' is None"),
         ("deepseek_v3", {"num_nextn_predict_layers": -1}, CheckpointError, "_layers' is -1"),
+        ("exaone_moe", {"mlp_layer_types": ["dense"]}, CheckpointError, "must be 2 times 'dense'"),
+        ("exaone_moe", {"mlp_layer_types": ["moe"] * 2}, CheckpointError, r"not \['moe', 'moe'\]"),
+        ("exaone_moe", {"mlp_layer_types": None, "is_moe_layer": [1]}, CheckpointError, "as many"),
+        ("exaone_moe", {"n_group": 3}, CheckpointError, "of 8 experts .* in 3 groups"),
+        ("exaone_moe", {"num_experts": None}, CheckpointError, "'n_routed_experts' is None"),
+        ("solar_open", {"use_qk_norm": True}, UnsupportedError, "with use_qk_norm"),
+        ("solar_open", {"first_k_dense_replace": 1}, UnsupportedError, "a first_k_dense_replace"),
+        ("solar_open", {"partial_rotary_factor": 0.5}, UnsupportedError, "partial rotary"),
         ("glm4_moe_lite", {"mlp_layer_types": ["dense"]}, CheckpointError, "must be 2 times 'de"),
         ("glm4_moe_lite", {"mlp_layer_types": ["moe"] * 2}, CheckpointError, r"not \['moe', 'moe"),
     ],
@@ -133,11 +141,25 @@ def test_layers_of_experts_are_those_that_the_configuration_names() -> None:
     assert counts("deepseek_v2") == [0, 6, 6]
     assert counts("deepseek_v3", first_k_dense_replace=2) == [0, 0, 6]
     assert counts("deepseek_v3", first_k_dense_replace=None) == [0, 0, 0]
+    listed = {"layer_types": None, "mlp_layer_types": None}
+    assert counts("exaone_moe", **listed) == [0, 8, 8]
+    assert counts("exaone_moe", **listed, first_k_dense_replace=2) == [0, 0, 8]
+    assert counts("exaone_moe", **listed, is_moe_layer=[True, False, True]) == [8, 0, 8]
+    assert counts("solar_open") == [6, 6, 6]
     assert counts("glm4_moe_lite", mlp_layer_types=None) == [0, 6, 6]
     assert counts("glm4_moe_lite", mlp_layer_types=["sparse", "dense", "sparse"]) == [6, 0, 6]
     part = describe(config_of("glm4_moe_lite")).layers[1].feed_forward
     assert isinstance(part, Experts) and part.shared is not None
     assert (part.scale, part.normalise, part.shared.width) == (1.5, True, 80)
+
+
+def test_layers_of_k_exaone_that_predict_several_tokens_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "with"
+    shutil.copytree(GOLDEN / "exaone_moe", folder)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {"mtp.norm.weight": np.ones(64, "f")}, folder / "model.safetensors")
+    result = export(folder, tmp_path / "out", ExportOptions(weights="int4"))
+    assert any("(MTP) are left out" in said for said in result.warnings)
 
 
 def test_layers_that_predict_several_tokens_are_left_out(tmp_path: Path) -> None:

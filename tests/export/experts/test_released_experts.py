@@ -1,7 +1,8 @@
 """Configurations of large mixtures as they are released, without what concerns no computation.
 
 As quoted in public code, model cards and copies of config.json: DeepSeek V2.5 and V3 by trainers'
-recipes, Kimi K2 by inspectors of checkpoints, Ling mini 2.0 by tests of SGLang.
+recipes, Kimi K2 by inspectors of checkpoints, Ling mini 2.0 by tests of SGLang, K-EXAONE
+by vLLM's, Solar Open by those of loaders for it.
 """
 
 from __future__ import annotations
@@ -148,6 +149,64 @@ RELEASED: dict[str, dict[str, Any]] = {
         "use_qkv_bias": False,
         "vocab_size": 157184,
     },
+    "k-exaone": {
+        "model_type": "exaone_moe",
+        "first_last_k_dense_replace": 1,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 6144,
+        "intermediate_size": 18432,
+        "is_moe_layer": [False] + [True] * 47,
+        "layer_types": [*["sliding_attention"] * 3, "full_attention"] * 12,
+        "max_position_embeddings": 262144,
+        "moe_intermediate_size": 2048,
+        "n_group": 1,
+        "norm_topk_prob": True,
+        "num_attention_heads": 64,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 8,
+        "num_shared_experts": 1,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 1000000,
+        "routed_scaling_factor": 2.5,
+        "scoring_func": "sigmoid",
+        "sliding_window": 128,
+        "sliding_window_pattern": "LLLG",
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+        "vocab_size": 153600,
+    },
+    "solar-open-100b": {
+        "model_type": "solar_open",
+        "first_k_dense_replace": 0,
+        "head_dim": 128,
+        "hidden_size": 4096,
+        "intermediate_size": 10240,
+        "max_position_embeddings": 131072,
+        "moe_intermediate_size": 1280,
+        "n_routed_experts": 128,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_attention_heads": 64,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 8,
+        "partial_rotary_factor": 1.0,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "factor": 2.0,
+            "original_max_position_embeddings": 65536,
+            "type": "yarn",
+        },
+        "rope_theta": 1000000,
+        "routed_scaling_factor": 1.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 196608,
+    },
 }
 # Layers, those without experts, experts, those of a token, groups, factor, width of what all share.
 EXPECTED: dict[str, tuple[Any, ...]] = {
@@ -155,6 +214,8 @@ EXPECTED: dict[str, tuple[Any, ...]] = {
     "deepseek-v3": (61, 3, 256, 8, ExpertGroups(8, 4, best=2), 2.5, 2048),
     "kimi-k2": (61, 1, 384, 8, None, 2.827, 2048),
     "ling-mini-2.0": (20, 1, 256, 8, ExpertGroups(8, 4, best=2), 2.5, 512),
+    "k-exaone": (48, 1, 128, 8, None, 2.5, 2048),
+    "solar-open-100b": (48, 0, 128, 8, None, 1.0, 1280),
 }
 
 
@@ -167,6 +228,11 @@ def test_released_configurations_are_taken(name: str) -> None:
     numbers = part.count, part.top_k, part.groups, part.scale, part.shared.width
     assert (spec.num_layers, dense, *numbers) == EXPECTED[name]
     assert spec.architecture == RELEASED[name]["model_type"]
+
+
+def test_layers_of_k_exaone_have_rope_where_they_have_a_window() -> None:
+    layers = describe(RELEASED["k-exaone"]).layers
+    assert [(layer.window, layer.rope) for layer in layers] == [*[(128, 0)] * 3, (None, None)] * 12
 
 
 def test_scores_of_deepseek_grow_with_its_context() -> None:
