@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +36,11 @@ class Groups:
     count: int = 1
     chosen: int = 1
     best: int = 1
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> Groups:
+        """Those of a node with the op's attributes."""
+        return cls(attributes["groups"], attributes["top_groups"], attributes["group_top_k"])
 
 
 ALL = Groups()

@@ -97,7 +97,7 @@ def gate_of(binder: Binder, node: Node) -> Gate | None:
         node.attrs["top_k"],
         route.attrs["scoring"],
         _vector(constants.get(route.inputs[1])) if len(route.inputs) > 1 else None,
-        Groups(*(route.attrs[name] for name in ("groups", "top_groups", "group_top_k"))),
+        Groups.of(route.attrs),
     )
 
 
