@@ -94,6 +94,8 @@ def test_replies_equal_transformers(backend):
         "flex_olmo",
         "minimax_m2",
         "exaone_moe",
+        "hunyuan_v1_dense",
+        "hunyuan_v1_moe",
         "solar_open",
         "gemma2",
         "gemma4_text",
@@ -133,6 +135,7 @@ def reply_of(name, backend, prompt, length):
         "glm4_moe",
         "gemma2",
         "gemma4_text",
+        "hunyuan_v1_moe",
     ]
     + ["gemma3n_text", "gemma4_text-per-layer", "gemma4_text-experts"],
 )

@@ -17,6 +17,7 @@ _BITNET = {"intermediate_size": 96, "rope_parameters": {"rope_theta": 500000.0}}
 _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 _LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _ORIGINAL = {"original_max_position_embeddings": 16}
+_ALPHA = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 1.0, "alpha": 50.0}
 _LLAMA4 = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
@@ -250,6 +251,15 @@ GOLDEN: dict[str, Golden] = {
             "sliding_window_pattern": 2,
             "num_hidden_layers": 3,
             "rope_parameters": {**ROPE, **_LLAMA3},
+            "pad_token_id": None,
+        },
+        reply=64,
+    ),
+    "hunyuan_v1_dense": Golden(
+        "HunYuanDenseV1",
+        {
+            "head_dim": 32,
+            "rope_parameters": _ALPHA,
             "pad_token_id": None,
         },
         reply=64,

@@ -108,6 +108,17 @@ MIXTURES: dict[str, Golden] = {
         },
         reply=64,
     ),
+    "hunyuan_v1_moe": Golden(
+        "HunYuanMoEV1",
+        {
+            "tie_word_embeddings": False,
+            "head_dim": 16,
+            "num_experts": 6,
+            "moe_topk": 2,
+            "pad_token_id": None,
+        },
+        reply=64,
+    ),
     "exaone_moe": Golden(
         "ExaoneMoe",
         {

@@ -45,10 +45,11 @@ _CASED_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN = _CASED.replace("{0}", "") + r"\p{N}" + _CASED_REST
 _GPT4O = _CASED.replace("{0}", _ENDINGS + "?") + r"\p{N}{1,3}" + _CASED_REST
 _IDEOGRAPHS = "[一-龥ࠀ-一가-\ud7ff]+"
-_DEEPSEEK3 = (
+_DEEPSEEK3_WORDS = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
     r"""| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
 )
+_DEEPSEEK3 = r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3_WORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,8 @@ CUTS: dict[str, Cut] = {
     "deepseek-coder": Cut(
         (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _IDEOGRAPHS, r"\p{N}"), add_bos=True
     ),
-    "deepseek-v3": Cut((r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3), add_bos=True),
+    "deepseek-v3": Cut(_DEEPSEEK3, add_bos=True),
+    "hunyuan-dense": Cut(_DEEPSEEK3),
     "tekken": Cut((_TEKKEN,), whole_words=True, add_bos=True),
     **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), Cut((_GPT4O,))),
 }

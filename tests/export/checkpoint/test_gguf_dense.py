@@ -1,4 +1,4 @@
-"""GGUF files of EXAONE 4.0, Seed-OSS, GLM-4, ERNIE 4.5 and MiniMax M2: what is read is written."""
+"""GGUF files of dense families, of Hunyuan and MiniMax M2: what is read is what was written."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ METADATA: dict[str, dict[str, Any]] = {
     "seed_oss": {},
     "glm4": {"rope__dimension_count": 16},
     "ernie4_5": {},
+    "hunyuan-dense": {"rope__scaling__type": "none"},
+    "hunyuan-moe": {"expert_shared_count": 1},
     "minimax-m2": {
         "rope__dimension_count": 16,
         "expert_gating_func": 2,
@@ -36,7 +38,10 @@ METADATA: dict[str, dict[str, Any]] = {
 CHANGES: dict[str, dict[str, Any]] = {
     "exaone4": {"rope_parameters": None, "rope_theta": 10000.0},
     "ernie4_5": {"rope_parameters": None, "rope_theta": 10000.0},
+    # As the converter does, with the base that alpha makes.
+    "hunyuan-dense": {"rope_parameters": None, "rope_theta": 1e4 * 50 ** (32 / 30)},
 }
+GOLDEN_OF = {name: name.replace("-", "_").replace("hunyuan", "hunyuan_v1") for name in METADATA}
 
 
 def write(folder: Path, name: str, **keys: Any) -> tuple[Path, dict[str, Any]]:
@@ -50,7 +55,8 @@ def write(folder: Path, name: str, **keys: Any) -> tuple[Path, dict[str, Any]]:
     Returns:
         the file, and the configuration.
     """
-    config, tensors = source_of(name.replace("-", "_"), **CHANGES.get(name, {}))
+    config, stored = source_of(GOLDEN_OF[name], **CHANGES.get(name, {}))
+    tensors = {key.replace("gate.wg", "gate"): stored[key] for key in stored}
 
     def extra(writer: Any) -> None:
         write_metadata(writer, name, {**METADATA[name], **keys})
@@ -62,7 +68,7 @@ def write(folder: Path, name: str, **keys: Any) -> tuple[Path, dict[str, Any]]:
 @pytest.mark.parametrize("name", METADATA)
 def test_files_of_llama_cpp_compute_what_the_checkpoint_computes(name: str, tmp_path: Path) -> None:
     path, config = write(tmp_path, name)
-    assert difference(path, name.replace("-", "_"), config) < 2e-6
+    assert difference(path, GOLDEN_OF[name], config) < 2e-6
 
 
 @pytest.mark.parametrize(
@@ -94,6 +100,8 @@ def test_layers_of_exaone_have_rope_where_they_have_a_window(
         ("minimax-m2", {"expert_gating_func": 1}, "'expert_gating_func' is 1, which minimax_m2"),
         ("minimax-m2", {"expert_gating_func": None}, "lacks 'minimax-m2.expert_gating_func'"),
         ("minimax-m2", {"expert_weights_norm": False}, "'expert_weights_norm' is False"),
+        ("hunyuan-moe", {"expert_shared_count": 2}, "without one network for all tokens"),
+        ("hunyuan-dense", {"expert_shared_count": 2}, "'expert_shared_count' is 2"),
         ("seed_oss", {"rope__dimension_count": 16}, "heads of 32 with 16 rotated .* seed_oss"),
     ],
 )

@@ -1,8 +1,9 @@
-"""EXAONE 4.0, Seed-OSS, GLM-4, ERNIE 4.5, FlexOlmo and MiniMax M2: what configurations say."""
+"""EXAONE 4.0, Seed-OSS, GLM-4, ERNIE 4.5, Hunyuan and others: what configurations say."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
 from edgerun_export.architectures import DecoderSpec, Experts, Rope, describe
 from edgerun_export.architectures.decoder.rope import partial
+from edgerun_export.pipeline import ExportOptions, export
 from tests.support.bundles import GOLDEN
 
 QKV = {"q_proj", "k_proj", "v_proj"}
@@ -47,6 +49,22 @@ def without(name: str, *keys: str, **changes: Any) -> DecoderSpec:
         ),
         ("glm4", {"rms_norm_eps": 0}, CheckpointError, "'rms_norm_eps' is 0"),
         ("ernie4_5", {"rope_parameters": {"rope_type": "spiral"}}, UnsupportedError, "'spiral'"),
+        (
+            "hunyuan_v1_dense",
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+            UnsupportedError,
+            "rope type 'dynamic' is not supported",
+        ),
+        (
+            "hunyuan_v1_dense",
+            {"rope_parameters": {"rope_type": "dynamic", "alpha": -1.0}},
+            CheckpointError,
+            "'alpha' is -1.0",
+        ),
+        ("hunyuan_v1_moe", {"moe_topk": [2, 3]}, UnsupportedError, r"moe_topk of \['2', '3'\]"),
+        ("hunyuan_v1_moe", {"moe_topk": []}, CheckpointError, "'moe_topk' is None"),
+        ("hunyuan_v1_moe", {"num_experts": [6, 5]}, UnsupportedError, "layers have num_experts of"),
+        ("hunyuan_v1_moe", {"moe_topk": 7}, CheckpointError, "moe_topk 7 experts"),
         ("flex_olmo", {"num_experts_per_tok": 6}, CheckpointError, "6 experts, .* num_experts 5"),
         (
             "minimax_m2",
@@ -129,6 +147,29 @@ def test_a_part_of_heads_is_turned_by_either_name() -> None:
     assert spec.ropes[0].inv_freq[1] == pytest.approx(5e6 ** (-2 / 24))
     assert without("minimax_m2", "rope_parameters").storage.head_rows is None
     assert np.count_nonzero(without("glm", "rope_parameters").ropes[0].inv_freq) == 8
+
+
+def test_alpha_of_hunyuan_stretches_the_base() -> None:
+    """As released configurations say it, among keys that nothing reads."""
+    scaling = {"alpha": 1000.0, "beta_fast": 32, "factor": 1.0, "mscale": 1.0, "type": "dynamic"}
+    changes = {"rope_parameters": None, "rope_scaling": scaling, "rope_theta": 10000.0}
+    spec = describe(config_of("hunyuan_v1_dense", **changes))
+    theta = 10000 * 1000 ** (32 / 30)
+    np.testing.assert_allclose(spec.ropes[0].inv_freq, theta ** -(np.arange(16) / 16), rtol=1e-6)
+    plain = without("hunyuan_v1_dense", "rope_parameters", "rms_norm_eps")
+    assert plain.ropes[0].inv_freq[1] == pytest.approx(1e4 ** (-1 / 16))
+    assert (plain.norm_eps, plain.biases) == (1e-5, frozenset())
+
+
+def test_experts_of_hunyuan_may_be_listed_layer_by_layer() -> None:
+    spec = describe(config_of("hunyuan_v1_moe", moe_topk=[2, 2], num_experts=[6, 6]))
+    assert spec.layers == describe(config_of("hunyuan_v1_moe")).layers
+
+
+@pytest.mark.parametrize("name", ["hunyuan_v1_dense", "hunyuan_v1_moe"])
+def test_norms_after_ropes_have_no_form_in_the_genai_profile(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=f"of {name} come after the rope, .*; leave it out"):
+        export(GOLDEN / name, tmp_path / "out", ExportOptions(profile="genai"))
 
 
 def test_neighbours_in_a_part_of_a_head_are_pairs() -> None:
