@@ -56,7 +56,6 @@ TINY = [
     ("qwen3_moe", {"weights": "int8"}),
     ("gpt_oss", {"weights": "int4"}),
     ("deepseek_v2", {"weights": "int4"}),
-    ("deepseek_v2-groups", {"weights": "int8"}),
     ("deepseek_v3-groups", {"weights": "int4"}),
     ("glm4_moe_lite", {"weights": "int8"}),
     ("glm4_moe", {"weights": "int4"}),
@@ -75,10 +74,7 @@ TINY = [
     ("lfm2", {"weights": "int4"}),
     ("lfm2_moe", {"weights": "int4"}),
     ("qwen3_5_text", {"weights": "int4"}),
-    ("exaone4", {"weights": "int4"}),
-    ("glm4", {"weights": "int4"}),
     ("hunyuan_v1_dense", {"weights": "int4"}),
-    ("minimax_m2", {"weights": "int4"}),
 ]
 # Every mixture in every format takes minutes: those above stand for them as a rule.
 MIXTURES = [
