@@ -156,6 +156,9 @@ def test_alpha_of_hunyuan_stretches_the_base() -> None:
     spec = describe(config_of("hunyuan_v1_dense", **changes))
     theta = 10000 * 1000 ** (32 / 30)
     np.testing.assert_allclose(spec.ropes[0].inv_freq, theta ** -(np.arange(16) / 16), rtol=1e-6)
+    linear = {"rope_type": "linear", "factor": 2.0, "alpha": 50.0}  # which it says nothing to
+    spec = describe(config_of("hunyuan_v1_dense", rope_parameters=linear))
+    assert spec.ropes[0].inv_freq[1] == pytest.approx(1e4 ** (-1 / 16) / 2)
     plain = without("hunyuan_v1_dense", "rope_parameters", "rms_norm_eps")
     assert plain.ropes[0].inv_freq[1] == pytest.approx(1e4 ** (-1 / 16))
     assert (plain.norm_eps, plain.biases) == (1e-5, frozenset())

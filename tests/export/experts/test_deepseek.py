@@ -145,7 +145,7 @@ def test_layers_of_experts_are_those_that_the_configuration_names() -> None:
     assert counts("exaone_moe", **listed) == [0, 8, 8]
     assert counts("exaone_moe", **listed, first_k_dense_replace=2) == [0, 0, 8]
     assert counts("exaone_moe", **listed, is_moe_layer=[True, False, True]) == [8, 0, 8]
-    assert counts("solar_open") == [6, 6, 6]
+    assert counts("solar_open") == counts("solar_open", intermediate_size=None) == [6, 6, 6]
     assert counts("glm4_moe_lite", mlp_layer_types=None) == [0, 6, 6]
     assert counts("glm4_moe_lite", mlp_layer_types=["sparse", "dense", "sparse"]) == [6, 0, 6]
     part = describe(config_of("glm4_moe_lite")).layers[1].feed_forward
@@ -160,6 +160,7 @@ def test_layers_of_k_exaone_that_predict_several_tokens_are_left_out(tmp_path: P
     save_file(tensors | {"mtp.norm.weight": np.ones(64, "f")}, folder / "model.safetensors")
     result = export(folder, tmp_path / "out", ExportOptions(weights="int4"))
     assert any("(MTP) are left out" in said for said in result.warnings)
+    assert not describe(config_of("exaone_moe", num_nextn_predict_layers=1)).notes
 
 
 def test_layers_that_predict_several_tokens_are_left_out(tmp_path: Path) -> None:
