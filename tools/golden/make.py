@@ -160,6 +160,8 @@ def store(model: Any, golden: Golden) -> dict[str, torch.Tensor]:
         state = ternarise(model, state, BitNetQuantConfig(**golden.quantization))
     if not golden.stacked:
         state = {name: value for each in state.items() for name, value in single_experts(*each)}
+    for own, released in golden.names.items():
+        state = {name.replace(own, released): value for name, value in state.items()}
     return {k: v if v.dtype == torch.uint8 else v.bfloat16() for k, v in state.items()}
 
 
