@@ -54,6 +54,7 @@ def test_the_toys_are_nothing_but_one_file_each() -> None:
         "activations/gelu.py",
         "backends/cpu/emit/double.py",
         "backends/normer.py",
+        "engine/drafting/echo.py",
         "engine/sampling/top_n_sigma.py",
         "export/architectures/toylm.py",
         "export/quantize/absmax.py",
@@ -116,6 +117,13 @@ def test_a_codec_of_keys_and_values(used: dict[str, Any]) -> None:
     assert 0 < report["error"] < 0.01
     assert report["bf16"] == report["fp32"]
     assert "bf16" in report["refusal"]
+
+
+def test_a_drafter(used: dict[str, Any]) -> None:
+    (plain, none), (drafted, some) = used["drafter"]["none"], used["drafter"]["echo"]
+    assert (drafted, none) == (plain, 0)
+    assert some > 0
+    assert used["drafter"]["refusal"] == "draft is 'x'; expected one of auto, lookup, echo, none"
 
 
 def test_an_eviction_policy(used: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.backends.figures import ExpertReads, Handover, Report
 from edgerun.errors import InputError
 from edgerun.graph.ir import Graph, Node
 from edgerun.state import Batch, SequenceStore, State
@@ -187,74 +188,6 @@ class Executable(ABC):
         """Releases threads, memory and devices; calling it twice is allowed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a device did, as a table.
-
-    Attributes:
-        title: what the figures are, and whether they were simulated, measured or modelled.
-        rows: figures by name; all rows have the same names.
-        notes: what else there is to say, a line each.
-    """
-
-    title: str
-    rows: Sequence[Mapping[str, Any]] = ()
-    notes: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Handover:
-    """Keys and values that a device's calls moved so far.
-
-    Attributes:
-        seconds: out of pages, between calls of the device, and into pages.
-        overlapped_s: of these, while the device computed.
-    """
-
-    seconds: float
-    overlapped_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertReads:
-    """What became of the experts that calls needed so far, where not all are in memory.
-
-    Attributes:
-        hits: of them were in memory.
-        misses: were not.
-        read_bytes: read from the disk.
-        waited_s: seconds in which a thread or more waited for them.
-        guessed: needed in layers of which was guessed before what they would need.
-        foreseen: of these, in the guess.
-        early: reads that began before anybody asked.
-        wasted: of these, not needed then.
-    """
-
-    hits: int
-    misses: int
-    read_bytes: int
-    waited_s: float
-    guessed: int = 0
-    foreseen: int = 0
-    early: int = 0
-    wasted: int = 0
-
-    def since(self, before: ExpertReads) -> ExpertReads:
-        """What became of those since an earlier moment."""
-        pairs = zip(astuple(self), astuple(before), strict=True)
-        return ExpertReads(*(now - then for now, then in pairs))
-
-    @property
-    def hit_share(self) -> float:
-        """Of the experts that were needed, how many were in memory."""
-        return self.hits / max(1, self.hits + self.misses)
-
-    @property
-    def recall(self) -> float | None:
-        """Of the experts that were guessed at, how many were foreseen; None without a guess."""
-        return self.foreseen / self.guessed if self.guessed else None
-
-
 class Backend(ABC):
     """A way to run graph nodes on some device.
 
@@ -270,6 +203,7 @@ class Backend(ABC):
         chooses_device: it has a device of its own choice, so that its name alone names one.
         holds_experts: in a device's memory, besides those of the processor.
         takes_gpu_memory: ``gpu_memory`` says how much of it.
+        has_rows_alike: up to ``FEW_ROWS`` rows of a call have the bits that each alone has.
     """
 
     name: str
@@ -280,6 +214,7 @@ class Backend(ABC):
     chooses_device: bool = False
     takes_gpu_memory: bool = False
     holds_experts: bool = False
+    has_rows_alike: bool = False
 
     def companion_choices(self) -> Mapping[str, Any]:
         """What its companions learn besides, see ``configure``."""

@@ -21,12 +21,12 @@ from edgerun.backends.base import (
     Backend,
     CompileOptions,
     Executable,
-    Report,
     Shape,
     Support,
     Values,
 )
 from edgerun.backends.estimates import kept_bytes, node_seconds
+from edgerun.backends.figures import Report
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.files.plain import read_plain
 from edgerun.graph.ir import Graph, Node

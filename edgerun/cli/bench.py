@@ -13,7 +13,7 @@ from edgerun.cli import options
 from edgerun.cli.screen.visible import folded, visible
 
 if TYPE_CHECKING:
-    from edgerun.backends.base import ExpertReads
+    from edgerun.backends.figures import ExpertReads
     from edgerun.cli.benchmark.report import Run
     from edgerun.engine.stats import Stats
     from edgerun.llm.llm import LLM
@@ -88,16 +88,18 @@ def bench(
 ) -> None:
     from edgerun.cli.benchmark.report import summary
     from edgerun.cli.benchmark.rows import row_counts, row_figures
+    from edgerun.engine.drafting.registry import NONE
 
     if handover:
         _check_alone(context=context, rows=rows)
-        with options.load(options.model_of(model, named), **loading) as llm:
+        with options.load(options.model_of(model, named), draft=NONE, **loading) as llm:
             _print_handover(llm, prompt_tokens, repeat, as_json)
         return
     _check_room(context, new_tokens)
     counts = None if rows is None else row_counts(rows)
     began = time.perf_counter()
-    with options.load(options.model_of(model, named), context=context, **loading) as llm:
+    model = options.model_of(model, named)
+    with options.load(model, context=context, draft=NONE, **loading) as llm:
         load_s = time.perf_counter() - began
         _check_real(llm)
         prompt = prompt_tokens or max(1, min(PROMPT_TOKENS, llm.model.context - new_tokens))

@@ -183,6 +183,16 @@ TemplateValues = Annotated[
         help="What else the chat format is told, e.g. reasoning_effort=high; may be repeated.",
     ),
 ]
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        "--draft",
+        metavar="NAME",
+        help="What guesses how replies go on, so that several tokens are computed at a time where "
+        "that is faster; the text stays the same: lookup, by what was said before (if left out), "
+        "or none.",
+    ),
+]
 LOADING: dict[str, Any] = {
     "threads": Threads,
     "backend": BackendName,
@@ -200,7 +210,7 @@ LOADING: dict[str, Any] = {
     "expert_trace": ExpertTrace,
     "share": Share,
 }
-CHATTING: dict[str, Any] = {"think": Think, "template_values": TemplateValues}
+CHATTING: dict[str, Any] = {"draft": Draft, "think": Think, "template_values": TemplateValues}
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 ShowStats = Annotated[bool, typer.Option("--stats", help="Show speed and memory on stderr.")]
 

@@ -17,7 +17,8 @@ from edgerun.cli.screen.tables import print_pairs, print_rows, size
 from edgerun.cli.screen.visible import folded
 
 if TYPE_CHECKING:
-    from edgerun.backends.base import Backend, Report
+    from edgerun.backends.base import Backend
+    from edgerun.backends.figures import Report
     from edgerun.llm.experts import PromptCalls
     from edgerun.model.bundle import Bundle
     from edgerun.plan.expert_forecast import ExpertForecast
@@ -188,7 +189,7 @@ def _outlooks(planned: Plan, backends: Sequence[Backend]) -> list[Report]:
 
 def _of_attention(planned: Plan, backends: Sequence[Backend]) -> list[Report]:
     """How layers attend to prompts, if that is to be faster."""
-    from edgerun.backends.base import Report
+    from edgerun.backends.figures import Report
     from edgerun.plan.streaming import prompt_attention
 
     layers = prompt_attention(planned, backends).values()

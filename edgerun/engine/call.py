@@ -17,7 +17,7 @@ from edgerun.state import Adjust, Batch, SequenceStore
 def batch_of(parts: list[Part]) -> tuple[Batch, list[int]]:
     """The rows of parts, in order, and where in the logits those of each begin, and the last end.
 
-    All sequences have slots.
+    All sequences have slots. What was drafted of one follows its ids.
     """
     ids: list[int] = []
     positions: list[int] = []
@@ -26,15 +26,18 @@ def batch_of(parts: list[Part]) -> tuple[Batch, list[int]]:
     bounds = [0]
     for sequence, rows in parts:
         assert sequence.lease is not None
-        start, stop = sequence.cached, sequence.cached + rows
+        drafted = sequence.drafted
+        start, stop = sequence.cached, sequence.cached + rows + len(drafted)
         first = max(start, sequence.logits_from)
-        logit_rows += range(len(ids) + first - start, len(ids) + rows)
+        logit_rows += range(len(ids) + first - start, len(ids) + stop - start)
         bounds.append(len(logit_rows))
-        ids += sequence.ids[start:stop]
+        ids += sequence.ids[start : start + rows]
+        ids += drafted
         positions += range(start, stop)
-        slots += [sequence.lease.slot] * rows
+        slots += [sequence.lease.slot] * (stop - start)
     table = np.array((ids, positions, slots), np.int32)  # one array takes less time than three
-    largest_only = all(sequence.takes_largest for sequence, _ in parts)
+    # What is done to logits behind a drafted id is not known before it was chosen.
+    largest_only = all(each.takes_largest and not each.drafted for each, _ in parts)
     adjustments: tuple[Adjust | None, ...] = ()
     if largest_only:
         has_row = (end > begin for begin, end in pairwise(bounds))  # of a sequence, one row or none

@@ -14,10 +14,13 @@ from numpy.typing import NDArray
 from edgerun.engine.call import are_cancelled, batch_of, logits_of
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
+from edgerun.engine.drafting.drafting import Drafting
+from edgerun.engine.drafting.pace import MOST_ROWS
 from edgerun.engine.prompts import check_length, check_vocabulary
-from edgerun.engine.scheduler import Limits, Part, admit, schedule
+from edgerun.engine.queue import Queue
+from edgerun.engine.scheduler import Limits, Part
 from edgerun.engine.sequence import Ending, Scoring, Sequence, Token
-from edgerun.engine.slots import Slots, take_back
+from edgerun.engine.slots import take_back
 from edgerun.engine.stats import Stats
 from edgerun.errors import Full, InputError, PromptError
 from edgerun.plan.programs import Programs
@@ -51,8 +54,19 @@ class Engine:
         eos_ids: Sequence_[int] = (),
         chunk_rows: int = DEFAULT_CHUNK_ROWS,
         prompt_rows: int = DEFAULT_PROMPT_ROWS,
+        drafting: Drafting | None = None,
     ) -> None:
         """Takes the compiled programs of a model, and a store in which nobody else opens slots.
+
+        Args:
+            programs: of the model.
+            store: for its states.
+            vocab_size: ids are below this.
+            eos_ids: ids that end a reply.
+            chunk_rows: most rows of a call whose logits are wanted.
+            prompt_rows: most of them that are a prompt's, if replies run too.
+            drafting: guesses what replies go on with. It has no say where programs have other bits
+                for several rows.
 
         Raises:
             InputError: ``chunk_rows`` or ``prompt_rows`` is not positive.
@@ -63,13 +77,10 @@ class Engine:
             )
         self._programs: Programs | None = None
         self._store = store
-        self._slots = Slots(store)
-        self._sequences: list[Sequence] = []  # oldest first
+        self._queue = Queue(store)
+        self._drafting = drafting
         self._interrupted = False
         self._computes_in = 0  # process, while it does: a forked child has no part in that
-        self._parts: list[Part] = []  # of the last call
-        self._same_for = 0  # sequences there may be if the next call has the same parts
-        self._first_room = store.room()
         self.vocab_size = vocab_size
         self.eos_ids = frozenset(eos_ids)
         self.limits = Limits(chunk_rows, prompt_rows)
@@ -104,12 +115,7 @@ class Engine:
 
     def add(self, sequence: Sequence) -> None:
         """Lets a sequence take part in the steps until it has ended or is cancelled; once."""
-        self._store.lock.run(self._add, sequence)
-
-    def _add(self, sequence: Sequence) -> None:
-        if not sequence.is_added:
-            sequence.is_added = True
-            self._sequences.append(sequence)
+        self._store.lock.run(self._queue.add, sequence)
 
     def cancel(self, sequence: Sequence) -> None:
         """Ends a sequence, whose slot the next step takes back; needs no lock, ever."""
@@ -204,12 +210,13 @@ class Engine:
         self._check_open()
         self._check_idle()
         if self._interrupted:
-            self._recover()
+            self._queue.recover()
         self._interrupted = True
-        self._parts = self._same_parts() or self._next_parts()
+        parts = self._queue.parts(self.limits)
+        self._draft(parts)
         try:
             self._computes_in = os.getpid()
-            advanced = self._compute(self._parts)
+            advanced = self._compute(parts)
         finally:
             self._computes_in = 0
         self._interrupted = False
@@ -217,7 +224,7 @@ class Engine:
 
     def room(self) -> Room:
         """What the store has for sequences to come."""
-        return self._store.lock.run(self._room)
+        return self._store.lock.run(self._queue.room)
 
     def replace(self, programs: Programs) -> None:
         """Takes other programs of the same model, from the next call on; closes those it had.
@@ -242,6 +249,8 @@ class Engine:
         store = self._store
         rows = min(largest_call(store.states), store.context) if programs.is_layered else 0
         self._programs, self.limits = programs, replace(self.limits, call_rows=rows)
+        if self._drafting:
+            programs.expect(MOST_ROWS)
 
     def _check_ids(self, ids: Sequence_[int]) -> None:
         """Makes sure that all ids, of which there is one at least, can be computed.
@@ -250,7 +259,7 @@ class Engine:
             PromptError: one is outside the vocabulary, or memory cannot hold so many.
         """
         check_vocabulary(ids, self.vocab_size)
-        room = self._first_room
+        room = self._queue.first_room
         if room.pages_for(0, len(ids)) > room.pages:
             raise PromptError(
                 f"the prompt has {len(ids)} tokens and memory has room for "
@@ -258,95 +267,17 @@ class Engine:
                 "type of kv_cache"
             )
 
-    def _room(self) -> Room:
-        self._retire()
-        return self._slots.room()
-
-    def _recover(self) -> None:
-        """After a step that Ctrl-C or a defect left in the middle."""
-        for sequence in self._sequences:
-            if sequence.lease is not None:
-                sequence.recover(self._store.length(sequence.lease.slot))
-
-    def _retire(self) -> None:
-        ended = [sequence for sequence in self._sequences if sequence.is_ended]
-        for sequence in ended:
-            self._slots.end(sequence)
-            self._sequences.remove(sequence)
-        if ended:
-            self._parts = []  # or they would be remembered
-
-    def _same_parts(self) -> list[Part]:
-        """The parts of the last call, if the next has the same: most have, of replies alone."""
-        if len(self._sequences) != self._same_for:
-            return []
-        page_tokens = self._first_room.page_tokens
-        for sequence, rows in self._parts:
-            in_page = page_tokens and sequence.cached % page_tokens
-            if rows > 1 or not in_page or not sequence.is_reply or not sequence.is_wanted:
-                return []
-        return self._parts  # their pages are reserved to the end
-
-    def _next_parts(self) -> list[Part]:
-        """What the next call computes, with slots and pages for all of it."""
-        self._retire()
-        active: list[Sequence] = []
-        paused: list[Sequence] = []
-        for sequence in self._sequences:
-            if sequence.is_wanted:
-                active.append(sequence)
-            elif sequence.lease is not None:
-                paused.append(sequence)
-        running = self._admitted(active, paused)
-        parts, preempted = schedule(running, paused, self._slots.room, self.limits)
-        for sequence in preempted:
-            take_back(sequence)
-        reserved: list[Part] = []
-        for part in parts:
-            if self._reserve(part, [*running, *paused], reserved):
-                reserved.append(part)
-        if running and not reserved:
-            running[0].starve()
-        # Who waits for a slot goes on to, until one of these ends or needs another page.
-        self._same_for = len(reserved) + [each.lease for each in self._sequences].count(None)
-        return reserved
-
-    def _admitted(self, active: list[Sequence], paused: list[Sequence]) -> list[Sequence]:
-        """Gives slots to sequences that wait; returns those that have one now, oldest first."""
-        waiting = [sequence for sequence in active if sequence.lease is None]
-        if not waiting:
-            return active
-        running = [sequence for sequence in active if sequence.lease is not None]
-        admitted, preempted = admit(waiting, running, paused, self._slots.room, self.limits)
-        for sequence in preempted:
-            paused.remove(sequence)
-            take_back(sequence)
-        for sequence in admitted:
-            self._slots.give(sequence)
-            stats = sequence.stats
-            if not stats.prompt_tokens:
-                stats.prompt_tokens, stats.reused_tokens = sequence.prompt_tokens, sequence.cached
-        return [sequence for sequence in active if sequence.lease is not None]
-
-    def _reserve(self, part: Part, running: list[Sequence], reserved: list[Part]) -> bool:
-        """Gives a part its pages, in the worst case those of all who have none yet."""
-        sequence = part.sequence
-        while sequence.lease is not None:
-            try:
-                length = sequence.cached + part.rows
-                page = self._first_room.page_tokens or 1
-                whole = min(self._store.context, -(-length // page) * page)
-                self._store.reserve(sequence.lease.slot, whole)
-                return True
-            except Full:
-                served = [part.sequence for part in reserved] + [sequence]
-                others = [other for other in running if other.lease and other not in served]
-                if not self._slots.evict():
-                    take_back(others[-1] if others else sequence)
-        return False
+    def _draft(self, parts: list[Part]) -> None:
+        """Lets a reply that is alone in a call be drafted: beside others, rows cost more."""
+        if self._drafting and len(parts) == 1 and self._check_open().has_rows_alike:
+            room = min(self._queue.spare_tokens(parts[0]), self.limits.chunk_rows - parts[0].rows)
+            self._drafting.draft(*parts[0], room)
 
     def _compute(self, parts: list[Part]) -> list[Sequence]:
-        """Runs parts in one call; one that fails is repeated part by part, to find whose it is."""
+        """Runs parts in one call; one that fails is repeated part by part, to find whose it is.
+
+        A draft that it had is dropped then: its ids may be what fails.
+        """
         if not parts:
             return []
         began = time.perf_counter()
@@ -358,9 +289,14 @@ class Engine:
                 return [part.sequence for part in parts]
             if len(parts) > 1:
                 return [sequence for part in parts for sequence in self._compute([part])]
+            if parts[0].sequence.drafted:
+                parts[0].sequence.drafted = ()
+                return self._compute(parts)
             parts[0].sequence.error = error
             return [parts[0].sequence]
         seconds = time.perf_counter() - began
+        if self._drafting and len(parts) == 1 and parts[0].sequence.is_reply:
+            self._drafting.pace.add(batch.rows, seconds)
         for part, begin, end in zip(parts, bounds, bounds[1:], strict=False):
             self._commit(part, logits[begin:end], seconds)
         return [part.sequence for part in parts if part.sequence.is_ready]
@@ -372,13 +308,16 @@ class Engine:
             stats.decode_steps += 1
         else:
             stats.prefill_s += seconds
-        length = sequence.cached + part.rows
+        length, drafted = sequence.cached + part.rows, len(sequence.drafted)
         if len(logits):
             try:
-                sequence.receive(logits)
+                right = sequence.receive(logits)
             except Exception as error:  # its chooser's, and nobody else's
                 sequence.error = error
                 return  # before anybody finds what led to it
+            if right < drafted and self._drafting and not self._drafting.takes_back:
+                return  # what was right is computed again with what follows
+            length += right
         assert sequence.lease is not None
         self._store.commit(sequence.lease.slot, length, sequence.ids)
         if length == sequence.prompt_tokens:  # behind which a next turn may go on otherwise

@@ -14,7 +14,10 @@ class Stats:
         prompt_tokens: tokens of the prompt, cached ones included.
         reused_tokens: how many of them were in the cache already.
         completion_tokens: tokens generated, without the one that ends the reply.
-        decode_steps: single-token model calls; one fewer than the tokens sampled.
+        decode_steps: model calls behind the first token. Each makes a token, and another one for
+            each drafted token that was right.
+        drafted_tokens: tokens that were drafted (``edgerun/engine/drafting``).
+        accepted_tokens: how many of them were right.
         prefill_s: time for the prompt, with that of other threads in between.
         decode_s: time from the first token to the last.
         first_token_s: time from the request to the first token.
@@ -25,6 +28,8 @@ class Stats:
     reused_tokens: int = 0
     completion_tokens: int = 0
     decode_steps: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
     first_token_s: float = 0.0
@@ -43,8 +48,18 @@ class Stats:
         return _rate(self.prompt_tokens - self.reused_tokens, self.prefill_s)
 
     @property
+    def decode_tokens(self) -> int:
+        """Tokens sampled behind the first, one that ends the reply included."""
+        return self.decode_steps + self.accepted_tokens
+
+    @property
     def decode_tokens_per_s(self) -> float:
-        """Decode steps a second; 0 before any."""
+        """Tokens behind the first a second; 0 before any."""
+        return _rate(self.decode_tokens, self.decode_s)
+
+    @property
+    def decode_calls_per_s(self) -> float:
+        """Model calls behind the first token a second; 0 before any."""
         return _rate(self.decode_steps, self.decode_s)
 
     def timings(self) -> dict[str, float]:
@@ -55,6 +70,8 @@ class Stats:
             "decode_s": round(self.decode_s, 6),
             "prefill_tokens_per_s": round(self.prefill_tokens_per_s, 3),
             "decode_tokens_per_s": round(self.decode_tokens_per_s, 3),
+            "drafted_tokens": self.drafted_tokens,
+            "accepted_tokens": self.accepted_tokens,
         }
 
 

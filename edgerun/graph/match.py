@@ -36,7 +36,7 @@ class Const:
 class Num:
     """Matches a constant whose elements equal ``value``."""
 
-    value: float | tuple[int, ...]
+    value: float | tuple[float, ...]
 
 
 class Op:
@@ -134,7 +134,7 @@ class Matcher:
         pairs = zip(node.inputs, pattern.inputs, strict=False)
         return all(self._match(name, pattern_input, captured) for name, pattern_input in pairs)
 
-    def _equals(self, value: str, expected: float | tuple[int, ...]) -> bool:
+    def _equals(self, value: str, expected: float | tuple[float, ...]) -> bool:
         constant = self.graph.constants.get(value)
         if not isinstance(constant, np.ndarray) or constant.size > 16:
             return False

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgerun import env
-from edgerun.backends.base import Backend, ExpertReads, Phase, Shape
+from edgerun.backends.base import Backend, Phase, Shape
 from edgerun.backends.cpu import CpuBackend
+from edgerun.backends.figures import ExpertReads
 from edgerun.errors import InputError
 from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph

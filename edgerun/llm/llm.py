@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.backends.base import ExpertReads, Report
 from edgerun.backends.cpu.transfer import NativeTransfer
+from edgerun.backends.figures import ExpertReads, Report
 from edgerun.engine.chooser.params import STOP, SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import Sequence as EngineSequence
@@ -103,6 +103,7 @@ class LLM:
             model.eos_ids,
             chunk_rows=model.chunk_rows,
             prompt_rows=prompt_rows(model.options, model.experts),
+            drafting=model.drafting,
         )
         # A stream keeps the engine, so it goes on when the model it came from is forgotten.
         self._forgotten = weakref.finalize(self._engine, _release, model)

@@ -13,6 +13,7 @@ from edgerun import env
 from edgerun.backends.base import Backend, Shape
 from edgerun.backends.registry import DEFAULT, backend_names, make_backend
 from edgerun.engine.chooser.processor import processor_types
+from edgerun.engine.drafting.registry import drafting_for
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
 from edgerun.errors import BundleError, InputError
 from edgerun.formats.stack import ExpertStack
@@ -42,6 +43,7 @@ from edgerun.state.capacity import (
 from edgerun.state.memory import Memory
 
 if TYPE_CHECKING:
+    from edgerun.engine.drafting.drafting import Drafting
     from edgerun.plan.expert_memory import ExpertBudget
 
 logger = logging.getLogger(__name__)
@@ -79,6 +81,7 @@ class Model:
         bundle: from which it was made.
         options: with which.
         experts: memory that they share, where not all of them have room.
+        drafting: what guesses how replies go on, if anything does.
     """
 
     path: Path
@@ -101,6 +104,7 @@ class Model:
     bundle: Bundle | None = None
     options: LoadOptions = field(default_factory=LoadOptions)
     experts: ExpertBudget | None = None
+    drafting: Drafting | None = None
 
     @property
     def digest(self) -> str:
@@ -169,6 +173,11 @@ def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
     rows = min(call_rows(options, experts), context, most_rows)
     end_ids = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))
     compiled = compile_bundle(bundle, options, states, rows, experts=experts)
+    with ExitStack() as unused:
+        unused.callback(compiled.owned.close)
+        unused.callback(compiled.programs.close)
+        drafting = drafting_for(options.draft, compiled.programs, states)
+        unused.pop_all()
     return Model(
         path=bundle.path,
         tokenizer=tokenizer,
@@ -198,6 +207,7 @@ def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
         bundle=bundle,
         options=options,
         experts=experts,
+        drafting=drafting,
     )
 
 

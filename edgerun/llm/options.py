@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 from edgerun import env
 from edgerun.backends.base import Progress
+from edgerun.engine.drafting.registry import drafter_choices
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
 from edgerun.errors import InputError
 from edgerun.kernels.host.cores import worker_threads
@@ -55,6 +56,7 @@ class LoadKeywords(TypedDict, total=False):
     gpu_memory: int | str | None
     expert_trace: str | os.PathLike[str] | None
     share: str
+    draft: str
     think: bool | None
     template_values: Mapping[str, Any]
     progress: Progress
@@ -102,6 +104,10 @@ class LoadOptions:
             those that it names most often. None: with as many of each layer.
         share: when a device that was named shares layers of experts, ``"auto"``, where that is
             expected, and then seen, to be faster than the processor alone, or ``"always"``.
+        draft: what guesses how a reply goes on, so that several tokens are computed at a time where
+            that is seen to be faster: ``"lookup"``, by what the text has said before, or
+            ``"none"``; ``"auto"`` is lookup where its back-ends allow it. No text
+            depends on it.
         think: whether replies of chats begin with thinking, where the chat template has a switch
             for that; None for what it does by itself.
         template_values: what else the chat template is told, ``{"reasoning_effort": "high"}``.
@@ -131,6 +137,7 @@ class LoadOptions:
     gpu_memory: int | str | None = None
     expert_trace: str | os.PathLike[str] | None = None
     share: str = AUTO
+    draft: str = AUTO
     think: bool | None = None
     template_values: Mapping[str, Any] = field(default_factory=dict)
     progress: Progress = field(default=lambda text: logger.info(text))
@@ -145,6 +152,7 @@ class LoadOptions:
         _check_choice("share", self.share, (AUTO, ALWAYS))
         _check_choice("latent", self.latent, (AUTO, NEVER))
         _check_choice("attention", self.attention, (EXACT, FAST))
+        _check_choice("draft", self.draft, drafter_choices(self.draft))
         for name in ("backend", "device", "place", "require"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, str) and value):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
 from edgerun.ops.base import COUNT, F32, Attribute, Example, Op, normal, rows, vector
@@ -19,13 +23,52 @@ def _sigmoid(logits: F32) -> F32:
 SCORES = {"softmax": _softmax, "sigmoid": _sigmoid}
 
 
-def ranking(logits: F32, bias: F32 | None, *, scoring: str) -> F32:
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Which experts may be chosen at all.
+
+    Attributes:
+        count: groups that experts are divided into.
+        chosen: of these, whose experts may be.
+        best: how many experts a group is chosen by.
+    """
+
+    count: int = 1
+    chosen: int = 1
+    best: int = 1
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> Groups:
+        """Those of a node with the op's attributes."""
+        return cls(attributes["groups"], attributes["top_groups"], attributes["group_top_k"])
+
+
+ALL = Groups()
+
+
+def ranking(logits: F32, bias: F32 | None, *, scoring: str, groups: Groups = ALL) -> F32:
     """What experts are chosen by, the largest first: logits, or scores plus a bias ``[experts]``.
+
+    Those of groups that are not chosen are as small as can be.
 
     Source: Wang et al. 2024 (Auxiliary-Loss-Free Load Balancing), equation 3, for the bias.
     """
     with np.errstate(invalid="ignore"):
         ranks = logits if bias is None else SCORES[scoring](logits) + bias
+    ranks = _comparable(ranks)
+    if groups.count == 1:
+        return ranks
+    parts = ranks.reshape(*ranks.shape[:-1], groups.count, -1)
+    with np.errstate(invalid="ignore"):
+        worth = _comparable(np.sort(parts, axis=-1)[..., -groups.best :].sum(axis=-1))
+    chosen = np.argsort(-worth, axis=-1, kind="stable")[..., : groups.chosen]
+    others = np.full_like(worth, -np.inf)
+    np.put_along_axis(others, chosen, 0, axis=-1)
+    return np.where(others[..., None] == 0, parts, others[..., None]).reshape(ranks.shape)
+
+
+def _comparable(ranks: F32) -> F32:
+    """The same, where what is no number is the smallest."""
     return np.where(np.isnan(ranks), np.float32(-np.inf), ranks)
 
 
@@ -38,6 +81,9 @@ def route(
     normalise: int,
     epsilon: float,
     scale: float,
+    groups: int,
+    top_groups: int,
+    group_top_k: int,
 ) -> F32:
     """Scores of the ``top_k`` experts with the largest logits, 0 for the others.
 
@@ -46,10 +92,17 @@ def route(
     as the smallest; its score is no number. ``normalise`` divides by the sum of the chosen scores
     and ``epsilon``, ``scale`` multiplies after that.
 
+    With several ``groups``, of as many experts each one after the other, ``top_groups`` of them are
+    chosen first, by the sum of the ``group_top_k`` largest numbers that experts are chosen by, and
+    of equal ones that of the lower number. Experts of others count as minus infinity.
+
     Source: Jiang et al. 2024 (Mixtral), section 2.1; Muennighoff et al. 2024 (OLMoE) do not
-    normalise; Wang et al. 2024 for the bias.
+    normalise; Wang et al. 2024 for the bias; DeepSeek-V2 (2024), section 2.2.2, chooses groups by
+    their largest score, DeepSeek-V3 (2024), section 2.1.2, by a sum.
     """
-    chosen = np.argsort(-ranking(logits, bias, scoring=scoring), axis=-1, kind="stable")[:, :top_k]
+    chosen_groups = Groups(groups, top_groups, group_top_k)
+    ranks = ranking(logits, bias, scoring=scoring, groups=chosen_groups)
+    chosen = np.argsort(-ranks, axis=-1, kind="stable")[:, :top_k]
     with np.errstate(invalid="ignore"):
         scores = np.take_along_axis(SCORES[scoring](logits), chosen, axis=-1)
         if normalise:
@@ -61,23 +114,30 @@ def route(
 
 def _examples() -> list[Example]:
     examples = []
-    for shape, top_k, scoring, normalise, scale, epsilon in [
-        ((1, 8), 2, "softmax", 1, 1.0, 0.0),
-        ((3, 64), 8, "softmax", 0, 1.0, 0.0),
-        ((20, 5), 5, "softmax", 1, 2.5, 0.0),
-        ((2, 1), 1, "sigmoid", 0, 1.0, 0.0),
-        ((4, 130), 6, "sigmoid", 1, 2.5, 0.25),
+    for shape, top_k, scoring, normalise, scale, epsilon, groups in [
+        ((1, 8), 2, "softmax", 1, 1.0, 0.0, (1, 1, 1)),
+        ((3, 64), 8, "softmax", 0, 1.0, 0.0, (1, 1, 1)),
+        ((20, 5), 5, "softmax", 1, 2.5, 0.0, (1, 1, 1)),
+        ((2, 1), 1, "sigmoid", 0, 1.0, 0.0, (1, 1, 1)),
+        ((4, 130), 6, "sigmoid", 1, 2.5, 0.25, (1, 1, 1)),
+        ((3, 40), 6, "softmax", 0, 16.0, 0.0, (8, 3, 1)),
+        ((5, 130), 8, "sigmoid", 1, 2.5, 0.0, (13, 4, 2)),
+        ((2, 6), 2, "sigmoid", 1, 1.0, 0.0, (6, 2, 1)),
     ]:
         logits = 3 * normal(shape, 1)
         logits[-1, -3:] = logits[-1].max()  # equal ones, the largest
         if shape[1] > top_k:
             logits[0, 0] = -np.inf
+        if groups[0] > 1:  # of which the last, and some before, are equal
+            size = shape[1] // groups[0]
+            logits[1, -4 * size :] = np.tile(logits[1, -size:], 4)
         attributes = {
             "top_k": top_k,
             "scoring": scoring,
             "normalise": normalise,
             "epsilon": epsilon,
             "scale": scale,
+            **dict(zip(("groups", "top_groups", "group_top_k"), groups, strict=True)),
         }
         examples.append(Example({"logits": logits}, attributes))
         bias = normal(shape[1:], 2)
@@ -96,8 +156,17 @@ OP = Op(
         "normalise": Attribute(int, 0, 1),
         "epsilon": Attribute(float, 0),
         "scale": Attribute(float),
+        "groups": COUNT,
+        "top_groups": COUNT,
+        "group_top_k": Attribute(int, 1, 2),
     },
-    at_most=(("top_k", "experts"),),
+    divides=(("groups", "experts"),),
+    at_most=(
+        ("top_k", "experts"),
+        ("top_groups", "groups"),
+        ("group_top_k*groups", "experts"),
+        ("top_k*groups", "top_groups*experts"),
+    ),
     tolerance=1e-6,
     examples=_examples,
 )

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from edgerun.backends.base import ExpertReads
+from edgerun.backends.figures import ExpertReads
 from edgerun.machine.disk import NOMINAL_DISK, DiskProfile
 from edgerun.plan.expert_memory import ExpertBudget, ExpertLayer
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -40,6 +41,8 @@ class Programs:
 
     Attributes:
         meters: of its segments.
+        has_rows_alike: whether rows with logits have the bits that each alone has, up to
+            ``FEW_ROWS``.
     """
 
     def __init__(
@@ -47,11 +50,14 @@ class Programs:
         compiled: Mapping[Shape, Executable],
         prompts: PromptRows | None = None,
         meters: Meters | None = None,
+        *,
+        has_rows_alike: bool = False,
     ) -> None:
         """Takes one program for each shape of batches, and what takes rows of prompts first."""
         self._compiled = sorted(compiled.items(), key=lambda item: item[0].rows)
         self._prompts = prompts
         self.meters = meters or Meters()
+        self.has_rows_alike = has_rows_alike
 
     @property
     def max_rows(self) -> int:
@@ -102,6 +108,11 @@ class Programs:
             fitting[0].is_due = True
             return fitting[1]
         return fitting[0]
+
+    def expect(self, rows: int) -> None:
+        """Lets the program for so many rows be compiled when it is first wanted, not later."""
+        for program in [each for shape, each in self._compiled if rows <= shape.rows][:1]:
+            program.is_due = True
 
     def close(self) -> None:
         """Closes all programs; calling it twice is allowed."""
@@ -197,7 +208,12 @@ def compile_plan(
         later = Deferred(partial(program, plan.segments[shape.phase], shape))
         later.is_due = have_their_own(plan, backends)  # that of prompts must not stand in
         compiled[shape] = later if _can_wait(plan, shape, by_name) else later.prepare()
-    return Programs(compiled, prompts, meters)
+    return Programs(compiled, prompts, meters, has_rows_alike=_has_rows_alike(plan, by_name))
+
+
+def _has_rows_alike(plan: Plan, by_name: Mapping[str, Backend]) -> bool:
+    segments = chain(*plan.segments.values())
+    return all(by_name[each.backend].has_rows_alike for each in segments)
 
 
 def _tried_rows(

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import pytest
 
 import edgerun
-from edgerun.backends.base import ExpertReads
+from edgerun.backends.figures import ExpertReads
 from edgerun.cli.main import main
 from edgerun.errors import InputError
 from edgerun.formats.stack import ExpertStack

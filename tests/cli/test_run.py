@@ -57,6 +57,8 @@ def test_json_is_one_object_with_the_agreed_names(run: Run) -> None:
         "decode_s",
         "prefill_tokens_per_s",
         "decode_tokens_per_s",
+        "drafted_tokens",
+        "accepted_tokens",
     }
 
 

@@ -11,7 +11,9 @@ from edgerun.engine.call import batch_of
 from edgerun.state import Adjustment
 
 
-def sequence(slot: int, cached: int, ids: int, adjusts: bool = False, largest: bool = True):
+def sequence(
+    slot: int, cached: int, ids: int, adjusts: bool = False, largest: bool = True, drafted=()
+):
     ones = np.ones(1, np.float32)
     adjustment = Adjustment(np.array([slot]), ones, ones) if adjusts else None
     return SimpleNamespace(
@@ -22,6 +24,7 @@ def sequence(slot: int, cached: int, ids: int, adjusts: bool = False, largest: b
         takes_largest=largest,
         adjust=(lambda: adjustment) if adjusts else None,
         take_logits=None,
+        drafted=drafted,
     )
 
 
@@ -42,3 +45,13 @@ def test_adjustments_are_of_the_rows_whose_logits_are_wanted(largest):
     else:
         assert batch.adjustments == ()
     assert batch_of(parts[1:2])[0].adjustments == ()
+
+
+def test_what_was_drafted_follows_the_ids_of_a_reply():
+    """With the logits behind each; of those nobody knows yet how they will be adjusted."""
+    batch, bounds = batch_of([(sequence(1, 4, 5, adjusts=True, drafted=(7, 9)), 1)])
+    assert (batch.ids.tolist(), batch.positions.tolist()) == ([4, 7, 9], [4, 5, 6])
+    assert (batch.sequences.tolist(), batch.logit_rows.tolist()) == ([1] * 3, [0, 1, 2])
+    assert bounds == [0, 3]
+    assert not batch.largest_only
+    assert batch.adjustments == ()

@@ -22,6 +22,8 @@ from edgerun.engine.chooser.processor import Processor, StatelessProcessor
 from edgerun.engine.chooser.randomness import uniform
 from edgerun.engine.sampling.temperature import Temperature
 from edgerun.engine.sampling.top_p import TopP
+from edgerun.engine.sequence import Ending
+from edgerun.engine.sequence import Sequence as Reply
 from edgerun.errors import ChooserError
 
 VOCAB = 12
@@ -107,9 +109,19 @@ def test_more_than_was_accepted_cannot_be_taken_back() -> None:
     assert chooser.position == 3
 
 
+def received(
+    chooser: Chooser, prompt: list[int], rows: list[Any], drafted: Sequence[int]
+) -> list[int]:
+    """What a reply goes on with, of which some ids were drafted."""
+    reply = Reply(list(prompt), Ending(99), chooser)
+    reply.drafted = tuple(drafted)
+    assert reply.receive(np.stack(rows)) == len(reply.ids) - len(prompt) - 1
+    return reply.ids[len(prompt) :]
+
+
 @pytest.mark.parametrize("options", OPTIONS)
 @given(st.data())
-def test_verifying_chooses_what_drawing_one_by_one_would(
+def test_drafts_change_nothing_of_what_drawing_one_by_one_chooses(
     options: dict[str, Any], data: st.DataObject
 ) -> None:
     """Whatever was drafted: the ids are the same, and so is the state behind it."""
@@ -121,14 +133,16 @@ def test_verifying_chooses_what_drawing_one_by_one_would(
     rows = [logits_behind([*prompt, *drafted[:count]]) for count in range(len(drafted) + 1)]
 
     chooser = Chooser(params, prompt, VOCAB)
-    chosen = chooser.verify(np.stack(rows), drafted)
+    chosen = received(chooser, prompt, rows, drafted)
 
     assert chosen == right[: len(chosen)]
     agreed = 0
     while agreed < len(drafted) and drafted[agreed] == right[agreed]:
         agreed += 1
     assert len(chosen) == agreed + 1
-    assert_same_state(chooser, Chooser(params, prompt, VOCAB))
+    behind = Chooser(params, prompt, VOCAB)
+    one_by_one(behind, prompt, agreed + 1)
+    assert_same_state(chooser, behind)
 
 
 def cells(distribution: Any) -> Iterator[tuple[float, float]]:
@@ -181,7 +195,7 @@ def test_verified_ids_follow_the_target_distribution_exactly(drafted: tuple[int,
         chooser = Chooser(
             params, prompt, vocab, lambda position, numbers=numbers: numbers[position - 2]
         )
-        chosen = tuple(chooser.verify(np.stack(rows), drafted))
+        chosen = tuple(received(chooser, prompt, rows, drafted))
         measured[chosen] += math.prod(length for _, length in combination)
 
     expected: dict[tuple[int, ...], float] = {}
@@ -196,11 +210,6 @@ def test_verified_ids_follow_the_target_distribution_exactly(drafted: tuple[int,
     for chosen, measure in measured.items():
         assert measure == pytest.approx(expected[chosen], rel=1e-6)
     assert sum(measured.values()) == pytest.approx(1)
-
-
-def test_verifying_wants_a_row_for_each_draft_and_one_more() -> None:
-    with pytest.raises(ValueError, match="1 rows of logits for 1 drafted"):
-        Chooser(SamplingParams(temperature=0), [1], VOCAB).verify(logits_behind([1])[None], [5])
 
 
 def test_random_numbers_depend_on_seed_and_position_alone() -> None:
@@ -231,7 +240,6 @@ def test_drawing_and_looking_change_nothing() -> None:
     for _ in range(3):
         draws.add(chooser.draw(logits))
         chooser.distribution(logits_behind([2]))
-        chooser.verify(np.stack([logits, logits]), [4])
     assert len(draws) == 1
 
 
@@ -281,17 +289,12 @@ SAID = {0.1: "Faulty failed: RuntimeError: no idea", 0.2: "Faulty left no token"
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_whatever_fails_in_a_processor_is_one_typed_error(fault: float, temperature: float) -> None:
-    """And leaves the chooser as it was, in the midst of verifying too."""
+    """And leaves the chooser as it was."""
     processors = (Temperature(temperature=temperature), Faulty(faulty=fault))
     chooser = Chooser(SamplingParams(processors=processors), [1], VOCAB)
-    rows = np.stack([logits_behind([1])] * 2)
-    for use in (
-        lambda: chooser.draw(rows[0]),
-        lambda: chooser.distribution(rows[0]),
-        lambda: chooser.verify(rows, [0]),
-    ):
+    for use in (chooser.draw, chooser.distribution):
         with pytest.raises(ChooserError, match=SAID[fault]):
-            use()
+            use(logits_behind([1]))
     assert chooser.position == 1
 
 
@@ -301,13 +304,17 @@ def test_a_processor_that_finds_no_token_possible_is_not_said_to_have_failed() -
         Chooser(params, [1], VOCAB).draw(logits_behind([1]))
 
 
-def test_an_error_behind_a_draft_leaves_the_chooser_as_it_was() -> None:
+def test_an_error_behind_a_draft_takes_nothing_of_what_came_before() -> None:
     params = SamplingParams(temperature=0, repetition_penalty=2.0)
     chooser = Chooser(params, [1], VOCAB)
-    rows = np.stack([logits_behind([1]), np.full(VOCAB, np.nan, np.float32)])
+    rows = [logits_behind([1]), np.full(VOCAB, np.nan, np.float32)]
+    reply = Reply([1], Ending(99), chooser)
+    drafted = chooser.draw(rows[0])
+    reply.drafted = (drafted,)
     with pytest.raises(ChooserError, match="nan"):
-        chooser.verify(rows, [chooser.draw(rows[0])])
-    assert_same_state(chooser, Chooser(params, [1], VOCAB))
+        reply.receive(np.stack(rows))
+    assert reply.ids == [1, drafted]
+    assert chooser.position == 2
 
 
 @pytest.mark.parametrize(

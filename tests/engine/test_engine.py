@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgerun.engine import engine as engine_module
+from edgerun.engine import queue as queue_module
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import AHEAD, Sequence, Token
@@ -338,7 +338,7 @@ def test_pages_that_are_gone_all_the_same_are_taken_from_the_youngest(
     store, reserve = run._store, run._store.reserve
 
     def scarce(slot: int, length: int) -> None:
-        others = [each for each in run._sequences if each.lease and each.lease.slot != slot]
+        others = [each for each in run._queue.sequences if each.lease and each.lease.slot != slot]
         if others and length > 4:
             raise Full("no page is left")
         reserve(slot, length)
@@ -382,8 +382,8 @@ def test_who_waits_for_a_slot_is_not_scheduled_anew_with_every_token(
         schedules.append(len(arguments[0]))
         return schedule(*arguments)
 
-    schedule = engine_module.schedule
-    monkeypatch.setattr(engine_module, "schedule", counted)
+    schedule = queue_module.schedule
+    monkeypatch.setattr(queue_module, "schedule", counted)
     executable, count = fakes.FakeExecutable(), 24
     run = engine(executable)
     params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)

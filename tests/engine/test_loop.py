@@ -6,12 +6,15 @@ import gc
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
+from edgerun.engine.drafting.base import Draft, Drafter
+from edgerun.engine.drafting.drafting import Drafting
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import Scoring, Sequence
 from edgerun.errors import BackendError
@@ -54,6 +57,18 @@ class Tripping(list[int]):
         self.trip()
 
 
+class Guessing(Drafter):
+    """Drafts some of what will be said, and then what will not; at times nothing."""
+
+    def __init__(self, rng: random.Random, next_ids: Callable[[list[int]], list[int]]) -> None:
+        self.rng, self.next_ids = rng, next_ids
+
+    def draft(self, ids: Any, most: int) -> Draft | None:
+        rng, right = self.rng, self.next_ids(ids)
+        drafted = [*right[: rng.randint(0, 9)], *(rng.randrange(VOCAB) for _ in range(6))]
+        return Draft(drafted[: rng.randint(1, most)], 0, 0.5) if rng.random() < 0.7 else None
+
+
 class Day:
     """A random schedule: arrivals, readers, cancellations, errors and interrupts."""
 
@@ -71,12 +86,26 @@ class Day:
             VOCAB,
             chunk_rows=chunk_rows,
             prompt_rows=prompt_rows,
+            drafting=rng.choice([None, self.drafting()]),
         )
         self.taken: dict[Sequence, list[int]] = {}
         self.expected: dict[Sequence, list[int]] = {}
         self.until_interrupt = 0
         self.largest = self.longest = 0  # rows beyond the limits
         self.is_first_call = True
+
+    def drafting(self) -> Drafting:
+        takes_back = self.rng.random() < 0.5
+        drafting: Any = Drafting(lambda: Guessing(self.rng, self.next_ids), takes_back=takes_back)
+        drafting.pace = SimpleNamespace(add=lambda *_: None, best=lambda count, _, **__: count)
+        return drafting
+
+    def next_ids(self, ids: list[int]) -> list[int]:
+        """What the sequence with these ids will say."""
+        for sequence, expected in self.expected.items():
+            if sequence.ids is ids:
+                return expected[len(ids) - sequence.prompt_tokens :]
+        return []
 
     def trip(self) -> None:
         self.until_interrupt -= 1
@@ -86,10 +115,10 @@ class Day:
     def check_call(self, batch: Batch) -> None:
         """Fails as models fail, and makes sure that replies do not wait for prompts."""
         slots, limits = batch.sequences.tolist(), self.engine.limits
-        by_slot = {s.lease.slot: s for s in self.engine._sequences if s.lease is not None}
+        by_slot = {s.lease.slot: s for s in self.engine._queue.sequences if s.lease is not None}
         rows = {sequence: slots.count(slot) for slot, sequence in by_slot.items()}
-        replies = {s for s in by_slot.values() if s.is_wanted and s.is_reply}
-        of_prompts = sum(count for s, count in rows.items() if s.pending > 1)
+        replies = {s for s in by_slot.values() if s.is_wanted and s.pending == 1}
+        of_prompts = sum(count - len(s.drafted) for s, count in rows.items() if s.pending > 1)
         self.largest = max(self.largest, len(slots) - limits.chunk_rows)
         if replies and self.is_first_call:  # others repeat it part by part
             self.longest = max(self.longest, of_prompts - limits.prompt_rows)
@@ -194,7 +223,7 @@ class Day:
             gc.collect()  # the traceback of an error has what the step had
         assert self.store.room() == everything
         self.engine.room()
-        assert self.engine._slots._retained == []
+        assert self.engine._queue._slots._retained == []
 
 
 def check_days(count: int) -> None:

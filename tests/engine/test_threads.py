@@ -108,7 +108,7 @@ def test_streams_that_are_dropped_half_way_leave_nothing(engine: Engine) -> None
 
     assert all(in_threads(churn))
     gc.collect()
-    assert (engine.room().slots, engine.room().pages) == (3, engine._first_room.pages)
+    assert (engine.room().slots, engine.room().pages) == (3, engine._queue.first_room.pages)
 
 
 def test_scores_and_replies_do_not_mix(engine: Engine) -> None:

@@ -30,6 +30,12 @@ FAMILIES = [
     "gemma4_text-experts",
     "lfm2",
     "qwen3_5_text",
+    "exaone4",
+    "hunyuan_v1_dense",
+    "seed_oss",
+    "glm",
+    "glm4",
+    "ernie4_5",
 ]
 NAMES = [
     "llama",
@@ -56,6 +62,8 @@ NAMES = [
     "deepseek_v2",
     "deepseek_v2-query-rank",
     "deepseek_v3",
+    "deepseek_v2-groups",
+    "deepseek_v3-groups",
     "glm4_moe_lite",
     "glm4_moe",
     "glm4_moe-yarn",
@@ -63,13 +71,19 @@ NAMES = [
     "bamba",
     "nemotron_h",
     "falcon_h1-norm",
+    "flex_olmo",
+    "minimax_m2",
+    "exaone_moe",
+    "hunyuan_v1_moe",
+    "solar_open",
     *FAMILIES,
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
 EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "ernie4_5_moe"]
 EXPERTS += ["qwen3_next", "deepseek_v2", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn", "dots1"]
-# For layers that attend to keys of others there is no fused attention.
-NOT_FUSED = ["gemma3n_text", "gemma4_text-per-layer"]
+EXPERTS += ["deepseek_v2-groups", "deepseek_v3-groups", "flex_olmo", "minimax_m2"]
+# For layers that attend to keys of others there is no fused attention, nor for norms after ropes.
+NOT_FUSED = ["gemma3n_text", "gemma4_text-per-layer", "hunyuan_v1_dense", "hunyuan_v1_moe"]
 EXACT = 1e-4
 
 

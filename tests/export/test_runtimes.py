@@ -56,6 +56,7 @@ TINY = [
     ("qwen3_moe", {"weights": "int8"}),
     ("gpt_oss", {"weights": "int4"}),
     ("deepseek_v2", {"weights": "int4"}),
+    ("deepseek_v3-groups", {"weights": "int4"}),
     ("glm4_moe_lite", {"weights": "int8"}),
     ("glm4_moe", {"weights": "int4"}),
     (
@@ -76,12 +77,15 @@ TINY = [
     ("granitemoehybrid-mamba", {"weights": "int4"}),
     ("falcon_h1", {"weights": "int4"}),
     ("nemotron_h-experts", {"weights": "int4"}),
+    ("hunyuan_v1_dense", {"weights": "int4"}),
 ]
 # Every mixture in every format takes minutes: those above stand for them as a rule.
 MIXTURES = [
     pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
     for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "granitemoe")
     + ("ernie4_5_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn")
+    + ("deepseek_v2-groups", "deepseek_v3-groups", "flex_olmo", "minimax_m2")
+    + ("exaone_moe", "hunyuan_v1_moe", "solar_open")
     + ("dots1", "gemma4_text-experts", "qwen3_5_moe_text", "qwen3_next")
     + ("granitemoehybrid-experts", "nemotron_h-experts")
     for weights in ("ternary", "int4", "int8")
@@ -103,6 +107,12 @@ FAMILIES = [
         "bamba",
         "nemotron_h",
         "falcon_h1",
+        "exaone4",
+        "hunyuan_v1_dense",
+        "seed_oss",
+        "glm",
+        "glm4",
+        "ernie4_5",
         "llama",
         "mistral",
         "qwen2",

@@ -32,6 +32,7 @@ SOURCES = {
     "mixtral": {"weights": "int4"},
     "gpt_oss": {"weights": "int4"},
     "olmoe": {"weights": "int4", "profile": "genai"},
+    "deepseek_v3-groups": {"weights": "int4"},
     "lfm2": {"weights": "int4", "head_weights": "int4", "embedding_weights": "int4"},
     "lfm2_moe": {"weights": "int4"},
     "gemma3n_text": {"weights": "int4"},

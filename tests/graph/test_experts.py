@@ -16,6 +16,7 @@ from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
+from edgerun.graph.passes.experts.groups import NO_GROUPS
 from edgerun.graph.slabs import slab
 from edgerun.ops.registry import OPS
 from tests.support.altered import AlteredBundle
@@ -47,7 +48,7 @@ def test_experts_of_a_layer_become_one_node(weights: str) -> None:
     assert len(routes) == len(layers) == 2
     for route, node in zip(routes, layers, strict=True):
         plain = {"scoring": "softmax", "normalise": 0, "epsilon": 0.0, "scale": 1.0}
-        assert route.attrs == plain | {"top_k": TOP_K}
+        assert route.attrs == plain | {"top_k": TOP_K, **NO_GROUPS}
         rounding = "float" if weights == "fp32" else "int8_block"
         assert node.attrs == {"top_k": TOP_K, "activation": "silu", "activations": rounding}
         shapes = [graph.constants[name].shape for name in node.inputs[2:]]

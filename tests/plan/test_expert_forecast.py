@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from edgerun.backends.base import ExpertReads
+from edgerun.backends.figures import ExpertReads
 from edgerun.machine.disk import DiskProfile
 from edgerun.plan.expert_forecast import FORESEEN, HANDLING, LEAST_GUESSED, Compute, forecast
 from edgerun.plan.expert_memory import ExpertBudget, ExpertLayer

@@ -25,7 +25,13 @@ from edgerun.plan.latent_rows import attend_to_latent_rows
 from edgerun.state.capacity import token_bytes
 from tests.support.bundles import GOLDEN, bundle_of, error_of
 
-NAMES = ("deepseek_v2", "deepseek_v2-query-rank", "deepseek_v3", "glm4_moe_lite")
+NAMES = (
+    "deepseek_v2",
+    "deepseek_v2-query-rank",
+    "deepseek_v3",
+    "deepseek_v3-groups",
+    "glm4_moe_lite",
+)
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 NEEDS_BFLOAT16 = pytest.mark.skipif(
     not bfloat16_multiplier(selected_isa()), reason="no products of bfloat16"

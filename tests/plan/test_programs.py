@@ -64,6 +64,21 @@ def test_a_program_that_is_wanted_once_is_not_compiled_for_that():
     assert compiled == ["few", "small"]
 
 
+def test_a_program_that_is_expected_is_compiled_when_it_is_wanted():
+    compiled = []
+
+    def make():
+        compiled.append("few")
+        return fakes.FakeExecutable()
+
+    single, large = fakes.FakeExecutable(), fakes.FakeExecutable()
+    programs = Programs({Shape.of(1): single, Shape.of(16): Deferred(make), Shape.of(64): large})
+    programs.expect(16)
+    assert compiled == []
+    programs.run(batch_of(5), opened_cache())
+    assert (compiled, large.rows) == (["few"], [])
+
+
 def test_a_batch_that_no_program_takes_is_refused():
     programs = Programs({Shape.of(4): fakes.FakeExecutable()})
     with pytest.raises(BackendError, match="a batch of 5 rows for programs of at most 4"):

@@ -337,6 +337,16 @@ def codec(folder: Path) -> dict[str, Any]:
     }
 
 
+def drafter(folder: Path) -> dict[str, Any]:
+    """Replies with the toy's drafts, and without."""
+    report: dict[str, Any] = {"refusal": refusal(lambda: edgerun.load(folder / "float", draft="x"))}
+    for name in ("none", "echo"):
+        with edgerun.load(folder / "float", draft=name) as llm:
+            reply = llm.generate(PROMPT, **GREEDY)
+            report[name] = reply.ids, reply.stats.drafted_tokens
+    return report
+
+
 def policy(folder: Path) -> dict[str, Any]:
     """Fills a cache with three beginnings where there is room for two; which are still there?"""
 
@@ -380,6 +390,7 @@ def use(checkpoint: Path, folder: Path) -> dict[str, Any]:
         "recurrent": recurrent(folder),
         "activation": activation(checkpoint, folder),
         "policy": policy(folder),
+        "drafter": drafter(folder),
         "experts": experts(),
     }
 

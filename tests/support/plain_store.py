@@ -154,10 +154,14 @@ class PlainPrograms:
     """
 
     is_layered = False
+    has_rows_alike = True
 
     def __init__(self) -> None:
         self.calls: list[dict[int, int]] = []
         self.trip: Callable[[Batch], None] = lambda batch: None
+
+    def expect(self, rows: int) -> None:
+        """Is there already."""
 
     def run(self, batch: Batch, store: PlainStore) -> dict[str, NDArray[np.float32]]:
         slots = batch.sequences.tolist()

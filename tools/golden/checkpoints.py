@@ -2,68 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
-from tools.golden.byte_tokenizer import BOS, EOS
+from tools.golden.base import BASE, ONE_LAYER, ROPE, VOCAB_SIZE, YARN, Golden
+from tools.golden.mixtures import MIXTURES
 
-VOCAB_SIZE = 264
-BASE: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "bos_token_id": BOS,
-    "eos_token_id": EOS,
-    "tie_word_embeddings": True,
-}
-_ROPE = {"rope_theta": 10000.0, "original_max_position_embeddings": 16}
-
-
-@dataclass(frozen=True, slots=True)
-class Golden:
-    """One tiny checkpoint.
-
-    Attributes:
-        family: prefix of the classes in transformers.
-        changes: configuration beyond the common one.
-        tokens: length of the prompt.
-        quantization: arguments of BitNetQuantConfig.
-        norm_offset: what the model adds to the weights of norms.
-        model: prefix of the model's class where it is another than that of the configuration.
-        reply: tokens that the model goes on with, each the most likely one.
-        stacked: experts are stored as transformers has them, all of a layer in one tensor.
-        released: what patterns of names are replaced by in checkpoints that are released.
-    """
-
-    family: str
-    changes: dict[str, Any] = field(default_factory=dict)
-    tokens: int = 24
-    quantization: dict[str, str] = field(default_factory=dict)
-    norm_offset: float = 0.0
-    model: str | None = None
-    reply: int = 0
-    stacked: bool = False
-    released: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def class_name(self) -> str:
-        """The model's class in transformers."""
-        return f"{self.model or self.family}ForCausalLM"
+__all__ = ["BASE", "GOLDEN", "Golden"]
 
 
 _ONLINE = {"linear_class": "autobitlinear", "quantization_mode": "online"}
 _OFFLINE = {"linear_class": "autobitlinear", "quantization_mode": "offline"}
 _BITLINEAR = {"linear_class": "bitlinear", "quantization_mode": "offline"}
 _BITNET = {"intermediate_size": 96, "rope_parameters": {"rope_theta": 500000.0}}
-_ONE_LAYER = {"num_hidden_layers": 1}
 _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
-_YARN = {"rope_type": "yarn", "factor": 8.0}
 _LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _ORIGINAL = {"original_max_position_embeddings": 16}
+_ALPHA = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 1.0, "alpha": 50.0}
 _LLAMA4 = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
@@ -86,36 +40,7 @@ MULTIPLIERS = {
     "logits_scaling": 8.0,
 }
 
-_EXPERTS = {
-    "tie_word_embeddings": False,
-    "n_routed_experts": 6,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 40,
-}
-_LATENT = {
-    **_EXPERTS,
-    "num_key_value_heads": 4,
-    "kv_lora_rank": 32,
-    "q_lora_rank": None,
-    "qk_nope_head_dim": 24,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 16,
-    "first_k_dense_replace": 1,
-    "n_shared_experts": 2,
-    "routed_scaling_factor": 1.5,
-}
-_ONE_GROUP = {"n_group": 1, "topk_group": 1, "norm_topk_prob": True}
-_GLM = {
-    **_EXPERTS,
-    "head_dim": 32,
-    "attention_bias": True,
-    "rms_norm_eps": 0.01,
-    "routed_scaling_factor": 2.5,
-    "num_mtp_layers": 0,
-    "pad_token_id": None,
-}
-_QUARTER = {**_YARN, **_ROPE, "partial_rotary_factor": 0.25}
-_MSCALE = {**_YARN, **_ROPE, "mscale": 0.7, "mscale_all_dim": 0.5}
+_GLM_4 = {"head_dim": 32, "tie_word_embeddings": False, "pad_token_id": None}
 
 _LINEAR_ATTENTION: dict[str, Any] = {
     "head_dim": 32,
@@ -159,10 +84,11 @@ _GEMMA_4: dict[str, Any] = {
 }
 
 GOLDEN: dict[str, Golden] = {
+    **MIXTURES,
     "llama": Golden("Llama", {"tie_word_embeddings": False, "attention_bias": True}),
-    "llama-linear": Golden("Llama", {**_ONE_LAYER, "rope_parameters": _LINEAR}),
-    "llama-llama3": Golden("Llama", {**_ONE_LAYER, "rope_parameters": {**_ROPE, **_LLAMA3}}),
-    "llama-yarn": Golden("Llama", {**_ONE_LAYER, "rope_parameters": {**_ROPE, **_YARN}}, 40),
+    "llama-linear": Golden("Llama", {**ONE_LAYER, "rope_parameters": _LINEAR}),
+    "llama-llama3": Golden("Llama", {**ONE_LAYER, "rope_parameters": {**ROPE, **_LLAMA3}}),
+    "llama-yarn": Golden("Llama", {**ONE_LAYER, "rope_parameters": {**ROPE, **YARN}}, 40),
     "mistral": Golden("Mistral", {"sliding_window": 8}, tokens=32),
     "qwen2": Golden(
         "Qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
@@ -177,7 +103,7 @@ GOLDEN: dict[str, Golden] = {
             "sliding_window": 8,
             "layer_types": ["sliding_attention", "full_attention"],
             "rope_parameters": {
-                "full_attention": {**_YARN, "rope_theta": 500000.0, **_ORIGINAL},
+                "full_attention": {**YARN, "rope_theta": 500000.0, **_ORIGINAL},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
             },
         },
@@ -196,7 +122,7 @@ GOLDEN: dict[str, Golden] = {
         },
     ),
     "phi3": Golden("Phi3", {"rope_parameters": _LONG_ROPE, **_LONG, "pad_token_id": None}),
-    "ministral3": Golden("Ministral3", {"head_dim": 32, "rope_parameters": _LLAMA4, **_ONE_LAYER}),
+    "ministral3": Golden("Ministral3", {"head_dim": 32, "rope_parameters": _LLAMA4, **ONE_LAYER}),
     # Scores reach several times their bound, and the reply is longer than the window.
     "gemma2": Golden(
         "Gemma2",
@@ -317,45 +243,42 @@ GOLDEN: dict[str, Golden] = {
         norm_offset=1.0,
         reply=64,
     ),
-    "deepseek_v2": Golden("DeepseekV2", {**_LATENT, "rope_parameters": _MSCALE}),
-    "deepseek_v2-query-rank": Golden(
-        "DeepseekV2", {**_LATENT, **_ONE_LAYER, "q_lora_rank": 64, "v_head_dim": 32}
-    ),
-    "deepseek_v3": Golden(
-        "DeepseekV3",
-        {**_LATENT, **_ONE_GROUP, "rope_parameters": _MSCALE, "num_nextn_predict_layers": 0},
-    ),
-    "glm4_moe_lite": Golden(
-        "Glm4MoeLite",
+    "exaone4": Golden(
+        "Exaone4",
         {
-            **{key: value for key, value in _LATENT.items() if key != "first_k_dense_replace"},
-            **_ONE_GROUP,
-            "q_lora_rank": 48,
-            "v_head_dim": 32,
-            "rms_norm_eps": 0.01,  # which norms of narrow rows do not have
+            "tie_word_embeddings": False,
+            "sliding_window": 8,
+            "sliding_window_pattern": 2,
+            "num_hidden_layers": 3,
+            "rope_parameters": {**ROPE, **_LLAMA3},
             "pad_token_id": None,
         },
         reply=64,
     ),
-    "glm4_moe": Golden("Glm4Moe", {**_GLM, "use_qk_norm": True}, reply=64),
-    # Without norms of heads, as GLM 4.5 Air is.
-    "glm4_moe-yarn": Golden(
-        "Glm4Moe",
-        {**_GLM, **_ONE_LAYER, "first_k_dense_replace": 0, "rope_parameters": _QUARTER},
-    ),
-    "dots1": Golden(
-        "Dots1",
+    "hunyuan_v1_dense": Golden(
+        "HunYuanDenseV1",
         {
-            **_EXPERTS,
-            **_ONE_GROUP,
-            "first_k_dense_replace": 1,
-            "n_shared_experts": 2,
-            "routed_scaling_factor": 2.5,
-            "sliding_window": 8,
-            "max_window_layers": 1,
+            "head_dim": 32,
+            "rope_parameters": _ALPHA,
+            "pad_token_id": None,
         },
         reply=64,
     ),
+    "seed_oss": Golden(
+        "SeedOss",
+        {
+            "tie_word_embeddings": False,
+            "head_dim": 32,
+            "attention_out_bias": True,
+            "attention_dropout": 0.0,
+            "residual_dropout": 0.0,
+            "pad_token_id": None,
+        },
+        reply=64,
+    ),
+    "glm": Golden("Glm", {**_GLM_4, **ONE_LAYER}, reply=64),
+    "glm4": Golden("Glm4", {**_GLM_4, "attention_bias": False}, reply=64),
+    "ernie4_5": Golden("Ernie4_5", {"head_dim": 32, "use_bias": True, "pad_token_id": None}),
     "bitnet-master": Golden("BitNet", _BITNET, 16, quantization=_ONLINE),
     "bitnet-packed": Golden("BitNet", _BITNET, 16, quantization=_BITLINEAR),
     "bitnet-offline": Golden("BitNet", _BITNET, 16, quantization=_OFFLINE),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -165,16 +164,9 @@ def store(model: Any, golden: Golden) -> dict[str, torch.Tensor]:
         state = ternarise(model, state, BitNetQuantConfig(**golden.quantization))
     if not golden.stacked:
         state = {name: value for each in state.items() for name, value in single_experts(*each)}
-    return {
-        released(k, golden): v if v.dtype == torch.uint8 else v.bfloat16() for k, v in state.items()
-    }
-
-
-def released(name: str, golden: Golden) -> str:
-    """A tensor's name as models are released."""
-    for pattern, other in golden.released.items():
-        name = re.sub(pattern, other, name)
-    return name
+    for own, released in golden.names.items():
+        state = {name.replace(own, released): value for name, value in state.items()}
+    return {k: v if v.dtype == torch.uint8 else v.bfloat16() for k, v in state.items()}
 
 
 def single_experts(name: str, value: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

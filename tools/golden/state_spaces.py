@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tools.golden.checkpoints import MULTIPLIERS, Golden
+from tools.golden.base import Golden
+from tools.golden.checkpoints import MULTIPLIERS
 
 _NEMOTRON: dict[str, Any] = {
     "intermediate_size": 96,
@@ -32,7 +33,7 @@ _FALCON: dict[str, Any] = {
     "ssm_in_multiplier": 1.4,
     "ssm_out_multiplier": 0.5,
 }
-_BACKBONE = {r"^model\.": "backbone."}
+_BACKBONE = {"model.": "backbone."}
 STATE_SPACES = {
     "granitemoehybrid-mamba": Golden(
         "GraniteMoeHybrid",
@@ -62,10 +63,10 @@ STATE_SPACES = {
         },
         reply=64,
         stacked=True,
-        released={
-            r"experts\.gate_up_proj$": "input_linear.weight",
-            r"experts\.down_proj$": "output_linear.weight",
-            r"router\.weight$": "router.layer.weight",
+        names={
+            "experts.gate_up_proj": "input_linear.weight",
+            "experts.down_proj": "output_linear.weight",
+            "router.weight": "router.layer.weight",
         },
     ),
     "bamba": Golden(
@@ -89,7 +90,7 @@ STATE_SPACES = {
             + ["full_attention", "mlp"],
         },
         reply=64,
-        released=_BACKBONE,
+        names=_BACKBONE,
     ),
     "nemotron_h-experts": Golden(
         "NemotronH",
@@ -103,7 +104,7 @@ STATE_SPACES = {
             "n_groups": 1,
         },
         reply=64,
-        released=_BACKBONE,
+        names=_BACKBONE,
     ),
     "falcon_h1": Golden("FalconH1", {**_FALCON, "tie_word_embeddings": False}, reply=64),
     "falcon_h1-norm": Golden(

@@ -11,12 +11,11 @@ from edgerun.backends.base import (
     CompileOptions,
     Executable,
     ExpertMemory,
-    ExpertReads,
     Phase,
-    Report,
     Shape,
     Support,
 )
+from edgerun.backends.figures import ExpertReads, Report
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import input_shapes
 from edgerun.kernels.host.cores import worker_threads
@@ -67,6 +66,7 @@ class CpuBackend(Backend):
     """Runs every op of the schema natively, with few limits on shapes."""
 
     name = "cpu"
+    has_rows_alike = True
 
     def __init__(self) -> None:
         self._shared: _Shared | None = None

@@ -9,16 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from edgerun.backends.base import (
-    Backend,
-    CompileOptions,
-    Executable,
-    Handover,
-    Report,
-    Shape,
-    Support,
-)
+from edgerun.backends.base import Backend, CompileOptions, Executable, Shape, Support
 from edgerun.backends.estimates import node_seconds
+from edgerun.backends.figures import Handover, Report
 from edgerun.backends.openvino.devices import DEVICES, NAME, Device, all_devices, find_device
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.backends.base import Handover, Report
+from edgerun.backends.figures import Handover, Report
 from edgerun.backends.openvino.devices import INSTALL, Config, Device
 from edgerun.backends.openvino.mirror import Mirror
 from edgerun.backends.openvino.network import Request, Tally

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from edgerun.backends.base import ExpertReads, Launches
+from edgerun.backends.base import Launches
+from edgerun.backends.figures import ExpertReads
 from edgerun.engine.stats import Stats
 from edgerun.machine.profile import MachineProfile
 from edgerun.state.capacity import cached_bytes, fixed_bytes, moved_bytes, token_bytes

@@ -65,9 +65,9 @@ def stats_lines(llm: LLM, stats: Stats) -> list[str]:
     from edgerun.backends.registry import DEFAULT
     from edgerun.state.capacity import cached_bytes, fixed_bytes
 
-    numbers = streaming(llm, stats.decode_tokens_per_s)
+    numbers = streaming(llm, stats.decode_calls_per_s)
     share, limit = numbers["share_of_memory_limit"], numbers["memory_limit_gb_per_s"]
-    cached = cached_bytes(llm.model.states, stats.prompt_tokens + stats.decode_steps)
+    cached = cached_bytes(llm.model.states, stats.prompt_tokens + stats.decode_tokens)
     states = " and states" * bool(fixed_bytes(llm.model.states))
     reused = stats.reused_tokens
     more = f", {reused} more from the cache" if reused else ""
@@ -78,12 +78,15 @@ def stats_lines(llm: LLM, stats: Stats) -> list[str]:
         if {backend.name for backend in backends}.difference(DEFAULT)
         else []
     )
+    drafted = stats.drafted_tokens
+    drafts = [f"drafts       {stats.accepted_tokens} of {drafted} tokens right"] if drafted else []
     return [
         *unusual,
         f"first token  {stats.first_token_s:.3f} s",
         f"prefill      {stats.prefill_tokens_per_s:.1f} tokens/s "
         f"({stats.prompt_tokens - reused} tokens{more})",
         f"decode       {stats.decode_tokens_per_s:.1f} tokens/s ({stats.completion_tokens} tokens)",
+        *drafts,
         f"weights      {numbers['gb_per_s']:.2f} GB/s, "
         f"{share:.0%} of the measured limit of {limit:.1f} GB/s",
         f"memory       {resident_bytes() / 1e6:.0f} MB resident, of which about "

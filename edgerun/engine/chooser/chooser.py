@@ -34,7 +34,7 @@ class Distribution:
 class Chooser:
     """Chooses the tokens of one sequence.
 
-    ``distribution``, ``draw`` and ``verify`` change nothing; ``accept`` appends a token, and
+    ``distribution`` and ``draw`` change nothing; ``accept`` appends a token, and
     ``undo`` takes some back. What is drawn depends on the logits, on the ids before it, and on the
     seed and the position, never on what was drawn and not accepted.
 
@@ -131,39 +131,6 @@ class Chooser:
             id_ = self._accepted.pop()
             for filter_ in self._filters:
                 filter_.undo(id_)
-
-    def verify(self, logits: NDArray[np.float32], drafted: Sequence[int]) -> list[int]:
-        """Chooses one token, and another one for each of those drafted that was chosen too.
-
-        The ids are those that ``draw`` and ``accept`` would choose one by one: each is drawn with
-        the random number of its position, so that a draft changes nothing but the speed. A token
-        that was drafted is taken with its probability, the most that is possible for a draft that
-        comes without probabilities of its own (Leviathan et al. 2023, "Fast inference from
-        transformers via speculative decoding", theorem 3.5 with q = 1).
-
-        Args:
-            logits: behind what was accepted, and behind each of those drafted, ``[k + 1, vocab]``.
-            drafted: ids, k of them.
-
-        Returns:
-            Chosen ids, 1 to k + 1; all but the last are the first of those drafted.
-
-        Raises:
-            ValueError: there are not k + 1 rows of logits.
-        """
-        if len(logits) != len(drafted) + 1:
-            raise ValueError(f"{len(logits)} rows of logits for {len(drafted)} drafted tokens")
-        before = len(self._accepted)
-        chosen: list[int] = []
-        try:
-            for row, draft in zip(logits, (*drafted, None), strict=True):
-                chosen.append(self.draw(row))
-                if chosen[-1] != draft:
-                    break
-                self.accept(chosen[-1])
-        finally:
-            self.undo(len(self._accepted) - before)
-        return chosen
 
     def _uniform(self) -> float:
         """The random number of the next token."""

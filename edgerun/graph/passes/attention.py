@@ -21,6 +21,7 @@ from edgerun.graph.shapes import ALTERED
 
 BOOL = 9  # onnx.TensorProto
 HEADS_FIRST = (0, 2, 1, 3)  # and back
+_MOST_OF_HEADS = 2  # nodes: a rotary, and a norm before or after it
 _SHARING, _KEEPING = 4, 6  # inputs of a node without keys and values of its own, and with them
 
 _TOTAL = Op("Shape", Var("attention_mask"), start=1, end=2)
@@ -224,17 +225,21 @@ class _Heads:
 def _heads(value: str, matcher: Matcher) -> _Heads | None:
     """Follows one input of attention back to its rows; None when the form differs."""
     nodes: list[Node] = []
+    last = matcher.producers.get(value)
+    if last is not None and last.op == "rms_norm":  # after the rotary; before it there is none then
+        nodes.append(last)
+        value = last.inputs[0]
     rotary = matcher.producers.get(value)
     rotated = rotary.attrs["head_dim"] if rotary is not None and rotary.op == "rotary" else 0
     if rotary is not None and rotated:
         nodes.append(rotary)
         value = rotary.inputs[0]
     match = matcher.match(value, _HEADS)
-    if match is None:
+    if match is None or (nodes and not rotated):
         return None
     value = match["split"]
     norm = matcher.producers.get(value)
-    if norm is not None and norm.op == "rms_norm":
+    if norm is not None and norm.op == "rms_norm" and len(nodes) < _MOST_OF_HEADS:
         nodes.append(norm)
         value = norm.inputs[0]
     split = matcher.match(value, _SPLIT)

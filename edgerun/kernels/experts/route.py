@@ -62,6 +62,43 @@ def _is_chosen(value, expert, limit, last):  # type: ignore[no-untyped-def]
     return value > limit or (value == limit and expert <= last)
 
 
+@njit
+def _worth(ranks, first, size, best):  # type: ignore[no-untyped-def]
+    """What a group of experts is chosen by: the largest of its ranks, or the sum of two."""
+    largest, second = -INFINITY, -INFINITY
+    for expert in range(first, first + size):
+        value = _logit(ranks, expert)
+        second = max(second, min(largest, value))
+        largest = max(largest, value)
+    total = largest + second if best > 1 else largest
+    return total if total == total else -INFINITY
+
+
+@njit
+def _next_group(ranks, groups, size, best, limit, before):  # type: ignore[no-untyped-def]
+    """The group that comes after ``before``, of worth ``limit``; -1 is before all."""
+    group, highest = int64(-1), -INFINITY
+    for each in range(groups):
+        worth = _worth(ranks, each * size, size, best)
+        follows = before < 0 or worth < limit or (worth == limit and each > before)
+        if follows and (group < 0 or worth > highest):
+            group, highest = each, worth
+    return group
+
+
+@njit
+def _leave_groups(ranks, experts, groups, chosen, best):  # type: ignore[no-untyped-def]
+    """Makes the ranks of experts of groups that are not chosen as small as can be."""
+    size, last, limit = experts // groups, int64(-1), INFINITY
+    for _rank in range(chosen):
+        last = _next_group(ranks, groups, size, best, limit, last)
+        limit = _worth(ranks, last * size, size, best)
+    for group in range(groups):
+        if not _is_chosen(_worth(ranks, group * size, size, best), group, limit, last):
+            for expert in range(group * size, (group + 1) * size):
+                set_float(ranks, expert, -INFINITY)
+
+
 def _score(scoring: str) -> Any:
     """The function that makes a score of a logit, the largest of all and their total."""
 
@@ -79,20 +116,35 @@ def _score(scoring: str) -> Any:
     return {"softmax": softmax, "sigmoid": sigmoid}[scoring]
 
 
+def _ranked(is_biased: bool) -> Any:
+    """The function that makes what an expert is chosen by, of its logit, score and bias."""
+
+    @njit
+    def biased(logit, score, bias, expert):  # type: ignore[no-untyped-def]
+        return score + float_at(bias, expert)
+
+    @njit
+    def plain(logit, score, bias, expert):  # type: ignore[no-untyped-def]
+        return logit
+
+    return biased if is_biased else plain
+
+
 @kernel(
     "route",
     "rows:i64[1] x:f32[rows, experts; x_stride] x_stride bias?:f32[experts]"
     " out:f32[rows, experts; out_stride] out_stride scale:f32[1] epsilon:f32[1]"
-    " experts top_k normalise",
+    " experts top_k normalise groups top_groups group_top_k",
 )
-def route(scoring: str, biased: bool) -> Body:
+def route(scoring: str, biased: bool, grouped: bool) -> Body:
     """Scores of the ``top_k`` experts with the largest logits ``x``, 0 for the others.
 
-    With a bias they are those with the largest sum of score and bias. A chunk is a row. Of equal
-    ones the lower number is chosen, and what is no number is the smallest. Relative error below
-    1e-6.
+    With a bias they are those with the largest sum of score and bias. If experts are ``grouped``,
+    all are in the ``top_groups`` whose ``group_top_k`` best ones have the largest sum. A chunk is a
+    row. Of equal ones the lower number is chosen, and what is no number is the smallest. Relative
+    error below 1e-6.
     """
-    return _by_biased_scores(scoring) if biased else _by_logits(scoring)
+    return _by_ranks(scoring, biased, grouped) if biased or grouped else _by_logits(scoring)
 
 
 def _by_logits(scoring: str) -> Body:
@@ -123,8 +175,8 @@ def _by_logits(scoring: str) -> Body:
     return body
 
 
-def _by_biased_scores(scoring: str) -> Body:
-    score, shares = _score(scoring), scoring == "softmax"
+def _by_ranks(scoring: str, biased: bool, grouped: bool) -> Body:
+    score, shares, rank = _score(scoring), scoring == "softmax", _ranked(biased)
 
     def body(a: Arguments, chunk: int) -> None:
         experts, place = a.experts, scratch(64)
@@ -132,8 +184,11 @@ def _by_biased_scores(scoring: str) -> Body:
         largest = _logit(x, _next(x, experts, int64(-1)))
         total = _total(x, experts, largest, place) if shares else float32(1)
         for expert in range(experts):  # ``out`` holds what is compared until all are chosen
-            value = score(float_at(x, expert), largest, total, place)
-            set_float(out, expert, value + float_at(a.bias, expert))
+            logit = float_at(x, expert)
+            value = score(logit, largest, total, place)
+            set_float(out, expert, rank(logit, value, a.bias, expert))
+        if grouped:
+            _leave_groups(out, experts, a.groups, a.top_groups, a.group_top_k)
         last, sum_of_scores = int64(-1), float_at(a.epsilon, 0)
         for _rank in range(a.top_k):
             last = _next(out, experts, last)

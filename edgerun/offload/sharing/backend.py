@@ -6,16 +6,10 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from edgerun.backends.base import (
-    Backend,
-    CompileOptions,
-    Executable,
-    Report,
-    Shape,
-    Support,
-)
+from edgerun.backends.base import Backend, CompileOptions, Executable, Shape, Support
 from edgerun.backends.chain import Chain
 from edgerun.backends.cpu import CpuBackend
+from edgerun.backends.figures import Report
 from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from edgerun.backends.base import Phase, Report, Shape
+from edgerun.backends.base import Phase, Shape
 from edgerun.backends.cpu import CpuBackend
+from edgerun.backends.figures import Report
 from edgerun.graph.ir import Graph
 from edgerun.offload.sharing.choice import Kind, Room, layer_outlook, shaped
 from edgerun.offload.sharing.outlook import Call, Outlook

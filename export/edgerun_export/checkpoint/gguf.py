@@ -53,8 +53,8 @@ _URL_KEYS = ("general.url", "general.repo_url", "general.source.url", "general.s
 _URL = re.compile(r"https?://[!-~]+")
 _ROPE_FACTORS = ("rope_freqs.weight", LONG_FACTORS, SHORT_FACTORS)
 
+_EMBEDDING = "token_embd.weight"
 _WHOLE_MODEL = {
-    "token_embd.weight": "model.embed_tokens.weight",
     "output.weight": "lm_head.weight",
     "per_layer_token_embd.weight": "model.embed_tokens_per_layer.weight",
     "per_layer_model_proj.weight": "model.per_layer_model_projection.weight",
@@ -132,9 +132,9 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
             f"'{file.name}' is one of {split} parts; join them with llama-gguf-split --merge"
         )
     kind = architecture(metadata)
-    embedding = tensors.get("token_embd.weight")
+    embedding = tensors.get(_EMBEDDING)
     if embedding is None:
-        raise CheckpointError(f"'{file.name}' has no 'token_embd.weight': it holds no model")
+        raise CheckpointError(f"'{file.name}' has no '{_EMBEDDING}': it holds no model")
     factors = [tensors.pop(name) for name in _ROPE_FACTORS if name in tensors]
     config = make_config(
         metadata,
@@ -315,6 +315,8 @@ def _stored_alone(
 
 def _rename(name: str, kind: Architecture) -> tuple[str, bool]:
     """Hugging Face name, and whether the rows go through the rotary embedding."""
+    if name == _EMBEDDING:
+        return f"{kind.embedding}.weight", False
     if name in _WHOLE_MODEL:
         return _WHOLE_MODEL[name], False
     if name in _FINAL_NORM:

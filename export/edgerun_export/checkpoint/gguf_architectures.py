@@ -8,22 +8,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgerun_export.checkpoint.kinds.base import (
+    NORMS_AFTER,
     SCORE_BIAS,
     SHARED_GATE,
     SHORT_CONV,
     Architecture,
     Experts,
 )
+from edgerun_export.checkpoint.kinds.deepseek import DEEPSEEK_KINDS
+from edgerun_export.checkpoint.kinds.dense import DENSE_KINDS
 from edgerun_export.checkpoint.kinds.linear import LINEAR_ATTENTION
 from edgerun_export.checkpoint.kinds.state_spaces import ARCHITECTURES as STATE_SPACES
 from edgerun_export.checkpoint.kinds.state_spaces import GRANITE_FACTORS
 
-_NORMS_AFTER = {
-    "post_attention_norm": "post_attention_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
 _GEMMA_INPUTS = {
-    **_NORMS_AFTER,
+    **NORMS_AFTER,
     "ffn_norm": "pre_feedforward_layernorm",
     "inp_gate": "per_layer_input_gate",
     "proj": "per_layer_projection",
@@ -42,41 +41,6 @@ _LFM2 = {
     "ffn_up": "feed_forward.w3",
     "ffn_down": "feed_forward.w2",
 }
-_DEEPSEEK_EXPERTS = Experts(
-    count_key="n_routed_experts",
-    width_key=("moe_intermediate_size", "expert_feed_forward_length"),
-    normalises=False,
-)
-_AFTER_DEEPSEEK = {
-    "exp_probs_b": "mlp.gate.e_score_correction_bias",
-    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
-    "ffn_up_shexp": "mlp.shared_experts.up_proj",
-    "ffn_down_shexp": "mlp.shared_experts.down_proj",
-}
-_DEEPSEEK = Architecture(
-    "deepseek_v2",
-    "DeepseekV2ForCausalLM",
-    False,
-    {"hidden_act": "silu"},
-    _DEEPSEEK_EXPERTS,
-    {
-        "attn_q_a": "self_attn.q_a_proj",
-        "attn_q_a_norm": "self_attn.q_a_layernorm",
-        "attn_q_b": "self_attn.q_b_proj",
-        "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
-        "attn_kv_a_norm": "self_attn.kv_a_layernorm",
-        "attn_kv_b": "self_attn.kv_b_proj",
-        "attn_k_b": "self_attn.k_b_proj",
-        "attn_v_b": "self_attn.v_b_proj",
-        **_AFTER_DEEPSEEK,
-    },
-    factors={
-        "expert_weights_scale": "routed_scaling_factor",
-        "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
-    },
-    own_keys=("expert_shared_count", "leading_dense_block_count"),
-    is_latent=True,
-)
 ARCHITECTURES = {
     "llama": Architecture("llama", "LlamaForCausalLM", True, {"hidden_act": "silu"}),
     "qwen2": Architecture("qwen2", "Qwen2ForCausalLM", False, {"hidden_act": "silu"}),
@@ -89,7 +53,7 @@ ARCHITECTURES = {
     # Every fourth layer has no rope, which is the configuration's default.
     "smollm3": Architecture("smollm3", "SmolLM3ForCausalLM", True, {"hidden_act": "silu"}),
     "olmo2": Architecture(
-        "olmo2", "Olmo2ForCausalLM", False, {"hidden_act": "silu"}, tensors=_NORMS_AFTER
+        "olmo2", "Olmo2ForCausalLM", False, {"hidden_act": "silu"}, tensors=NORMS_AFTER
     ),
     # Granite 4 without experts and Mamba layers is written as Granite 3 is.
     "granite": Architecture(
@@ -130,7 +94,7 @@ ARCHITECTURES = {
         "Gemma2ForCausalLM",
         False,
         {"hidden_activation": "gelu_pytorch_tanh"},
-        tensors={**_NORMS_AFTER, "ffn_norm": "pre_feedforward_layernorm"},
+        tensors={**NORMS_AFTER, "ffn_norm": "pre_feedforward_layernorm"},
         factors={key: key for key in ("attn_logit_softcapping", "final_logit_softcapping")},
         norm_offset=1.0,
     ),
@@ -139,7 +103,7 @@ ARCHITECTURES = {
         "Gemma3ForCausalLM",
         False,
         {"hidden_activation": "gelu_pytorch_tanh", "rope_local_base_freq": 10000.0},
-        tensors={**_NORMS_AFTER, "ffn_norm": "pre_feedforward_layernorm"},
+        tensors={**NORMS_AFTER, "ffn_norm": "pre_feedforward_layernorm"},
         windows=True,
         norm_offset=1.0,
     ),
@@ -230,29 +194,6 @@ ARCHITECTURES = {
         {"hidden_act": "silu"},
         Experts(width_key=("moe_intermediate_size", "expert_feed_forward_length")),
     ),
-    "deepseek2": _DEEPSEEK,
-    "glm4moe": Architecture(
-        "glm4_moe",
-        "Glm4MoeForCausalLM",
-        False,
-        {"hidden_act": "silu"},
-        replace(_DEEPSEEK_EXPERTS, normalises=True),
-        {"post_attention_norm": "post_attention_layernorm", **_AFTER_DEEPSEEK},
-        factors={"expert_weights_scale": "routed_scaling_factor"},
-        own_keys=("expert_shared_count", "leading_dense_block_count", "expert_gating_func"),
-        partial=True,
-        told={"attention_bias": "attn_q.bias", "use_qk_norm": "attn_q_norm.weight"},
-    ),
-    "dots1": Architecture(
-        "dots1",
-        "Dots1ForCausalLM",
-        False,
-        {"hidden_act": "silu", "sliding_window": None},
-        replace(_DEEPSEEK_EXPERTS, normalises=True),
-        _AFTER_DEEPSEEK,
-        factors={"expert_weights_scale": "routed_scaling_factor"},
-        own_keys=("expert_shared_count", "leading_dense_block_count", "expert_gating_func"),
-    ),
     # All that it leaves out is the last layer with experts, which is the last of all.
     "ernie4_5-moe": Architecture(
         "ernie4_5_moe",
@@ -285,6 +226,8 @@ ARCHITECTURES = {
         {"truncate": False},
         windows=True,
     ),
+    **DEEPSEEK_KINDS,
+    **DENSE_KINDS,
     **LINEAR_ATTENTION,
     **STATE_SPACES,
 }
@@ -311,12 +254,4 @@ MIXTRAL = Architecture(
     True,
     {"hidden_act": "silu"},
     Experts("block_sparse_moe", ("w1", "w3", "w2"), "num_local_experts"),
-)
-# What it calls DeepSeek's second model, too: V3 and others that choose experts by sigmoids.
-SIGMOIDS = replace(
-    _DEEPSEEK,
-    model_type="deepseek_v3",
-    class_name="DeepseekV3ForCausalLM",
-    experts=replace(_DEEPSEEK_EXPERTS, normalises=True),
-    own_keys=(*_DEEPSEEK.own_keys, "expert_gating_func"),
 )

@@ -12,7 +12,9 @@ from typing import Any
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32
 from edgerun_export.checkpoint.gguf_keys import Keys, short_float
-from edgerun_export.checkpoint.kinds.base import SIGMOID, Architecture
+from edgerun_export.checkpoint.kinds.base import Architecture
+from edgerun_export.checkpoint.kinds.deepseek import DEEPSEEK_FAMILIES, check_sigmoids
+from edgerun_export.checkpoint.kinds.dense import DENSE_FAMILIES
 from edgerun_export.checkpoint.kinds.linear import MODEL_TYPES, linear_attention
 from edgerun_export.checkpoint.kinds.state_spaces import (
     falcon_h1,
@@ -239,49 +241,8 @@ def _lfm2(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]
     }
 
 
-def _deepseek(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
-    """What is said of key and value heads is of rows in newer files, which have `mla` keys too."""
-    turned = config["head_dim"]
-    keys_of_heads, values = (
-        keys.size(f"attention.{part}_length_mla", keys.size(f"attention.{part}_length"))
-        for part in ("key", "value")
-    )
-    if keys_of_heads <= turned:
-        raise CheckpointError(
-            f"key heads have {keys_of_heads} elements and {turned} of them are turned; expected "
-            "fewer"
-        )
-    scaling = dict(config["rope_scaling"] or {"rope_type": "default"})
-    if config["mscale_all_dim"]:  # written as a tenth, and once for two keys
-        scale = 10 * config["mscale_all_dim"]
-        scaling |= {"mscale": scale, "mscale_all_dim": scale}
-    query_rank = keys.number("attention.q_lora_rank", 0)
-    return {
-        **_as_deepseek(keys, config),
-        "kv_lora_rank": keys.size("attention.kv_lora_rank"),
-        "q_lora_rank": keys.size("attention.q_lora_rank") if query_rank else None,
-        "qk_nope_head_dim": keys_of_heads - turned,
-        "qk_rope_head_dim": turned,
-        "v_head_dim": values,
-        "rope_scaling": scaling,
-    }
-
-
-def _as_deepseek(keys: Keys, config: _Config) -> dict[str, Any]:
-    """Which layers have experts of DeepSeek's kind, and what else these keys say of them."""
-    predicting = keys.count("nextn_predict_layers", 0)  # behind the others, and counted among them
-    return {
-        "num_hidden_layers": config["num_hidden_layers"] - predicting,
-        "num_nextn_predict_layers": predicting,
-        "first_k_dense_replace": keys.count("leading_dense_block_count", 0),
-        "n_shared_experts": keys.count("expert_shared_count", 0),
-        "n_group": 1,  # others are refused
-        "routed_scaling_factor": config["routed_scaling_factor"] or 1.0,
-    }
-
-
 def _lfm2_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
-    _check_sigmoids(keys.number("expert_gating_func"), config)
+    check_sigmoids(keys.number("expert_gating_func"), config)
     dense = keys.count("leading_dense_block_count")
     return {**_lfm2(keys, config, rope_factors), "num_dense_layers": dense}
 
@@ -294,41 +255,6 @@ def _ernie4_5_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[s
         "moe_layer_interval": keys.size("interleave_moe_layer_step", 1),
         "moe_num_shared_experts": keys.count(shared) if keys.has(shared) else 0,
     }
-
-
-def _deepseek_v3(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
-    _check_normalised("deepseek2", keys)
-    return _deepseek(keys, config, rope_factors)
-
-
-def _glm4_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
-    _check_normalised("glm4moe", keys)
-    # To llama.cpp 0, or nothing, means sigmoids.
-    _check_sigmoids(keys.number("expert_gating_func", 0) or SIGMOID, config)
-    part = config.get("partial_rotary_factor", 1.0)
-    return {**_as_deepseek(keys, config), "partial_rotary_factor": part}
-
-
-def _dots1(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
-    _check_normalised("dots1", keys)
-    _check_sigmoids(keys.number("expert_gating_func"), config)
-    return _as_deepseek(keys, config)
-
-
-def _check_normalised(name: str, keys: Keys) -> None:
-    if not keys.has("expert_weights_norm"):  # to llama.cpp that means no, to the models yes
-        raise CheckpointError(
-            f"metadata lacks '{name}.expert_weights_norm', which says whether the weights of "
-            "experts add up to 1"
-        )
-
-
-def _check_sigmoids(scoring: float, config: _Config) -> None:
-    if scoring != SIGMOID:
-        raise UnsupportedError(
-            f"metadata 'expert_gating_func' is {scoring:g}, which {config['model_type']} is not "
-            f"supported with; expected {SIGMOID} for sigmoids"
-        )
 
 
 _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
@@ -345,11 +271,9 @@ _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "gemma3n_text": _gemma3n,
     "gemma4_text": _gemma4,
     "lfm2": _lfm2,
-    "deepseek_v2": _deepseek,
-    "deepseek_v3": _deepseek_v3,
-    "glm4_moe": _glm4_moe,
-    "dots1": _dots1,
     "lfm2_moe": _lfm2_moe,
     "ernie4_5_moe": _ernie4_5_moe,
+    **DEEPSEEK_FAMILIES,
+    **DENSE_FAMILIES,
     **dict.fromkeys(MODEL_TYPES, linear_attention),
 }

@@ -111,9 +111,14 @@ def open_path(path: Path, tokenizer: Path | None = None) -> Checkpoint:
 
 
 def _with_quantization(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration that says of weights what it may say of those of its text model alone."""
-    text = config.get("text_config")
+    """A configuration that says where others do what it says of its weights.
+
+    It may say so of its text model alone, or as compressed-tensors wrote it until 2024.
+    """
+    text, old = config.get("text_config"), config.get("compression_config")
     settings = text.get("quantization_config") if isinstance(text, dict) else None
+    if not settings and isinstance(old, dict) and old:
+        settings = {"quant_method": "compressed-tensors", **old}
     if settings and not config.get("quantization_config"):
         return {**config, "quantization_config": settings}
     return config

@@ -59,11 +59,14 @@ class StandardAttention:
         spec, add = self._spec, self._graph.node
         at = node_path(f"model.layers.{layer}.self_attn")
         width, part = spec.head_dim_of(layer), spec.layers[layer]
+        before, after = (spec.q_norm, spec.k_norm), (None, None)
+        if spec.norms_after_rope:
+            before, after = after, before
         heads = (spec.num_heads, width)
-        query = self._heads(query, f"{at}/q_proj", heads, lambda v: norm(v, spec.q_norm))
+        query = self._heads(query, f"{at}/q_proj", heads, lambda v: norm(v, before[0]))
         if part.kv_source is None:
             heads = (spec.num_kv_heads_of(layer), width)
-            key = self._heads(key, f"{at}/k_proj", heads, lambda v: norm(v, spec.k_norm))
+            key = self._heads(key, f"{at}/k_proj", heads, lambda v: norm(v, before[1]))
             value = self._heads(
                 value,
                 f"{at}/v_proj",
@@ -75,6 +78,8 @@ class StandardAttention:
             query = self._rotary.apply(part.rope, query, f"{at}/q_rotary")
             if part.kv_source is None:
                 key = self._rotary.apply(part.rope, key, f"{at}/k_rotary")
+        query = norm(query, after[0])
+        key = norm(key, after[1]) if part.kv_source is None else key
         own = [f"{spec.state(layer)}.{kind}" for kind in ("key", "value")]
         past = [f"past_key_values.{name}" for name in own]
         outputs = [self._graph.value(), *(f"present.{name}" for name in own)]
@@ -141,6 +146,11 @@ def check_fused(spec: DecoderSpec) -> None:
             than it takes.
     """
     without = "leave it out, and the folder opens in onnxruntime-genai as well"
+    if spec.norms_after_rope:
+        raise UnsupportedError(
+            f"--profile genai: norms of heads of {spec.architecture} come after the rope, which "
+            f"GroupQueryAttention applies by itself; {without}"
+        )
     if any(layer.kv_source is not None for layer in spec.layers):
         raise UnsupportedError(
             f"--profile genai: layers of this {spec.architecture} attend to keys and values of "

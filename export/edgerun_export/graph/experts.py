@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+import numpy as np
+
 from edgerun_export.architectures import DecoderSpec, Experts, Projection
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
 from edgerun_export.graph.weight_store import WeightStore
@@ -44,20 +46,44 @@ def biased_scores(graph: OnnxGraph, store: WeightStore, scores: str, name: str, 
     return graph.node("Add", [scores, bias], f"{at}/ranks")
 
 
+def ranks_in_groups(graph: OnnxGraph, ranks: str, experts: Experts, axes: int, at: str) -> str:
+    """Adds what experts are chosen by where some groups of them are chosen first.
+
+    Args:
+        graph: what nodes are added to.
+        ranks: what they are chosen by otherwise.
+        experts: of the layer.
+        axes: those that ``ranks`` has before that of experts.
+        at: path of the nodes.
+    """
+    groups, add, before = experts.groups, graph.node, [0] * axes
+    if groups is None:
+        return ranks
+    parts = add("Reshape", [ranks, graph.integers(*before, groups.count, -1)], f"{at}/groups")
+    best = _largest(graph, parts, groups.best, f"{at}/groups/best")[0]
+    worth = add("ReduceSum", [best, graph.integers(-1)], f"{at}/groups/worth", keepdims=0)
+    chosen = _largest(graph, worth, groups.chosen, f"{at}/groups/TopK")[1]
+    out_or_in = graph.constant(np.array([-np.inf, 0], np.float32))
+    count = graph.integer(groups.count)
+    each = add("OneHot", [chosen, count, out_or_in], f"{at}/groups/OneHot", axis=-2)
+    left = add("ReduceMax", [each, graph.integers(-1)], f"{at}/groups/left", keepdims=1)
+    parts = add("Add", [parts, left], f"{at}/groups/Add")
+    return add("Reshape", [parts, graph.integers(*before, -1)], f"{at}/groups/ranks")
+
+
+def _largest(graph: OnnxGraph, value: str, count: int, at: str) -> tuple[str, str]:
+    """Adds the largest elements of a value, and their places; of equal ones the first."""
+    outputs = graph.value(), graph.value()
+    number = graph.integers(count)
+    graph.node("TopK", [value, number], at, outputs=outputs, axis=-1, largest=1, sorted=1)
+    return outputs
+
+
 def chosen_scores(
     graph: OnnxGraph, scores: str, ranks: str, experts: Experts, at: str
 ) -> tuple[str, str]:
     """Adds the choice of experts by ``ranks``: their scores, and their numbers."""
-    ids = graph.value()
-    graph.node(
-        "TopK",
-        [ranks, graph.integers(experts.top_k)],
-        f"{at}/TopK",
-        outputs=[graph.value(), ids],
-        axis=-1,
-        largest=1,
-        sorted=1,
-    )
+    ids = _largest(graph, ranks, experts.top_k, f"{at}/TopK")[1]
     return graph.node("GatherElements", [scores, ids], f"{at}/GatherElements", axis=-1), ids
 
 
@@ -133,6 +159,7 @@ class ExpertsBuilder:
         if experts.selection_bias:
             name = f"{module}.{experts.selection_bias}"
             ranks = biased_scores(graph, self._store, every, name, at)
+        ranks = ranks_in_groups(graph, ranks, experts, 2, at)
         scores, ids = chosen_scores(graph, every, ranks, experts, at)
         if experts.normalise:
             scores = divided(graph, scores, scores, experts, at)

@@ -17,6 +17,7 @@ from edgerun_export.graph.experts import (
     chosen_scores,
     divided,
     expert_scores,
+    ranks_in_groups,
     router_logits,
 )
 from edgerun_export.graph.linear import FORMAT_KEY
@@ -172,12 +173,13 @@ class FusedExperts:
         """
         graph = self._graph
         if not _needs_scores(experts):
-            return logits, ""
+            return ranks_in_groups(graph, logits, experts, 1, at), ""
         scores = expert_scores(graph, logits, experts, at)
         ranks, weights = logits, scores
         if experts.selection_bias:
             name = f"{module}.{experts.selection_bias}"
             ranks = biased_scores(graph, self._store, scores, name, at)
+        ranks = ranks_in_groups(graph, ranks, experts, 1, at)
         if experts.normalise and not _leaves_division(experts):
             chosen, _ = chosen_scores(graph, scores, ranks, experts, at)
             weights = divided(graph, scores, chosen, experts, at)

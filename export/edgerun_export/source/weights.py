@@ -62,7 +62,11 @@ class SourceWeights:
             for path in spec.norms(layer)
             if path not in spec.storage.plain_norms
         ) | {spec.final_norm_weight}
-        self._head_norms = tuple(f".{path}.weight" for path in (spec.q_norm, spec.k_norm) if path)
+        self._norms_of = {
+            "q": spec.q_norm or spec.q_row_norm,
+            "k": spec.k_norm or spec.k_row_norm,
+        }
+        self._head_norms = tuple(f".{path}.weight" for path in self._norms_of.values() if path)
         self._ternary = self._ternary_names()
         self._master_scales: dict[str, np.float32] = {}
         self._groups: dict[str, int | None] = {}
@@ -299,8 +303,7 @@ class SourceWeights:
         A norm would undo those of the rows before it.
         """
         match = _HEADS.search(name)
-        norms = {"q": self.spec.q_norm, "k": self.spec.k_norm}
-        return norms.get(match[1]) is None if match else name.endswith(self._head_norms)
+        return self._norms_of.get(match[1]) is None if match else name.endswith(self._head_norms)
 
     def _floats(self, name: str, rows: slice) -> F32:
         def read(stored: str, part: slice) -> tuple[F32]:

@@ -26,6 +26,14 @@ _ENDINGS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = _ENDINGS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _REST
 _QWEN2 = _ENDINGS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + _REST
+_LING = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_SEED = (
+    _ENDINGS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}"
+    r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 # Marks belong to letters, not to what stands between words.
 _QWEN35 = _QWEN2.replace(r"\p{L}+|", r"[\p{L}\p{M}]+|").replace(r"[^\s\p{L}", r"[^\s\p{L}\p{M}")
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -37,10 +45,11 @@ _CASED_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN = _CASED.replace("{0}", "") + r"\p{N}" + _CASED_REST
 _GPT4O = _CASED.replace("{0}", _ENDINGS + "?") + r"\p{N}{1,3}" + _CASED_REST
 _IDEOGRAPHS = "[一-龥ࠀ-一가-\ud7ff]+"
-_DEEPSEEK3 = (
+_DEEPSEEK3_WORDS = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
     r"""| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
 )
+_DEEPSEEK3 = r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3_WORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +80,14 @@ CUTS: dict[str, Cut] = {
     # What llama.cpp does when a file names nothing: punctuation apart, GPT-2's words, and digits
     # apart in threes.
     "default": Cut((r"[\p{P}\$\+<=>\^~\|]+", _GPT2_WORDS, r"\p{N}+", "[0-9][0-9][0-9]")),
-    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "granite-docling"), _GPT2),
+    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "granite-docling", "exaone4"), _GPT2),
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "lfm2"), _LLAMA),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe", "glm4"), Cut((_LLAMA3,))),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "hunyuan"), _QWEN),
     "qwen35": Cut((_QWEN35,), nfc=True),
     "stablelm2": Cut((_QWEN2,)),
+    **dict.fromkeys(("bailingmoe", "bailingmoe2"), Cut((_LING,))),
+    "seed-coder": Cut((_SEED,)),
     **dict.fromkeys(("starcoder", "refact", "command-r", "smollm", "codeshell"), _DIGITS),
     **dict.fromkeys(("exaone", "minerva-7b"), _DIGITS),
     "deepseek-llm": Cut(
@@ -93,9 +104,10 @@ CUTS: dict[str, Cut] = {
     "deepseek-coder": Cut(
         (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _IDEOGRAPHS, r"\p{N}"), add_bos=True
     ),
-    "deepseek-v3": Cut((r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3), add_bos=True),
+    "deepseek-v3": Cut(_DEEPSEEK3, add_bos=True),
+    "hunyuan-dense": Cut(_DEEPSEEK3),
     "tekken": Cut((_TEKKEN,), whole_words=True, add_bos=True),
-    **dict.fromkeys(("gpt-4o", "llama4"), Cut((_GPT4O,))),
+    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), Cut((_GPT4O,))),
 }
 
 

@@ -228,7 +228,7 @@ class Layer:
         else:
             query, key, value = self._from_latent_rows(spec.latent, inner)
         query = self._norm(query, spec.q_row_norm)
-        query = rotate(spec.rope_of(self._layer), self._heads(query, spec.q_norm))
+        query = self._turned(query, spec.q_norm)
         if key is None or value is None:
             key, value = self._shared_keys(stream)
         else:
@@ -245,8 +245,7 @@ class Layer:
     def _keys(self, key: F32, value: F32, stream: F32) -> tuple[F32, F32]:
         """Keys and values ``[heads, tokens, head_dim]`` as they are cached."""
         spec = self._spec
-        key = self._heads(self._norm(key, spec.k_row_norm), spec.k_norm)
-        key = self._observer.cached(rotate(spec.rope_of(self._layer), key))
+        key = self._observer.cached(self._turned(self._norm(key, spec.k_row_norm), spec.k_norm))
         value = self._heads(value, None)
         if spec.normalises_values:
             value = norm(value, np.ones(value.shape[2], np.float32), spec.norm_eps)
@@ -378,6 +377,12 @@ class Layer:
     def _heads(self, value: F32, path: str | None) -> F32:
         heads = value.reshape(len(value), -1, self._spec.head_dim_of(self._layer))
         return self._norm(heads, path).transpose(1, 0, 2)
+
+    def _turned(self, value: F32, path: str | None) -> F32:
+        """Heads, normalised and turned by their positions, in the order of the decoder."""
+        rope, after = self._spec.rope_of(self._layer), self._spec.norms_after_rope
+        turned = rotate(rope, self._heads(value, None if after else path))
+        return self._norm(turned, path) if after else turned
 
 
 def parts_of(spec: DecoderSpec) -> list[Callable[[Layer, F32], F32]]:

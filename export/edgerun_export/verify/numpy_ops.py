@@ -18,11 +18,22 @@ def route(experts: Experts, logits: F32, bias: F32 | None) -> F32:
         scores = 1 / (1 + np.exp(-logits))
     routes, ranks = np.zeros_like(logits), logits if bias is None else scores + bias
     for token, row in enumerate(ranks):
-        chosen = sorted(range(experts.count), key=lambda expert: (-row[expert], expert))
+        chosen = sorted(_in_groups(experts, row), key=lambda expert: (-row[expert], expert))
         routes[token, chosen[: experts.top_k]] = scores[token, chosen[: experts.top_k]]
     if experts.normalise:
         routes /= routes.sum(axis=-1, keepdims=True) + np.float32(experts.epsilon)
     return routes * np.float32(experts.scale)
+
+
+def _in_groups(experts: Experts, ranks: F32) -> list[int]:
+    """Experts of the groups that are chosen by the best ranks ``[experts]`` in each."""
+    groups, size = experts.groups, experts.count
+    if groups is None:
+        return [*range(size)]
+    size //= groups.count
+    worth = [sum(sorted(part)[-groups.best :]) for part in ranks.reshape(groups.count, size)]
+    chosen = sorted(range(groups.count), key=lambda group: (-worth[group], group))
+    return [size * group + each for group in chosen[: groups.chosen] for each in range(size)]
 
 
 def norm(value: F32, weight: F32, epsilon: float) -> F32:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edgerun.backends.base import Backend, CompileOptions, Executable, Report, Shape, Support
+from edgerun.backends.base import Backend, CompileOptions, Executable, Shape, Support
 from edgerun.backends.cpu import CpuBackend
 from edgerun.backends.cpu import make as make_cpu
+from edgerun.backends.figures import Report
 from edgerun.errors import UnsupportedError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node

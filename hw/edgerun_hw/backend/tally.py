@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
-from edgerun.backends.base import Phase, Report
+from edgerun.backends.base import Phase
+from edgerun.backends.figures import Report
 from edgerun.graph.ir import Graph
 from edgerun_hw.overlay.port import Counters
 

@@ -30,14 +30,14 @@ from tests.support.interrupts import repeat_until_interrupted
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 MODELS = [
     ("olmoe", {"weights": "int4", "scales": "fp16"}),  # scales of half the size, if not read as is
-    ("mixtral", {"weights": "int8"}),
-    ("mixtral", {"weights": "int4_asym"}),
+    *(("mixtral", {"weights": weights}) for weights in ("int8", "int4_asym")),
     ("qwen3_moe", {"weights": "ternary"}),
     ("qwen3_moe", {"weights": "fp32"}),
     ("mixtral", {"weights": "int4", "activations": "fp32"}),
     ("gpt_oss", {"weights": "int4_asym"}),  # with biases: slots are filled step by step
     ("qwen2_moe", {"weights": "int4"}),
     ("lfm2_moe", {"weights": "int4"}),
+    ("deepseek_v3-groups", {"weights": "int4"}),
 ]
 
 

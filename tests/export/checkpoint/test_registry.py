@@ -189,7 +189,10 @@ def test_fetches_one_gguf_from_the_hub(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "gpt2"}, "architecture 'gpt2' is not supported; supported are: bamba"),
+        (
+            {"model_type": "gpt2"},
+            "architecture 'gpt2' is not supported; supported are: bailing_moe",
+        ),
         ({"hidden_act": "gelu"}, "activation 'gelu' is not supported"),
         ({"quantization_config": {"quant_method": "hqq"}}, "quantised with 'hqq'"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 3}}, "gptq weights of 3 bits"),

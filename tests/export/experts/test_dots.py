@@ -24,7 +24,7 @@ def config_of(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"n_group": 8}, UnsupportedError, "dots1 .* some of 8 groups .* with one group are"),
+        ({"n_group": 4, "topk_group": 2}, CheckpointError, "of 6 experts .* in 4 groups"),
         ({"first_k_dense_replace": 3}, CheckpointError, "_replace' is 3 .* from 0 to 2"),
         ({"n_routed_experts": None}, CheckpointError, "'n_routed_experts' is None"),
         ({"num_experts_per_tok": 7}, CheckpointError, "n_routed_experts 6"),
@@ -117,7 +117,8 @@ def test_files_of_llama_cpp_compute_what_the_checkpoint_computes(tmp_path: Path)
         ({"expert_gating_func": None}, "lacks 'dots1.expert_gating_func'"),
         ({"expert_weights_norm": False}, "'expert_weights_norm' is False"),
         ({"expert_weights_norm": None}, "lacks 'dots1.expert_weights_norm', which says whether"),
-        ({"expert_group_count": 8}, "'expert_group_count' is 8"),
+        ({"expert_group_count": 2}, "lacks 'dots1.expert_group_used_count'"),
+        ({"expert_group_count": 0.5}, "'dots1.expert_group_count' is 0.5"),
         ({"rope.dimension_count": 8}, "heads of 16 with 8 rotated .* in dots1"),
     ],
 )

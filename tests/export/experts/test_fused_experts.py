@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
+from edgerun_export.architectures import describe, registry
 from edgerun_export.graph import fused_experts
 from edgerun_export.graph.fused_experts import obstacle
 from edgerun_export.pipeline import ExportOptions, export
@@ -33,6 +35,8 @@ FUSED = [
     ("olmoe", {"weights": "int4_asym", "group_size": 16}),
     ("lfm2_moe", {"weights": "int4", "group_size": 16}),
     ("ernie4_5_moe", {"weights": "int4", "group_size": 16}),
+    ("deepseek_v2-groups", {"weights": "int4", "group_size": 16}),
+    ("deepseek_v3-groups", {"weights": "int4", "group_size": 16}),
 ]
 # Every mixture in every format: those above stand for them as a rule.
 MIXTURES = [
@@ -121,6 +125,27 @@ def test_replies_are_the_same_in_onnxruntime_genai_and_edgerun(name, options, go
     assert tokens == expected[: len(tokens)]
     ends = json.loads((bundle / "manifest.json").read_text())["model"]["eos_token_ids"]
     assert len(tokens) == REPLY or tokens[-1] in ends
+
+
+@needs_complete_onnxruntime
+def test_the_operator_takes_the_softmax_of_experts_in_groups(tmp_path, monkeypatch):
+    """With scores that add up to 1 and no factor, as no architecture has them with groups."""
+    name = "deepseek_v2-groups"
+    spec = describe(json.loads((GOLDEN / name / "config.json").read_text()))
+    parts = [layer.feed_forward for layer in spec.layers]
+    parts[1] = replace(parts[1], normalise=True, scale=1.0)
+    spec = spec.with_feed_forward(parts)
+    monkeypatch.setitem(registry._architectures(), "deepseek_v2", lambda config: spec)
+    ids = np.arange(20)
+    for profile in ("portable", "genai"):
+        folder = tmp_path / profile
+        options = ExportOptions(weights="int4", profile=profile, group_size=16, activations="fp32")
+        export(GOLDEN / name, folder, options)
+        expected = forward(spec, BundleWeights(folder, spec), ids)
+        assert relative_error(run_onnx(folder, spec, ids), expected) <= 1e-4
+        (route,) = (node for node in lowered(folder).nodes if node.op == "route")
+        assert (route.attrs["normalise"], route.attrs["scale"], route.attrs["groups"]) == (1, 1, 4)
+    assert "QMoE" in operators(folder)
 
 
 @pytest.mark.parametrize(

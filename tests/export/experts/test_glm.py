@@ -30,7 +30,7 @@ def config_of(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"n_group": 8}, UnsupportedError, "glm4_moe .* some of 8 groups .* with one group are"),
+        ({"n_group": 4, "topk_group": 2}, CheckpointError, "of 6 experts .* in 4 groups"),
         ({"first_k_dense_replace": 3}, CheckpointError, "_replace' is 3 .* from 0 to 2"),
         ({"first_k_dense_replace": -1}, CheckpointError, "'first_k_dense_replace' is -1"),
         ({"n_routed_experts": None}, CheckpointError, "'n_routed_experts' is None"),

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
+from edgerun.graph.passes.experts.groups import NO_GROUPS
 from edgerun_export.architectures import DecoderSpec, Experts, describe, registry
 from edgerun_export.checkpoint import gguf as gguf_reader
 from edgerun_export.checkpoint import open_checkpoint
@@ -247,7 +248,7 @@ def test_scores_may_be_sigmoids_and_have_a_factor(
     with runner(out, "cpu") as model:
         assert error_of(model.run(ids), expected) <= 1e-4
         routes = [node.attrs for node in model.bundle.graph.nodes if node.op == "route"]
-    attributes = {"top_k": 3, "scoring": "sigmoid", "normalise": int(normalise)}
+    attributes = {"top_k": 3, "scoring": "sigmoid", "normalise": int(normalise), **NO_GROUPS}
     assert routes == [attributes | {"epsilon": epsilon, "scale": scale}] * 2
 
 

@@ -89,6 +89,7 @@ WORDS = {
     "deepseek-llm": ["11", "11", "11", "Ġ", "11", ".", ".", "a"],
     "glm4": ["111", "111", "Ġ", "11", ".", ".", "a"],
     "deepseek-v3": ["111", "111", "Ġ", "11", ".", ".", "a"],
+    "hunyuan-dense": ["111", "111", "Ġ", "11", ".", ".", "a"],
 }
 
 
@@ -119,6 +120,23 @@ def test_deepseek_cuts_at_letters_of_some_scripts() -> None:
     ]
     # Small letters of Armenian and of mathematics are none of them; ideographs stand alone.
     assert cut("Ա ա, 𝒜b 你好。") == ["Ա", " ա", ",", " 𝒜", "b", " ", "你好", "。"]
+
+
+@pytest.mark.parametrize(
+    ("pre", "expected"),
+    [
+        ("bailingmoe2", ["We", "'LL", " go", "  ", " it", "'s", " ", "1", "2", "!?\n\n", "x"]),
+        ("seed-coder", ["We", "'LL", " go", "  ", " it", "'s", " ", "1", "2", "!?", "\n\n", "x"]),
+        ("minimax-m2", ["We'LL", " go", "  ", " it's", " ", "12", "!?\n\n", "x"]),
+    ],
+)
+def test_endings_digits_and_ends_of_lines_are_cut_as_in(pre: str, expected: list[str]) -> None:
+    from tokenizers import Regex, pre_tokenizers
+
+    (regex,) = find_cut(pre).splits
+    split = pre_tokenizers.Split(Regex(regex), "isolated")
+    words = [word for word, _ in split.pre_tokenize_str("We'LL go   it's 12!?\n\nx")]
+    assert words == expected
 
 
 def test_marks_are_parts_of_words_of_qwen3_5() -> None:

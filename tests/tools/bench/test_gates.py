@@ -22,7 +22,9 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("name", "layers"), [("olmoe", [0, 1]), ("lfm2_moe", [1, 2, 3])])
+@pytest.mark.parametrize(
+    ("name", "layers"), [("olmoe", [0, 1]), ("lfm2_moe", [1, 2, 3]), ("deepseek_v3-groups", [1])]
+)
 def test_a_router_foresees_itself(name: str, layers: list[int]) -> None:
     bundle = open_bundle(bundle_of(name, weights="int4"))
     routers = routers_of(bundle.graph)

@@ -28,7 +28,7 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.llm.tracing import layer_numbers, route_nodes
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.model.text.tokenizer import Tokenizer
-from edgerun.ops.route import ranking
+from edgerun.ops.route import Groups, ranking
 from edgerun.plan.planner import make_plan
 from edgerun.plan.programs import compile_plan
 from edgerun.plan.states import states_of
@@ -50,6 +50,7 @@ class Router:
         top_k: how many experts a row goes to.
         scoring: what makes scores of logits.
         bias: what is added to scores for the choice, float32 ``[experts]``, or None.
+        groups: of experts, of which some are chosen first.
     """
 
     layer: int
@@ -60,10 +61,12 @@ class Router:
     top_k: int
     scoring: str
     bias: F32 | None
+    groups: Groups
 
     def chosen(self, x: F32) -> NDArray[np.int64]:
         """Numbers of the experts that rows would go to, ``[rows, top_k]``."""
-        ranks = ranking(x @ self.weight.T, self.bias, scoring=self.scoring)
+        logits = x @ self.weight.T
+        ranks = ranking(logits, self.bias, scoring=self.scoring, groups=self.groups)
         return np.argsort(-ranks, axis=1, kind="stable")[:, : self.top_k]
 
 
@@ -170,7 +173,7 @@ def _router(graph: Graph, producers: dict[str, Node], node: Node, layer: int) ->
         (linear.inputs[0], node.outputs[0]),
         (node.attrs["top_k"], node.attrs["scoring"]),
     )
-    return Router(layer, *names, weight, factors, *choice, bias)
+    return Router(layer, *names, weight, factors, *choice, bias, Groups.of(node.attrs))
 
 
 def table(shares: dict[int, dict[int, float]]) -> Iterator[str]:

@@ -8,6 +8,8 @@ from edgerun.backends.cpu.binder import Binder
 from edgerun.backends.cpu.emit.emitter import Emitter
 from edgerun.graph.ir import Node
 
+_NUMBERS = ("top_k", "normalise", "groups", "top_groups", "group_top_k")
+
 
 def emit_route(binder: Binder, node: Node, index: int) -> None:
     """Scores the experts of each row."""
@@ -16,7 +18,11 @@ def emit_route(binder: Binder, node: Node, index: int) -> None:
     out = binder.new(node.outputs[0], x.width, counted_by)
     binder.emit(
         "route",
-        {"scoring": node.attrs["scoring"], "biased": bias is not None},
+        {
+            "scoring": node.attrs["scoring"],
+            "biased": bias is not None,
+            "grouped": node.attrs["groups"] > 1,
+        },
         {
             "rows": binder.count(counted_by),
             "x": x,
@@ -27,8 +33,7 @@ def emit_route(binder: Binder, node: Node, index: int) -> None:
             "scale": np.array([node.attrs["scale"]], np.float32),
             "epsilon": np.array([node.attrs["epsilon"]], np.float32),
             "experts": x.width,
-            "top_k": node.attrs["top_k"],
-            "normalise": node.attrs["normalise"],
+            **{name: node.attrs[name] for name in _NUMBERS},
         },
         chunks=(counted_by, 1, 1),
         reads={x.key},

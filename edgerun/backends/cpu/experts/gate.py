@@ -15,7 +15,7 @@ from edgerun.backends.cpu.binder import Binder
 from edgerun.backends.cpu.weights import DenseWeight
 from edgerun.graph.ir import Constant, Node
 from edgerun.graph.mapped_file import read_array
-from edgerun.ops.route import ranking
+from edgerun.ops.route import ALL, Groups, ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class Gate:
         top_k: how many experts a row goes to.
         scoring: what makes scores of logits.
         selection_bias: float32 ``[experts]``, what is added to scores for the choice, or None.
+        groups: of experts, of which some are chosen first.
         ratios: of the norm to those of other gates, by their ``id``; with these, since an ``id``
             may be given again to what comes after them.
     """
@@ -40,6 +41,7 @@ class Gate:
     top_k: int
     scoring: str = "softmax"
     selection_bias: NDArray[np.float32] | None = None
+    groups: Groups = ALL
     ratios: dict[int, tuple[Gate, NDArray[np.float32]]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -57,7 +59,7 @@ class Gate:
         logits = np.einsum("ij,j->i", self.weight[:, : len(row)], row)
         if self.bias is not None:
             logits += self.bias
-        ranks = ranking(logits, self.selection_bias, scoring=self.scoring)
+        ranks = ranking(logits, self.selection_bias, scoring=self.scoring, groups=self.groups)
         return [int(expert) for expert in np.argsort(-ranks, kind="stable")[: self.top_k]]
 
 
@@ -95,6 +97,7 @@ def gate_of(binder: Binder, node: Node) -> Gate | None:
         node.attrs["top_k"],
         route.attrs["scoring"],
         _vector(constants.get(route.inputs[1])) if len(route.inputs) > 1 else None,
+        Groups.of(route.attrs),
     )
 
 

@@ -193,11 +193,11 @@ class SlotLayout:
         matrices: Sequence[MatrixForm],
         biases: Sequence[BiasForm | None] = (),
         *,
-        is_one: bool = False,
+        gate_is_up: bool = False,
     ) -> None:
         """Puts arrays one after the other, each on a cache line; biases come last.
 
-        ``is_one`` says that the first two matrices are the same, and lie at one place.
+        ``gate_is_up`` says that the first two matrices are the same, and lie at one place.
         """
         self.matrices = tuple(matrices)
         self.biases = tuple(biases) or (None,) * len(matrices)
@@ -205,7 +205,7 @@ class SlotLayout:
         self._offsets: list[dict[str, int]] = []
         self.nbytes = 0
         for number, form in enumerate(self._forms):
-            if is_one and number == 1:
+            if gate_is_up and number == 1:
                 self._offsets.append(self._offsets[0])
                 continue
             places = {}

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from edgerun.backends.base import ExpertMemory, ExpertReads
+from edgerun.backends.base import ExpertMemory
 from edgerun.backends.cpu.experts.filler import SlotFiller
 from edgerun.backends.cpu.experts.gate import Gate
 from edgerun.backends.cpu.experts.layout import SlotLayout
@@ -27,6 +27,7 @@ from edgerun.backends.cpu.experts.prefetch import ALL, Prefetch
 from edgerun.backends.cpu.experts.protocol import Aborted, Glance, Post, Read
 from edgerun.backends.cpu.experts.source import ExpertSource, OpenFiles
 from edgerun.backends.cpu.experts.words import LayerWords, SharedWords
+from edgerun.backends.figures import ExpertReads
 from edgerun.errors import BackendError, EdgerunError
 from edgerun.formats.stack import ExpertStack
 from edgerun.graph.mapped_file import ArrayReader

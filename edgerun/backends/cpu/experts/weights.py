@@ -193,7 +193,7 @@ class ExpertStore:
             )
         biases = [None if bias is None else BiasForm(bias.shape[1]) for bias in layer.biases]
         gate, up = layer.matrices[:2]
-        return SlotLayout(forms, biases, is_one=gate is up)
+        return SlotLayout(forms, biases, gate_is_up=gate is up)
 
     def _has_row_scales(self, matrix: Matrix) -> bool:
         return not isinstance(matrix, PackedWeight) or has_row_scales(

@@ -21,6 +21,7 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.graph.mapped_file import read_array
 from edgerun.graph.match import Const, Match, Matcher, Num, Op, Pattern, Var
 from edgerun.graph.passes.base import Pass
+from edgerun.graph.passes.experts import groups
 from edgerun.graph.passes.linear import FORMAT_KEY, FORMATS
 from edgerun.graph.shapes import ALTERED
 
@@ -29,6 +30,7 @@ QMOE = "com.microsoft.QMoE"
 X, LOGITS, CODES, SCALES, BIAS, DOWN_CODES, DOWN_SCALES, DOWN_BIAS = range(8)
 ZEROS, DOWN_ZEROS, THIRD_ZEROS, ROUTER_WEIGHTS = range(11, 15)
 EXACT_BITS = 4  # with others onnxruntime rounds activations, whatever it is asked for
+_AXES = 1  # of logits, before that of experts
 _LOGITS = Op("Reshape", Var("logits"), Const("shape"))
 _SCORES: Mapping[str, Pattern] = {
     "softmax": Op("Softmax", _LOGITS, axis=-1),
@@ -44,6 +46,7 @@ class _Routing:
     Attributes:
         scoring: what makes scores of logits.
         divided: whether scores are divided by the sum of the chosen before the operator gets them.
+        grouped: whether groups of experts are chosen first.
         constants: those of ``_OPTIONAL`` that there are.
         ranks: what it chooses by.
         weights: what it weighs the chosen by; None for the softmax over their logits.
@@ -51,6 +54,7 @@ class _Routing:
 
     scoring: str
     divided: bool
+    grouped: bool
     constants: frozenset[str]
     ranks: Pattern
     weights: Pattern | None
@@ -70,17 +74,22 @@ class _Routing:
 
 
 def _routings() -> Iterator[_Routing]:
-    yield _Routing("softmax", False, frozenset(), _LOGITS, None)
+    yield _Routing("softmax", False, False, frozenset(), _LOGITS, None)
+    chosen = groups.in_chosen_groups(_LOGITS, _AXES)
+    yield _Routing("softmax", False, True, frozenset(), chosen, None)
     sets = (combinations(_OPTIONAL, count) for count in range(len(_OPTIONAL) + 1))
     options = [frozenset(names) for each in sets for names in each]
-    for scoring, divided, constants in product(_SCORES, (False, True), options):
+    ways = product(_SCORES, (False, True), (False, True), options)
+    for scoring, divided, grouped, constants in ways:
         if divided or "epsilon" not in constants:
-            yield _routing(scoring, divided, constants)
+            yield _routing(scoring, divided, grouped, constants)
 
 
-def _routing(scoring: str, divided: bool, constants: frozenset[str]) -> _Routing:
+def _routing(scoring: str, divided: bool, grouped: bool, constants: frozenset[str]) -> _Routing:
     scores = weights = _SCORES[scoring]
     ranks: Pattern = Op("Add", scores, Const("bias")) if "bias" in constants else _LOGITS
+    if grouped:
+        ranks = groups.in_chosen_groups(ranks, _AXES)
     if divided:
         ids = Op("TopK", ranks, Const("top_k"), output=1, axis=-1, largest=1, sorted=1)
         chosen = Op("GatherElements", scores, ids, axis=-1)
@@ -89,7 +98,7 @@ def _routing(scoring: str, divided: bool, constants: frozenset[str]) -> _Routing
         weights = Op("Div", scores, total)
     if "scale" in constants:
         weights = Op("Mul", weights, Const("scale"))
-    return _Routing(scoring, divided, constants, ranks, weights)
+    return _Routing(scoring, divided, grouped, constants, ranks, weights)
 
 
 _ROUTINGS = tuple(_routings())
@@ -178,7 +187,8 @@ def _attributes(
         agrees = not normalise or not (routing.divided or "scale" in routing.constants)
     if routing.divided:
         agrees &= matcher.number(match["top_k"]) == top_k
-    if numbers is None or not flat or not agrees:
+    of_groups = groups.groups_of(match, matcher, _AXES) if routing.grouped else groups.NO_GROUPS
+    if numbers is None or of_groups is None or not flat or not agrees:
         return None
     return {
         "top_k": top_k,
@@ -186,6 +196,7 @@ def _attributes(
         "normalise": int(routing.divided) or normalise,
         **{"epsilon": 0.0, "scale": 1.0},
         **numbers,
+        **of_groups,
     }
 
 
@@ -292,6 +303,7 @@ READS: Mapping[str, Rules] = {
         "accuracy_level": Read(int, 0),
         "use_sparse_mixer": 0,
     },
+    **groups.READS,
     "GatherElements": {"axis": Read(int, 0)},
     "ReduceSum": {"keepdims": Read(int, 1), "noop_with_empty_axes": 0},
     "Reshape": {"allowzero": 0},

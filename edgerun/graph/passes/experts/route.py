@@ -10,8 +10,10 @@ from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Pattern, Var
 from edgerun.graph.passes.base import Pass
+from edgerun.graph.passes.experts import groups
 
 LAST = -1
+_AXES = 2  # of logits, before that of experts
 _SCORES: Mapping[str, Pattern] = {
     "softmax": Op("Softmax", Var("logits"), axis=LAST),
     "sigmoid": Op("Sigmoid", Var("logits")),
@@ -28,12 +30,14 @@ class _Form:
     Attributes:
         scoring: what makes scores of logits.
         normalised: whether scores are divided by their sum.
+        grouped: whether groups of experts are chosen first.
         constants: those of ``_OPTIONAL`` that there are.
         pattern: its nodes.
     """
 
     scoring: str
     normalised: bool
+    grouped: bool
     constants: frozenset[str]
     pattern: Pattern
 
@@ -41,17 +45,20 @@ class _Form:
 def _forms() -> Iterator[_Form]:
     sets = (combinations(_OPTIONAL, count) for count in range(len(_OPTIONAL) + 1))
     options = [frozenset(names) for each in sets for names in each]
-    for scoring, normalised, constants in product(_SCORES, (False, True), options):
+    ways = product(_SCORES, (False, True), (False, True), options)
+    for scoring, normalised, grouped, constants in ways:
         if normalised or "epsilon" not in constants:
-            pattern = _pattern(scoring, normalised, constants)
-            yield _Form(scoring, normalised, constants, pattern)
+            pattern = _pattern(scoring, normalised, grouped, constants)
+            yield _Form(scoring, normalised, grouped, constants, pattern)
 
 
-def _pattern(scoring: str, normalised: bool, constants: frozenset[str]) -> Pattern:
+def _pattern(scoring: str, normalised: bool, grouped: bool, constants: frozenset[str]) -> Pattern:
     scores: Pattern = _SCORES[scoring]
     ranks: Pattern = Var("logits")
     if "bias" in constants:
         ranks = Op("Add", scores, Const("bias"))
+    if grouped:
+        ranks = groups.in_chosen_groups(ranks, _AXES)
     ids = Op("TopK", ranks, Const("top_k"), output=1, axis=LAST, largest=1, sorted=1)
     value: Pattern = Op("GatherElements", scores, ids, axis=LAST)
     if normalised:
@@ -85,7 +92,8 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
             continue
         top_k = matcher.number(match["top_k"])
         numbers = matcher.numbers(match, form.constants - {"bias"})
-        if top_k is None or numbers is None or not top_k.is_integer():
+        of_groups = groups.groups_of(match, matcher, _AXES) if form.grouped else groups.NO_GROUPS
+        if top_k is None or numbers is None or of_groups is None or not top_k.is_integer():
             continue
         attributes = {
             "top_k": int(top_k),
@@ -93,6 +101,7 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
             "normalise": int(form.normalised),
             **{"epsilon": 0.0, "scale": 1.0},
             **numbers,
+            **of_groups,
         }
         bias = [match["bias"]] if "bias" in form.constants else []
         return node.replace(op="route", inputs=(match["logits"], *bias), attrs=attributes)
@@ -101,6 +110,7 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
 
 # From the operator specifications of ONNX (opset 23).
 READS: Mapping[str, Rules] = {
+    **groups.READS,
     "GatherElements": {"axis": Read(int, 0)},
     "ReduceSum": {"keepdims": Read(int, 1), "noop_with_empty_axes": 0},
     "ScatterElements": {"axis": Read(int, 0), "reduction": Read(str, "none")},

@@ -110,6 +110,21 @@ class NormsBeside:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertGroups:
+    """Groups of experts, some of which are chosen before the experts (DeepSeek V2 and V3).
+
+    Attributes:
+        count: groups, of as many experts each, one after the other.
+        chosen: how many of them a token's experts come from.
+        best: how many experts make a group's rank, the sum of theirs: 1 or 2.
+    """
+
+    count: int
+    chosen: int
+    best: int
+
+
+@dataclass(frozen=True, slots=True)
 class Experts:
     """Many gated networks, of which a router chooses a few for each token.
 
@@ -122,6 +137,7 @@ class Experts:
         selection_bias: path below ``model.layers.N`` of what is added to scores for the choice
             alone, ``[count]``; none where it is empty, and logits decide.
         selection_bias_axes: axes that it has in checkpoints, all but the last of one element.
+        groups: of experts, of which some are chosen first; ``None`` where all experts compete.
         epsilon: what is added to the sum that scores are divided by.
         scale: factor of the scores.
         module: path of the layer below ``model.layers.N``.
@@ -140,6 +156,7 @@ class Experts:
     scoring: Literal["softmax", "sigmoid"] = "softmax"
     selection_bias: str = ""
     selection_bias_axes: int = 1
+    groups: ExpertGroups | None = None
     epsilon: float = 0.0
     scale: float = 1.0
     module: str = "mlp"

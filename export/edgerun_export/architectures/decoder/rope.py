@@ -89,17 +89,25 @@ def long_rope(config: Config, head_dim: int) -> tuple[Rope, int]:
     return _variant(parameters, turned), min(_long_contexts(parameters))
 
 
-def partial(rope: Rope, head_dim: int) -> tuple[Rope, HeadRows | None]:
+def partial(
+    rope: Rope, head_dim: int, *, interleaved: bool = False
+) -> tuple[Rope, HeadRows | None]:
     """Writes a rotation of the first elements of a head as one of all of them.
 
     Elements i and i + head_dim / 2 are a pair. Rows of query and key heads are put in an order in
     which those that are turned together are pairs, and the other pairs are turned by nothing. What
     the rotation multiplies cosine and sine by goes into the rows that it concerns.
+
+    Args:
+        rope: of those elements.
+        head_dim: elements of a head.
+        interleaved: whether neighbours are turned together, not halves.
     """
     turned = len(rope.inv_freq)
-    if turned == head_dim // 2:
+    if turned == head_dim // 2 and not interleaved:
         return rope, None
-    pairs = np.arange(2 * turned).reshape(2, -1)
+    elements = np.arange(2 * turned)
+    pairs = elements.reshape(turned, 2).T if interleaved else elements.reshape(2, turned)
     return _of_whole_heads(rope, pairs, np.arange(2 * turned, head_dim))
 
 

@@ -59,6 +59,7 @@ class DecoderSpec:
         k_row_norm: norm of all its keys together.
         q_norm: norm of each query head.
         k_norm: norm of each key head.
+        norms_after_rope: both come after the rope, not before.
         attention_sub_norm: norm before the output projection.
         mlp_sub_norm: norm before the down projection; experts have none.
         gates_attention: what attention makes is multiplied by the sigmoid of one more projection.
@@ -99,6 +100,7 @@ class DecoderSpec:
     k_row_norm: str | None = None
     q_norm: str | None = None
     k_norm: str | None = None
+    norms_after_rope: bool = False
     attention_sub_norm: str | None = None
     mlp_sub_norm: str | None = None
     gates_attention: bool = False

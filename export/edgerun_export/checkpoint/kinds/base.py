@@ -22,6 +22,10 @@ SIGMOID = 2  # of llama.cpp's functions that make scores of logits
 SHARED_GATE = "mlp.shared_expert_gate"
 SCORE_BIAS = "mlp.moe_statics.e_score_correction_bias"
 ONE_ROW = (f"{SHARED_GATE}.weight", SCORE_BIAS)  # matrices to Hugging Face, vectors in GGUF
+NORMS_AFTER = {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class Architecture:
         norm_offset: what the converter adds to the weights of norms.
         plain_norm: norm in a layer to whose weights the converter adds nothing.
         convolutions: whether layers without key heads have something else than attention.
+        embedding: what Hugging Face calls the table of token embeddings.
         final_norm: what Hugging Face calls the norm before the head.
         is_latent: whether keys and values are made of narrow rows; then heads have other sizes.
         told: configuration keys that say whether a tensor of the first layer is there.
@@ -95,6 +100,7 @@ class Architecture:
     norm_offset: float = 0.0
     plain_norm: str = ""
     convolutions: bool = False
+    embedding: str = "model.embed_tokens"
     final_norm: str = "model.norm"
     is_latent: bool = False
     told: Mapping[str, str] = field(default_factory=dict)

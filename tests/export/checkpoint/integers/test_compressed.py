@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -213,12 +215,23 @@ def test_integers_may_lie_beside_8_bit_floats_and_scales_of_activations(tmp_path
     assert result.recipe.tensor(down).weights == "int8"
 
 
-def test_what_a_text_model_alone_says_of_its_weights_is_read(tmp_path: Path) -> None:
+def of_the_text(settings: Any) -> dict[str, Any]:
+    return {"text_config": {"quantization_config": settings}}
+
+
+def as_until_2024(settings: Any) -> dict[str, Any]:
+    return {"compression_config": {k: v for k, v in settings.items() if k != "quant_method"}}
+
+
+@pytest.mark.parametrize("said", [of_the_text, as_until_2024])
+def test_what_is_said_of_weights_in_other_places_is_read(
+    said: Callable[[Any], dict[str, Any]], tmp_path: Path
+) -> None:
     folder = tmp_path / "integers"
     expected = integer_model(folder, W4)
     config = json.loads((folder / "config.json").read_text())
-    inside = {"text_config": {"quantization_config": config.pop("quantization_config")}}
-    (folder / "config.json").write_text(json.dumps({**config, **inside}))
+    elsewhere = said(config.pop("quantization_config"))
+    (folder / "config.json").write_text(json.dumps({**config, **elsewhere}))
     with open_checkpoint(str(folder)) as checkpoint:
         np.testing.assert_array_equal(checkpoint.read(NAME), expected[NAME])
 

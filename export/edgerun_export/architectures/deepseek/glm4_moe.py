@@ -9,7 +9,7 @@ from edgerun_export.architectures.decoder.fields import flag, natural, number
 from edgerun_export.architectures.decoder.rope import partial, rope_of_part
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import Storage
-from edgerun_export.architectures.experts.deepseek_v3 import with_experts
+from edgerun_export.architectures.deepseek.deepseek_v3 import with_experts
 
 _ROPE = ("rope_parameters", "rope_scaling", "partial_rotary_factor")
 # Glm4MoeConfig's, where what is reused has others or none.

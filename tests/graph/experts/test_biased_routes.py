@@ -14,6 +14,7 @@ from edgerun.errors import BundleError, EdgerunError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
+from edgerun.graph.passes.experts.groups import NO_GROUPS
 from tests.support.altered import AlteredBundle
 from tests.support.bundles import bundle_of
 
@@ -36,9 +37,10 @@ def test_choices_with_a_bias_become_one_node(altered: AlteredBundle) -> None:
     graph = lowered(altered)
     routes = [node for node in graph.nodes if node.op == "route"]
     assert len(routes) == 3
-    epsilon, attributes = float(np.float32(1e-6)), {"top_k": 2, "scoring": "sigmoid"}
+    attributes = {"top_k": 2, "scoring": "sigmoid", "normalise": 1, "scale": 1.5}
+    attributes |= {"epsilon": float(np.float32(1e-6)), **NO_GROUPS}
     for node in routes:
-        assert node.attrs == attributes | {"normalise": 1, "epsilon": epsilon, "scale": 1.5}
+        assert node.attrs == attributes
         assert graph.array(node.inputs[1]).shape == (EXPERTS,)
     assert len({node.inputs[1] for node in routes}) == 3
 

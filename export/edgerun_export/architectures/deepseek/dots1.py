@@ -8,7 +8,7 @@ from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.biases import declared_biases
 from edgerun_export.architectures.decoder.fields import natural, positive, typed_windows
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
-from edgerun_export.architectures.experts.deepseek_v3 import with_experts
+from edgerun_export.architectures.deepseek.deepseek_v3 import with_experts
 
 _MAX_LAYERS = 1024  # that may come before those with a window, whether there are so many or not
 # Dots1Config's, where what is reused has others or none.

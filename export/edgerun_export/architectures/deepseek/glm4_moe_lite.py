@@ -6,7 +6,7 @@ from edgerun.errors import CheckpointError
 from edgerun_export.architectures.decoder.fields import names
 from edgerun_export.architectures.decoder.latent import with_latent_attention
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
-from edgerun_export.architectures.experts.deepseek_v3 import with_experts
+from edgerun_export.architectures.deepseek.deepseek_v3 import with_experts
 
 _TYPES = ("dense", "sparse")
 

@@ -1,20 +1,23 @@
-"""What is built as DeepSeek V3 is, without groups of experts (Moonlight 16B A3B).
+"""DeepSeek V3 and R1, and what is built as they are (Moonlight 16B A3B, Kimi K2).
 
 DeepSeek-V3 (2024), section 2.1: experts are chosen by sigmoids with a bias that only the choice
-sees. V3 itself chooses groups of experts first.
+sees, from groups that are chosen first by the sum of two each.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from edgerun.errors import UnsupportedError
 from edgerun_export.architectures.decoder.fields import flag, natural, number, positive
 from edgerun_export.architectures.decoder.latent import with_latent_attention
 from edgerun_export.architectures.decoder.layer import Dense, FeedForward
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import MTP_LEFT_OUT
-from edgerun_export.architectures.experts.deepseek_v2 import experts_beside_shared
+from edgerun_export.architectures.deepseek.deepseek_v2 import (
+    check_scoring,
+    expert_groups,
+    experts_beside_shared,
+)
 
 
 def describe(config: Config) -> DecoderSpec:
@@ -27,11 +30,15 @@ def describe(config: Config) -> DecoderSpec:
     spec = with_latent_attention(config)
     first = natural(config, "first_k_dense_replace", 3, limit=spec.num_layers)
     are_sparse = [layer >= first for layer in range(spec.num_layers)]
-    return with_experts(spec, config, are_sparse, usual_groups=8)
+    return with_experts(spec, config, are_sparse, usual_groups=(8, 4))
 
 
 def with_experts(
-    spec: DecoderSpec, config: Config, are_sparse: list[bool], *, usual_groups: int = 1
+    spec: DecoderSpec,
+    config: Config,
+    are_sparse: list[bool],
+    *,
+    usual_groups: tuple[int, int] = (1, 1),
 ) -> DecoderSpec:
     """The same decoder with experts in some layers, chosen as DeepSeek V3 chooses them.
 
@@ -39,23 +46,20 @@ def with_experts(
         spec: the decoder.
         config: keys of config.json.
         are_sparse: of each layer whether it has experts.
-        usual_groups: groups of experts, unless ``config`` says how many.
+        usual_groups: groups of experts, and how many of them are chosen first, unless ``config``
+            says it.
 
     Raises:
         CheckpointError: a key of config.json is missing or out of range.
-        UnsupportedError: groups of experts are chosen first.
+        UnsupportedError: scores are no sigmoids, or some layers of many have experts.
     """
     name = str(config["model_type"])
-    groups = positive(config, "n_group", usual_groups)
-    if groups > 1:
-        raise UnsupportedError(
-            f"{name} checkpoints whose experts are chosen from some of {groups} groups (n_group) "
-            "are not supported; those with one group are"
-        )
+    check_scoring(config, "sigmoid")
     experts = replace(
         experts_beside_shared(config),
         scoring="sigmoid",
         normalise=flag(config, "norm_topk_prob", True),
+        groups=expert_groups(config, usual_groups, best=2),
         selection_bias="mlp.gate.e_score_correction_bias",
         scale=number(config, "routed_scaling_factor"),
     )

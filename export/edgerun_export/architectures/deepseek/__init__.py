@@ -1,0 +1,1 @@
+"""Architectures whose experts are chosen as DeepSeek chooses them, a file each."""

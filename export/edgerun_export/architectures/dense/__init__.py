@@ -1,0 +1,1 @@
+"""Architectures without experts: likewise one file per ``model_type``."""

@@ -1,0 +1,145 @@
+"""Replies that are drafted, with real programs: the same ids, whatever layers keep."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+import edgerun
+from edgerun.cli.screen.report import stats_lines
+from edgerun.engine.chooser.params import SamplingParams
+from edgerun.engine.drafting.base import Draft, Drafter
+from edgerun.engine.drafting.drafting import Drafting
+from edgerun.engine.engine import Engine
+from edgerun.engine.stats import Stats
+from edgerun.errors import InputError, UnsupportedError
+from edgerun.llm.llm import LLM
+from edgerun.plan.programs import Programs
+from edgerun.state import SequenceStore
+from tests.support.bundles import bundle_of
+
+PROMPT = [1 + place * 7 % 200 for place in range(50)]
+SAMPLED: dict[str, Any] = {"temperature": 0.9, "seed": 5, "ignore_eos": True, "max_tokens": 78}
+# Windows, convolutions, sinks and experts, latent rows, bounded scores, layers that share keys.
+MODELS = [
+    ("llama", "ternary", {"kv_cache": "int8"}),
+    ("gemma3_text", "int4", {}),
+    ("lfm2", "int8", {}),
+    ("gpt_oss", "int4", {}),
+    ("deepseek_v3", "fp32", {}),
+    ("gemma2", "int4", {"kv_cache": "fp32"}),
+    ("gemma3n_text", "int4", {}),
+    ("qwen3_moe", "int4", {"expert_memory": "40%"}),
+    ("qwen3_next", "int4", {}),
+]
+
+
+class Half(Drafter):
+    """Drafts what will be said, of which about one id in eight is altered."""
+
+    def __init__(self, ids: list[int]) -> None:
+        self.ids, self.rng = ids, random.Random(3)
+
+    def draft(self, ids: list[int], most: int) -> Draft | None:
+        right = self.ids[len(ids) - len(PROMPT) :][:most]
+        altered = [id_ if self.rng.random() < 0.88 else (id_ + 1) % 200 for id_ in right]
+        return Draft(altered, 0, 0.5) if altered else None
+
+
+class Eager:
+    """Takes every draft."""
+
+    def add(self, rows: int, seconds: float) -> None:
+        pass
+
+    def best(self, drafted: int, likelihood: float, rows: int = 1, **kept: bool) -> int:
+        return drafted
+
+
+def plain(llm: LLM, params: SamplingParams) -> list[int]:
+    """A reply without drafts."""
+    engine = engine_of(llm, None)
+    return [token.id for token in engine.tokens(engine.sequence(PROMPT, params))]
+
+
+def engine_of(llm: LLM, drafting: Drafting | None) -> Engine:
+    model = llm.model
+    return Engine(
+        model.programs,
+        SequenceStore(model.states, model.context),
+        model.vocab_size,
+        chunk_rows=model.chunk_rows,
+        drafting=drafting,
+    )
+
+
+@pytest.mark.parametrize(("name", "weights", "options"), MODELS)
+def test_drafts_change_no_reply(name: str, weights: str, options: dict[str, Any]) -> None:
+    path = bundle_of(name, weights=weights)
+    with edgerun.load(path, backend="cpu", context=128, **options) as llm:
+        params = llm.params(**SAMPLED)
+        expected = plain(llm, params)
+        assert llm.model.drafting is not None
+        takes_back = llm.model.drafting.takes_back
+        assert takes_back == (name != "qwen3_next")
+        drafting: Any = Drafting(lambda: Half(expected), takes_back=takes_back)
+        drafting.pace = Eager()
+        engine = engine_of(llm, drafting)
+        sequence = engine.sequence(PROMPT, params)
+        assert [token.id for token in engine.tokens(sequence)] == expected
+    stats = sequence.stats
+    assert 0.4 < stats.accepted_tokens / stats.drafted_tokens < 1
+    assert stats.decode_steps < 45
+
+
+def test_a_program_for_drafts_is_compiled_with_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected: list[int] = []
+    monkeypatch.setattr(Programs, "expect", lambda self, rows: expected.append(rows))
+    for draft in ("none", "lookup"):
+        with edgerun.load(draft=draft) as llm:
+            assert expected == [16] * (draft == "lookup")
+            if expected:
+                llm.place("decode=cpu")
+                assert expected == [16, 16]
+
+
+def test_sessions_and_replies_say_what_they_say_without() -> None:
+    """With lookup as it is, whose drafts depend on the machine's pace; what is said does not."""
+    texts = {}
+    for draft in ("none", "lookup"):
+        with edgerun.load(draft=draft) as llm, llm.session() as session:
+            replies = [session.send(text, seed=2) for text in ("Tell me of a cat.", "Go on.")]
+            many = llm.generate_many(["Once", "A dog"], max_tokens=20, seed=1)
+            texts[draft] = [str(reply) for reply in (*replies, *many)]
+            story = llm.generate("Tim said hi. Tim said hi. Tim said", temperature=0, max_tokens=60)
+            texts[draft].append(str(story))
+            lines = "\n".join(stats_lines(llm, story.stats))
+            drafted = story.stats.drafted_tokens
+            right = f"drafts       {story.stats.accepted_tokens} of {drafted} tokens right"
+            assert (right in lines) == (drafted > 0)
+            assert draft == "lookup" or not drafted
+    assert texts["none"] == texts["lookup"]
+
+
+def test_a_drafter_that_was_asked_for_is_refused_where_it_cannot_be() -> None:
+    path = bundle_of("llama", weights="fp32")
+    with pytest.raises(UnsupportedError, match="draft is 'lookup', and replies cannot .* bits"):
+        edgerun.load(path, draft="lookup", backend="reference")
+    with edgerun.load(path, backend="reference") as llm:  # nobody asked
+        assert llm.generate([5, 6, 5, 6], max_tokens=5, temperature=0).stats.drafted_tokens == 0
+
+
+@pytest.mark.parametrize("draft", ["mtp", "", None, 3])
+def test_other_drafters_are_refused(draft: Any) -> None:
+    with pytest.raises(InputError, match="^draft is .*; expected one of auto, lookup, none$"):
+        edgerun.load(draft=draft)
+
+
+def test_weights_are_read_call_by_call() -> None:
+    with edgerun.load(draft="none") as llm:
+        stats = Stats(prompt_tokens=9, decode_steps=10, accepted_tokens=30, decode_s=2.0)
+        lines = "\n".join(stats_lines(llm, stats))
+        assert "decode       20.0 tokens/s" in lines
+        assert f"weights      {5 * llm.model.weight_bytes / 1e9:.2f} GB/s" in lines

@@ -1,0 +1,57 @@
+"""What a tiny checkpoint is, and what nearly all of them have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tools.golden.byte_tokenizer import BOS, EOS
+
+VOCAB_SIZE = 264
+BASE: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": BOS,
+    "eos_token_id": EOS,
+    "tie_word_embeddings": True,
+}
+ROPE = {"rope_theta": 10000.0, "original_max_position_embeddings": 16}
+ONE_LAYER = {"num_hidden_layers": 1}
+YARN = {"rope_type": "yarn", "factor": 8.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """One tiny checkpoint.
+
+    Attributes:
+        family: prefix of the classes in transformers.
+        changes: configuration beyond the common one.
+        tokens: length of the prompt.
+        quantization: arguments of BitNetQuantConfig.
+        norm_offset: what the model adds to the weights of norms.
+        model: prefix of the model's class where it is another than that of the configuration.
+        reply: tokens that the model goes on with, each the most likely one.
+        stacked: experts are stored as transformers has them, all of a layer in one tensor.
+        names: parts of names of tensors, and what they are where models are released.
+    """
+
+    family: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    tokens: int = 24
+    quantization: dict[str, str] = field(default_factory=dict)
+    norm_offset: float = 0.0
+    model: str | None = None
+    reply: int = 0
+    stacked: bool = False
+    names: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def class_name(self) -> str:
+        """The model's class in transformers."""
+        return f"{self.model or self.family}ForCausalLM"
