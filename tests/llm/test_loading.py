@@ -168,7 +168,7 @@ def test_reports_describe_a_bundle(command: list[str], capsys: pytest.CaptureFix
 
 
 def test_a_token_is_one_native_call() -> None:
-    with edgerun.load(bundle_of("llama"), backend="cpu", threads=1) as llm:
+    with edgerun.load(bundle_of("llama"), backend="cpu", threads=1, draft="none") as llm:
         stats = llm.generate([5, 6, 7], max_tokens=9, ignore_eos=True).stats
         assert stats.decode_steps == 8
         for length in (20, 4):  # the first few rows were not worth a program of their own
