@@ -213,9 +213,9 @@ class Engine:
             self._queue.recover()
         self._interrupted = True
         parts = self._queue.parts(self.limits)
-        self._draft(parts)
         try:
             self._computes_in = os.getpid()
+            self._draft(parts)
             advanced = self._compute(parts)
         finally:
             self._computes_in = 0
@@ -304,10 +304,10 @@ class Engine:
     def _commit(self, part: Part, logits: NDArray[np.float32], seconds: float) -> None:
         """Takes what a call computed of a sequence."""
         sequence, stats = part.sequence, part.sequence.stats
-        if sequence.is_reply:
-            stats.decode_steps += 1
-        else:
+        if not sequence.is_reply:
             stats.prefill_s += seconds
+        elif len(logits):
+            stats.decode_steps += 1
         length, drafted = sequence.cached + part.rows, len(sequence.drafted)
         if len(logits):
             try:

@@ -188,13 +188,13 @@ class Sequence:
             How many drafted ids were right.
         """
         right, drafted, self.drafted = 0, self.drafted, ()
+        self.stats.drafted_tokens += len(drafted)
         for row, draft in zip(logits, (*drafted, None), strict=True):
             self._choose(row)
             if self.is_finished or self.ids[-1] != draft:
                 break
             right += 1
-        self.stats.drafted_tokens += len(drafted)
-        self.stats.accepted_tokens += right
+            self.stats.accepted_tokens += 1  # at once: the next may be an error, or Ctrl-C
         return right
 
     def _choose(self, logits: NDArray[np.float32]) -> None:

@@ -15,6 +15,7 @@ from edgerun.engine.drafting.drafting import Drafting
 from edgerun.engine.engine import Engine
 from edgerun.engine.stats import Stats
 from edgerun.errors import InputError, UnsupportedError
+from edgerun.kernels.isa import selected_isa
 from edgerun.llm.llm import LLM
 from edgerun.plan.programs import Programs
 from edgerun.state import SequenceStore
@@ -129,6 +130,17 @@ def test_a_drafter_that_was_asked_for_is_refused_where_it_cannot_be() -> None:
         edgerun.load(path, draft="lookup", backend="reference")
     with edgerun.load(path, backend="reference") as llm:  # nobody asked
         assert llm.generate([5, 6, 5, 6], max_tokens=5, temperature=0).stats.drafted_tokens == 0
+
+
+@pytest.mark.skipif(not selected_isa().regroups, reason="nothing is faster by it here")
+@pytest.mark.parametrize("name", ["llama", "qwen3_next"])
+def test_nothing_is_drafted_where_prompts_have_other_bits_than_replies(name: str) -> None:
+    """What a reply that ended early leaves to the prompt behind it would depend on drafts."""
+    path = bundle_of(name, weights="int4")
+    with pytest.raises(UnsupportedError, match="draft is 'lookup', and replies cannot be drafted"):
+        edgerun.load(path, draft="lookup", backend="cpu", prefill="fast")
+    with edgerun.load(path, backend="cpu", prefill="fast") as llm:
+        assert not llm.model.programs.has_rows_alike
 
 
 @pytest.mark.parametrize("draft", ["mtp", "", None, 3])
