@@ -224,7 +224,7 @@ class Sequence:
         self.cached, self.drafted = cached, ()
         self.is_finished = self.finish_reason is not None
         if self._chooser is not None:
-            self._chooser.undo(max(0, self._chooser.position - len(self.ids)))
+            self._chooser.recover(len(self.ids))
 
     def _reason(self, length: int) -> FinishReason | None:
         if length > self.prompt_tokens and self.ids[length - 1] in self.ending.stop_ids:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -98,6 +100,48 @@ def test_what_is_taken_back_leaves_nothing(
     for id_ in left:
         fresh.accept(id_)
     assert_same_state(chooser, fresh)
+
+
+def interrupted_at(number: int, function: Callable[[], object]) -> bool:
+    """Whether Ctrl-C came before that line of what a function calls; else it has run to its end."""
+    lines, before = itertools.count(1), sys.gettrace()
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        is_ours = frame.f_globals["__name__"].startswith("edgerun.engine.")
+        if event == "line" and is_ours and next(lines) == number:
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        function()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_ctrl_c_in_a_filter_leaves_nothing(options: dict[str, Any]) -> None:
+    params, prompt = SamplingParams(seed=5, **options), [1, 2, 3, 1, 2]
+    favours = np.float32([0, 0, 4] + [0] * (VOCAB - 3))  # what would repeat the prompt
+    fresh = Chooser(params, prompt, VOCAB)
+    for id_ in (3, 1):
+        fresh.accept(id_)
+    for number in itertools.count(1):
+        ids = [*prompt]  # the sequence's, which grows
+        chooser = Chooser(params, ids, VOCAB)
+        for id_ in (3, 1):
+            chooser.accept(id_)
+            ids.append(id_)
+        is_cut = interrupted_at(number, partial(chooser.accept, 2))
+        chooser.recover(len(ids))
+        assert_same_state(chooser, fresh)
+        ours, theirs = (each.distribution(favours).probabilities for each in (chooser, fresh))
+        assert ours.tolist() == theirs.tolist()
+        if not is_cut:
+            return
 
 
 def test_more_than_was_accepted_cannot_be_taken_back() -> None:
