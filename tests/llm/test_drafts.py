@@ -49,6 +49,17 @@ class Half(Drafter):
         return Draft(altered, 0, 0.5) if altered else None
 
 
+class Goes(Drafter):
+    """Drafts what will be said."""
+
+    def __init__(self, ids: list[int], prompt_tokens: int) -> None:
+        self.ids, self.prompt_tokens = ids, prompt_tokens
+
+    def draft(self, ids: list[int], most: int) -> Draft | None:
+        following = self.ids[len(ids) - self.prompt_tokens :][:most]
+        return Draft(following, 0, 0.5) if following else None
+
+
 class Eager:
     """Takes every draft."""
 
@@ -122,6 +133,20 @@ def test_sessions_and_replies_say_what_they_say_without() -> None:
             assert (right in lines) == (drafted > 0)
             assert draft == "lookup" or not drafted
     assert texts["none"] == texts["lookup"]
+
+
+def test_tokens_behind_a_stop_text_are_not_of_the_completion() -> None:
+    with edgerun.load() as llm:
+        whole = llm.generate("Tim said", temperature=0, max_tokens=40)
+        drafting: Any = Drafting(lambda: Goes(whole.ids, whole.prompt_tokens))
+        drafting.pace = Eager()
+        llm._engine._drafting = drafting
+        end = llm.tokenizer.decode(whole.ids[:10])
+        short = llm.generate("Tim said", temperature=0, max_tokens=40, stop=[end])
+    assert short.text == ""
+    assert short.ids == whole.ids[:10]
+    assert short.stats.accepted_tokens > 10
+    assert short.stats.completion_tokens == 10
 
 
 def test_a_drafter_that_was_asked_for_is_refused_where_it_cannot_be() -> None:
