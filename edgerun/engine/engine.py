@@ -249,8 +249,6 @@ class Engine:
         store = self._store
         rows = min(largest_call(store.states), store.context) if programs.is_layered else 0
         self._programs, self.limits = programs, replace(self.limits, call_rows=rows)
-        if self._drafting:
-            programs.expect(MOST_ROWS)
 
     def _check_ids(self, ids: Sequence_[int]) -> None:
         """Makes sure that all ids, of which there is one at least, can be computed.
@@ -269,9 +267,12 @@ class Engine:
 
     def _draft(self, parts: list[Part]) -> None:
         """Lets a reply that is alone in a call be drafted: beside others, rows cost more."""
-        if self._drafting and len(parts) == 1 and self._check_open().has_rows_alike:
+        programs = self._check_open()
+        if self._drafting and len(parts) == 1 and programs.has_rows_alike:
             room = min(self._queue.spare_tokens(parts[0]), self.limits.chunk_rows - parts[0].rows)
             self._drafting.draft(*parts[0], room)
+            if parts[0].sequence.drafted:  # more will follow; short prompts alone need none
+                programs.expect(MOST_ROWS)
 
     def _compute(self, parts: list[Part]) -> list[Sequence]:
         """Runs parts in one call; one that fails is repeated part by part, to find whose it is.

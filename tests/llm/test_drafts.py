@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import edgerun
+from edgerun.backends.base import FEW_ROWS
 from edgerun.cli.screen.report import stats_lines
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.drafting.base import Draft, Drafter
@@ -17,7 +18,6 @@ from edgerun.engine.stats import Stats
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.kernels.isa import selected_isa
 from edgerun.llm.llm import LLM
-from edgerun.plan.programs import Programs
 from edgerun.state import SequenceStore
 from tests.support.bundles import bundle_of
 
@@ -106,15 +106,22 @@ def test_drafts_change_no_reply(name: str, weights: str, options: dict[str, Any]
     assert stats.decode_steps < 45
 
 
-def test_a_program_for_drafts_is_compiled_with_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected: list[int] = []
-    monkeypatch.setattr(Programs, "expect", lambda self, rows: expected.append(rows))
-    for draft in ("none", "lookup"):
-        with edgerun.load(draft=draft) as llm:
-            assert expected == [16] * (draft == "lookup")
-            if expected:
-                llm.place("decode=cpu")
-                assert expected == [16, 16]
+def test_a_program_for_drafts_is_compiled_with_the_first() -> None:
+    """And not before: most short prompts are not worth it."""
+    with edgerun.load(bundle_of("llama", weights="int4"), backend="cpu", draft="none") as llm:
+        params = llm.params(max_tokens=30, temperature=0, ignore_eos=True)
+        whole = llm.generate([5], max_tokens=30, temperature=0, ignore_eos=True).ids
+        (few,) = (each for shape, each in llm.model.programs._compiled if shape.rows == FEW_ROWS)
+        drafting: Any = Drafting(lambda: Goes(whole, 1))
+        drafting.pace = Eager()
+        engine = engine_of(llm, drafting)
+        sequence = engine.sequence([5], params)
+        tokens = engine.tokens(sequence)
+        next(tokens)
+        assert not few.is_due
+        assert [token.id for token in tokens] == whole[1:]
+        runs = llm.model.programs.launches["few"].runs
+        assert runs == sequence.stats.decode_steps  # each was drafted, the first of them too
 
 
 def test_sessions_and_replies_say_what_they_say_without() -> None:
