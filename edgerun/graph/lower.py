@@ -16,7 +16,7 @@ from edgerun.graph.onnx_nodes import check_counts
 from edgerun.graph.passes.registry import ATTRIBUTES, PASSES
 from edgerun.graph.shapes import ALTERED
 from edgerun.ops.registry import OPS
-from edgerun.state.spec import State
+from edgerun.state.spec import State, owners_of
 
 FLOAT = 1  # onnx.TensorProto
 PAST = "past_"  # what the inputs that are states are called, as in ``past_key_values.0.key``
@@ -90,6 +90,5 @@ def _check_states(inputs: Sequence[str], graph: Graph) -> None:
                     f"{there or 'nothing of that name'}: {ALTERED}"
                 )
     for name in inputs:
-        stored = name.rpartition(".")[0]
-        if stored.startswith(PAST) and stored not in declared:
+        if name.startswith(PAST) and declared.keys().isdisjoint(owners_of(name)):
             raise BundleError(f"the model file takes {name}, which no layer reads: {ALTERED}")

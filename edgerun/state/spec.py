@@ -12,6 +12,7 @@ from math import prod
 from typing import TypeAlias
 
 CODEC = "fp16"
+_MATRICES = "recurrent"
 CALL_TOKENS = 512
 
 
@@ -82,6 +83,17 @@ State: TypeAlias = AttentionState | RecurrentState
 def attention_name(layer: int) -> str:
     """The name of a layer's keys and values, as model files call them (``….key``, ``….value``)."""
     return f"past_key_values.{layer}"
+
+
+def matrices_name(layer: int) -> str:
+    """The name of matrices that a layer keeps, which may have keys and values, too."""
+    return f"{attention_name(layer)}.{_MATRICES}"
+
+
+def owners_of(name: str) -> tuple[str, ...]:
+    """Names of the states that an input of a model file may belong to."""
+    layer, _, kind = name.rpartition(".")
+    return (layer, f"{layer}.{_MATRICES}") if kind in ("conv", _MATRICES) else (layer,)
 
 
 def attention_of(states: Iterable[State], layer: int) -> AttentionState | None:

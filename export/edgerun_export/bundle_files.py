@@ -161,7 +161,7 @@ def model_facts(spec: DecoderSpec, ids: Mapping[str, Any]) -> dict[str, Any]:
         "context_length": spec.context_length,
         "hidden_size": spec.hidden_size,
         "intermediate_size": spec.intermediate_size,
-        "num_layers": spec.num_layers,
+        "num_layers": spec.num_states,
         "num_heads": spec.num_heads,
         "num_kv_heads": _same(map(spec.num_kv_heads_of, range(spec.num_layers))),
         "head_dim": _same(map(spec.head_dim_of, range(spec.num_layers))),
@@ -222,7 +222,7 @@ def _genai_decoder(spec: DecoderSpec, recipe: Recipe) -> dict[str, Any]:
         "head_size": spec.head_dim,
         "hidden_size": spec.hidden_size,
         "num_attention_heads": spec.num_heads,
-        "num_hidden_layers": spec.num_layers,
+        "num_hidden_layers": spec.num_states,
         "num_key_value_heads": spec.num_kv_heads,
         **_genai_convolutions(spec),
         "inputs": {
@@ -244,7 +244,7 @@ def _genai_decoder(spec: DecoderSpec, recipe: Recipe) -> dict[str, Any]:
 
 def _genai_states(spec: DecoderSpec) -> tuple[dict[str, str], dict[str, str]]:
     """Names of what layers remember beside keys and values, before a call and after it."""
-    has_matrices = any(layer.delta for layer in spec.layers)
+    has_matrices = any(map(spec.matrices, range(spec.num_layers)))
     kinds = ["conv"] if has_matrices or any(layer.conv for layer in spec.layers) else []
     kinds += ["recurrent"] if has_matrices else []
     past = {f"past_{kind}_names": f"past_key_values.%d.{kind}" for kind in kinds}

@@ -291,8 +291,9 @@ def _projections(spec: DecoderSpec) -> Iterator[tuple[str, int]]:
 def _check_experts(tensors: Mapping[str, TensorRecipe], spec: DecoderSpec) -> None:
     """Checks that the experts of a layer differ in weights alone, as runtimes take for granted."""
     for layer in range(spec.num_layers):
-        first, *others = spec.feed_forward(layer)
-        for name, projection in first.items():
+        networks = spec.feed_forward(layer)
+        others = networks[1:]
+        for name, projection in networks[0].items() if others else ():
             module = f"model.layers.{layer}.{projection.path}"
             for other in others:
                 same = f"model.layers.{layer}.{other[name].path}"
@@ -309,7 +310,7 @@ def _check_rounding(tensors: Mapping[str, TensorRecipe], spec: DecoderSpec) -> N
     """Checks that an expert's inputs are rounded for all of its projections or for none."""
     for layer in range(spec.num_layers):
         experts = spec.feed_forward(layer)
-        if len(experts) == 1:
+        if len(experts) < 2:
             continue
         paths = [f"model.layers.{layer}.{each.path}" for each in experts[0].values()]
         floats = [path for path in paths if tensors[path].weights == "fp32"]

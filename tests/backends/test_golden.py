@@ -8,7 +8,7 @@ from tests.support.peers import marks_of
 
 BACKENDS = ("reference", "cpu", "onnxruntime")
 # onnxruntime gives back too little of what convolutions read; by itself it runs such bundles.
-RECURRENT = ("lfm2", "qwen3_5", "qwen3_next")
+RECURRENT = ("lfm2", "qwen3_5", "qwen3_next", "granitemoehybrid-", "bamba", "nemotron_h", "falcon")
 PAIRS = [
     pytest.param(name, backend, marks=marks_of(name, backend))
     for name in NAMES
@@ -54,6 +54,7 @@ def test_chunks_and_single_tokens_equal_one_prefill(name, backend):
         "lfm2",
         "lfm2_moe",
         "qwen3_5_text",
+        "granitemoehybrid-mamba",
     ],
 )
 def test_the_genai_profile_computes_the_same(name):
@@ -82,6 +83,13 @@ def test_replies_equal_transformers(backend):
         "qwen3_5_text",
         "qwen3_5_moe_text",
         "qwen3_next",
+        "granitemoehybrid-mamba",
+        "granitemoehybrid-experts",
+        "bamba",
+        "nemotron_h",
+        "nemotron_h-experts",
+        "falcon_h1",
+        "falcon_h1-norm",
         "glm4_moe_lite",
         "glm4_moe",
         "dots1",
@@ -128,6 +136,7 @@ def reply_of(name, backend, prompt, length):
     + [
         "lfm2_moe",
         "qwen3_5_text",
+        "granitemoehybrid-experts",
         "ernie4_5_moe",
         "deepseek_v2",
         "deepseek_v2-groups",

@@ -45,14 +45,6 @@ def config_of(name, **changes):
         ),
         ("granitemoe", {"num_local_experts": None}, CheckpointError, "'num_local_experts' is None"),
         ("granitemoe", {"residual_multiplier": 0}, CheckpointError, "'residual_multiplier' is 0"),
-        ("granitemoehybrid", {"num_local_experts": 8}, UnsupportedError, "with experts are not"),
-        ("granitemoehybrid", {"layer_types": None}, UnsupportedError, "layers of 'mamba'"),
-        (
-            "granitemoehybrid",
-            {"layer_types": ["attention", "mamba"]},
-            UnsupportedError,
-            "layers of 'mamba' are not supported",
-        ),
         ("granitemoehybrid", {"layer_types": ["attention"]}, CheckpointError, "names 1 layers"),
         ("phi3", {"rope_parameters": {"rope_type": "llama3"}}, CheckpointError, "factor"),
         (

@@ -120,7 +120,9 @@ def test_masks_are_shared_between_layers_with_the_same_window(exported):
 
 
 @needs_complete_onnxruntime
-@pytest.mark.parametrize("name", ["mistral", "lfm2", "qwen3_5_text"])
+@pytest.mark.parametrize(
+    "name", ["mistral", "lfm2", "qwen3_5_text", "granitemoehybrid-mamba", "nemotron_h", "falcon_h1"]
+)
 def test_left_padded_batch_gives_each_row_its_own_logits(name, golden, exported):
     model = golden(name)
     bundle = exported(name, weights="fp32").folder

@@ -74,6 +74,9 @@ TINY = [
     ("lfm2", {"weights": "int4"}),
     ("lfm2_moe", {"weights": "int4"}),
     ("qwen3_5_text", {"weights": "int4"}),
+    ("granitemoehybrid-mamba", {"weights": "int4"}),
+    ("falcon_h1", {"weights": "int4"}),
+    ("nemotron_h-experts", {"weights": "int4"}),
     ("hunyuan_v1_dense", {"weights": "int4"}),
 ]
 # Every mixture in every format takes minutes: those above stand for them as a rule.
@@ -84,6 +87,7 @@ MIXTURES = [
     + ("deepseek_v2-groups", "deepseek_v3-groups", "flex_olmo", "minimax_m2")
     + ("exaone_moe", "hunyuan_v1_moe", "solar_open")
     + ("dots1", "gemma4_text-experts", "qwen3_5_moe_text", "qwen3_next")
+    + ("granitemoehybrid-experts", "nemotron_h-experts")
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY
 ]
@@ -99,6 +103,10 @@ FAMILIES = [
         "gemma4_text-per-layer",
         "lfm2",
         "qwen3_5_text",
+        "granitemoehybrid-mamba",
+        "bamba",
+        "nemotron_h",
+        "falcon_h1",
         "exaone4",
         "hunyuan_v1_dense",
         "seed_oss",
@@ -281,7 +289,8 @@ def test_blocks_have_zero_points_beside_the_middle(name, count, exported):
 @pytest.mark.parametrize(
     "name",
     ["llama", "mistral", "qwen3", "bitnet-packed", "olmoe", "smollm3", "gemma3_text", "lfm2"]
-    + ["lfm2_moe", "gemma2", "gemma4_text", "gemma4_text-experts", "qwen3_5_text"],
+    + ["lfm2_moe", "gemma2", "gemma4_text", "gemma4_text-experts", "qwen3_5_text"]
+    + ["granitemoehybrid-mamba", "nemotron_h", "falcon_h1"],
 )
 def test_genai_profile_continues_like_the_portable_one(name, exported, golden):
     pytest.importorskip("onnxruntime_genai")

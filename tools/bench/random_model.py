@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun_export.architectures import DecoderSpec, describe
-from edgerun_export.source.rows import picked_rows
+from edgerun_export.source.rows import joined_rows, picked_rows
 from tools.golden.byte_tokenizer import BOS, EOS, write_json, write_tokenizer
 
 _PIECE = 1 << 22
@@ -105,6 +105,25 @@ PRESETS: dict[str, dict[str, Any]] = {
             "partial_rotary_factor": 0.25,
         },
         "hidden_act": "silu",
+        "tie_word_embeddings": True,
+    },
+    "granite-4-h-1b": {
+        "model_type": "granitemoehybrid",
+        "hidden_size": 1536,
+        "shared_intermediate_size": 4096,
+        "num_local_experts": 0,
+        "num_hidden_layers": 40,
+        "layer_types": ["attention" if layer % 10 == 5 else "mamba" for layer in range(40)],
+        "num_attention_heads": 12,
+        "num_key_value_heads": 4,
+        "mamba_n_heads": 48,
+        "mamba_d_head": 64,
+        "mamba_d_state": 128,
+        "mamba_n_groups": 1,
+        "vocab_size": 100352,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
+        "attention_multiplier": 0.0078125,
         "tie_word_embeddings": True,
     },
     "smollm2-135m": {
@@ -225,6 +244,8 @@ def config_of(arguments: argparse.Namespace) -> dict[str, Any]:
     config = {**PRESETS[arguments.preset], "bos_token_id": BOS, "eos_token_id": EOS}
     if arguments.layers:
         config["num_hidden_layers"] = arguments.layers
+        if "layer_types" in config:
+            config["layer_types"] = config["layer_types"][: arguments.layers]
     return config
 
 
@@ -265,13 +286,15 @@ def stored_tensors(
 
 def stored_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
     """Shapes of a checkpoint's tensors, by the names that they have there."""
-    picked, shapes = dict(picked_rows(spec)), dict[str, tuple[int, ...]]()
+    picked, joined = dict(picked_rows(spec)), dict(joined_rows(spec))
+    shapes: dict[str, tuple[int, ...]] = {}
     for name, shape in spec.tensors().items():
-        if name not in picked:
-            shapes[spec.storage.names.get(name, name)] = shape
-            continue
-        stored = picked[name].path
-        rows = max(int(picked[name].rows.max()) + 1, *shapes.get(stored, (0,))[:1])
+        stored, end = spec.storage.names.get(name, name), shape[0]
+        if name in picked:
+            stored, end = picked[name].path, int(picked[name].rows.max()) + 1
+        elif name in joined:
+            stored, end = joined[name][0], joined[name][1] + shape[0]
+        rows = max(end, *shapes.get(stored, (0,))[:1])
         shapes[stored] = (rows, *shape[1:])
     return shapes
 

@@ -33,7 +33,7 @@ _LONG_ROPE = {
     "short_factor": [1.0, 1.1, 1.2, 1.5, 1.7, 2.0],
     "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0],
 }
-_MULTIPLIERS = {
+MULTIPLIERS = {
     "embedding_multiplier": 12.0,
     "residual_multiplier": 0.22,
     "attention_multiplier": 0.1,
@@ -108,11 +108,11 @@ GOLDEN: dict[str, Golden] = {
             },
         },
     ),
-    "granite": Golden("Granite", _MULTIPLIERS),
+    "granite": Golden("Granite", MULTIPLIERS),
     "granitemoehybrid": Golden(
         "GraniteMoeHybrid",
         {
-            **_MULTIPLIERS,
+            **MULTIPLIERS,
             "tie_word_embeddings": False,
             "shared_intermediate_size": 96,
             "num_local_experts": 0,

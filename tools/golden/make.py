@@ -30,7 +30,9 @@ from transformers.utils.quantization_config import BitNetQuantConfig  # noqa: E4
 
 from tools.golden.byte_tokenizer import BOS, write_json, write_tokenizer  # noqa: E402
 from tools.golden.checkpoints import BASE, GOLDEN, Golden  # noqa: E402
+from tools.golden.state_spaces import STATE_SPACES  # noqa: E402
 
+EVERY = {**GOLDEN, **STATE_SPACES}
 # In units of the last of 8 bits; float32 noise is about a tenth of it.
 ROUNDING_MARGIN = 1e-4
 
@@ -38,13 +40,13 @@ ROUNDING_MARGIN = 1e-4
 def main() -> None:
     """Writes the checkpoints named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=list(GOLDEN), metavar="NAME")
+    parser.add_argument("names", nargs="*", default=list(EVERY), metavar="NAME")
     default = Path(__file__).resolve().parents[2] / "tests" / "golden"
     parser.add_argument("--out", type=Path, default=default)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     for name in arguments.names:
-        write(GOLDEN[name], arguments.out / name)
+        write(EVERY[name], arguments.out / name)
         print(name)
 
 
@@ -78,8 +80,10 @@ def replied(model: Any, ids: torch.Tensor, count: int) -> np.ndarray[Any, np.dty
 
 
 def frequencies(model: Any) -> torch.Tensor:
-    """Radians a position, of the layers that attend to everything."""
-    rotary = model.model.rotary_emb
+    """Radians a position, of the layers that attend to everything; none where nothing turns."""
+    rotary = getattr(model.model, "rotary_emb", None)
+    if rotary is None:
+        return torch.zeros(0)
     by_type = hasattr(rotary, "full_attention_inv_freq")
     return rotary.full_attention_inv_freq if by_type else rotary.inv_freq
 
@@ -168,7 +172,7 @@ def store(model: Any, golden: Golden) -> dict[str, torch.Tensor]:
 def single_experts(name: str, value: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     """A tensor as models are released: with one of each expert instead of a stack of all."""
     module, _, part = name.rpartition(".experts.")
-    if part not in ("gate_up_proj", "down_proj"):
+    if part not in ("gate_up_proj", "up_proj", "down_proj"):
         yield name, value
         return
     names = ("gate_proj", "up_proj") if part == "gate_up_proj" else (part,)

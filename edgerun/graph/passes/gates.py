@@ -20,7 +20,7 @@ def fuse_gates(graph: Graph) -> Graph:
 
 
 def _rewrite(node: Node, matcher: Matcher) -> Node:
-    if node.op != "Mul":
+    if node.op != "Mul" or len({*node.inputs}) == 1:  # a square is within an activation
         return node
     for activation, form in _FORMS.items():
         match = matcher.match(node.outputs[0], form)

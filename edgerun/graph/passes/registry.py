@@ -12,6 +12,7 @@ ROOMS = (
     "edgerun.graph.passes",
     "edgerun.graph.passes.experts",
     "edgerun.graph.passes.pointwise",
+    "edgerun.graph.passes.recurrent",
 )
 # In the order in which they run.
 PASSES: tuple[Pass, ...] = tuple(

@@ -94,12 +94,13 @@ def round_normal(x, weight, first, last, inverse, factor, q, lanes):  # type: ig
 
 @kernel(
     "rms_norm",
-    "rows:i64[1] x:f32[rows, groups, size; x_stride] x_stride weight:f32[size]"
-    " out:f32[rows, groups, size; out_stride] out_stride groups size epsilon:f32[1]",
+    "rows:i64[1] x:f32[rows, groups, size; x_stride] x_stride weight:f32[weights, size]"
+    " out:f32[rows, groups, size; out_stride] out_stride groups weights size epsilon:f32[1]",
 )
 def rms_norm(lanes: int) -> Body:
-    """Normalises ``groups`` groups of ``size`` elements a row with one ``weight [size]``.
+    """Normalises ``groups`` groups of ``size`` elements a row.
 
+    ``weights`` is 1 where all groups have the same weights, and else as many as they are.
     ``epsilon`` is the address of a float32; ``out`` may be ``x``.
     """
 
@@ -107,6 +108,7 @@ def rms_norm(lanes: int) -> Body:
         x, weight = a.x + chunk * a.x_stride * 4, a.weight
         out, size = a.out + chunk * a.out_stride * 4, a.size
         whole = size // lanes * lanes
+        apart = size * 4 if a.weights > 1 else 0
         for _group in range(a.groups):
             inverse = inverse_rms(x, size, float_at(a.epsilon, 0), lanes)
             for index in range(0, whole, lanes):
@@ -115,6 +117,7 @@ def rms_norm(lanes: int) -> Body:
                 store(out + index * 4, normal(x, weight, index, inverse, 1))
             x += size * 4
             out += size * 4
+            weight += apart
 
     return body
 

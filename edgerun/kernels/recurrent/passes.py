@@ -1,9 +1,9 @@
-"""A pass over some columns of a matrix that a delta rule changes token by token.
+"""A pass over some columns of a matrix that tokens change, one after the other.
 
 The rows of the matrix belong to the elements of a key. Its columns have nothing to do with each
 other, so a few vectors of them are carried through all tokens of a sequence. The change that one
-token makes is applied while the products with the next one's key and query are added up: each
-element is loaded and stored once a token.
+token makes is applied while the products with what the next one reads it by, its query and in a
+delta rule its key, are added up: each element is loaded and stored once a token.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from edgerun.kernels.lang.simd import Vec, broadcast, constant
 
 
 @intrinsic(prefer_literal=True)
-def add_products(typingctx, matrix, stride, count, key, query, sums, vectors, lanes):  # type: ignore[no-untyped-def]
-    """Sums of ``key[i]`` and of ``query[i]`` times row ``i`` of ``vectors`` vectors, in order.
+def add_products(typingctx, matrix, stride, count, readers, sums, vectors, lanes):  # type: ignore[no-untyped-def]
+    """Sums of ``reader[i]`` times row ``i`` of ``vectors`` vectors, in order, for each reader.
 
     ``matrix`` is the address of the first of ``count`` rows, which lie ``stride`` bytes apart,
-    ``sums`` that of float32 ``[2, vectors * lanes]``. Each sum is a fused operation.
+    ``readers`` a tuple of the addresses of keys and queries, ``sums`` that of float32
+    ``[readers, vectors * lanes]``. Each sum is a fused operation.
     """
     values = literals(vectors, lanes)
     if values is None:
@@ -44,16 +45,16 @@ def add_products(typingctx, matrix, stride, count, key, query, sums, vectors, la
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         rows = _Rows(builder, *values)
-        weights = args[3:5]
+        weights = cgutils.unpack_tuple(builder, args[3], readers.count)
         totals = rows.zeros(len(weights))
         with cgutils.for_range(builder, args[2], intp=I64) as loop:
             skipped = builder.mul(loop.index, args[1])
             row = rows.load(builder.add(args[0], skipped))
             rows.add(totals, weights, loop.index, row)
-        rows.store_totals(totals, args[5])
+        rows.store_totals(totals, args[4])
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 6, vectors, lanes), codegen
+    return types.void(*[types.intp] * 3, readers, types.intp, vectors, lanes), codegen
 
 
 @intrinsic(prefer_literal=True)
@@ -85,9 +86,9 @@ def change(typingctx, source, target, stride, count, token, past_caches, vectors
 
 @intrinsic(prefer_literal=True)
 def change_and_add(  # type: ignore[no-untyped-def]
-    typingctx, source, target, stride, count, token, key, query, sums, vectors, lanes
+    typingctx, source, target, stride, count, token, readers, sums, vectors, lanes
 ):
-    """``change``, and with the key and the query of the next token ``add_products`` of the result.
+    """``change``, and with what the next token reads by ``add_products`` of the result.
 
     Bits are those of the two one after the other.
     """
@@ -97,16 +98,17 @@ def change_and_add(  # type: ignore[no-untyped-def]
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         rows = _Rows(builder, *values)
-        rule, weights = _Rule(rows, args[4]), args[5:7]
+        rule = _Rule(rows, args[4])
+        weights = cgutils.unpack_tuple(builder, args[5], readers.count)
         totals = rows.zeros(len(weights))
         with cgutils.for_range(builder, args[3], intp=I64) as loop:
             skipped = builder.mul(loop.index, args[2])
             places = (builder.add(place, skipped) for place in args[:2])
             rows.add(totals, weights, loop.index, rule.apply(loop.index, *places))
-        rows.store_totals(totals, args[7])
+        rows.store_totals(totals, args[6])
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 4, _TOKEN, *[types.intp] * 3, vectors, lanes), codegen
+    return types.void(*[types.intp] * 4, _TOKEN, readers, types.intp, vectors, lanes), codegen
 
 
 _TOKEN = types.Tuple((types.intp, types.intp, types.float32))

@@ -87,9 +87,8 @@ class Session:
 
     def takes(self, layout: SlotLayout, attributes: Mapping[str, Any]) -> bool:
         """Whether a layer with such slots and attributes is like the first one."""
-        mine = self.layout
-        is_alike = (mine.matrices, mine.biases) == (layout.matrices, layout.biases)
-        return is_alike and {**self._attributes, "top_k": 1} == {**attributes, "top_k": 1}
+        mine, other = ((each.matrices, each.biases, each.nbytes) for each in (self.layout, layout))
+        return mine == other and {**self._attributes, "top_k": 1} == {**attributes, "top_k": 1}
 
     def admit(self, step: Step, experts: Collection[int]) -> Access:
         """Makes experts of a step resident, and gives those that are new a slot each."""

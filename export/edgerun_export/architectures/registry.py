@@ -14,7 +14,17 @@ from edgerun_export.architectures.decoder.multimodal import Multimodal
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 Architecture: TypeAlias = Callable[[Config], DecoderSpec] | Multimodal
-_ROOMS = ("", ".deepseek", ".dense", ".experts", ".gemma", ".linear", ".multimodal", ".qwen_vl")
+_ROOMS = (
+    "",
+    ".deepseek",
+    ".dense",
+    ".experts",
+    ".gemma",
+    ".linear",
+    ".multimodal",
+    ".qwen_vl",
+    ".state_spaces",
+)
 
 
 @cache

@@ -51,12 +51,11 @@ class Part:
 def parts(spec: DecoderSpec, layer: int) -> list[Part]:
     """The parts of a layer, one after the other."""
     networks = [*spec.feed_forward(layer), *filter(None, [spec.shared_projections(layer)])]
-    inner = [(network["gate_proj"], network["up_proj"]) for network in networks]
+    inner = [tuple(network.values())[:-1] for network in networks]
     outer = [(network["down_proj"],) for network in networks]
-    halves = [
-        Part(Layer.attention, spec.mixer_groups(layer)),
-        Part(Layer.feed_forward, [[*inner], [*outer]]),
-    ]
+    halves = [Part(Layer.attention, spec.mixer_groups(layer))] if spec.mixer(layer) else []
+    if networks:
+        halves.append(Part(Layer.feed_forward, [[*inner], [*outer]]))
     if spec.per_layer is not None:
         each = spec.per_layer.projections(spec.hidden_size).values()
         halves.append(Part(Layer.per_layer_input, [[(projection,)] for projection in each]))

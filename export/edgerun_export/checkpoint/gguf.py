@@ -24,7 +24,13 @@ from edgerun_export.checkpoint.files import ByteFile
 from edgerun_export.checkpoint.gguf_config import architecture, make_config
 from edgerun_export.checkpoint.gguf_families import LONG_FACTORS, SHORT_FACTORS
 from edgerun_export.checkpoint.gguf_header import MAGIC, GgufHeader, GgufTensor, read_header
-from edgerun_export.checkpoint.kinds.base import CONVOLUTIONS, ONE_ROW, Architecture, Experts
+from edgerun_export.checkpoint.kinds.base import (
+    CONVOLUTIONS,
+    ONE_ROW,
+    VECTORS,
+    Architecture,
+    Experts,
+)
 from edgerun_export.checkpoint.registry import head
 from edgerun_export.checkpoint.stored import (
     MAX_TENSORS,
@@ -33,6 +39,7 @@ from edgerun_export.checkpoint.stored import (
     encoded_bytes,
 )
 from edgerun_export.checkpoint.views.linear import with_linear_heads
+from edgerun_export.checkpoint.views.state_spaces import with_state_spaces
 from edgerun_export.tokenizers import from_gguf
 
 # No leading zeros: two spellings of a layer would be one tensor.
@@ -78,7 +85,8 @@ _ROTATED = ("attn_q", "attn_k")
 # Parameters, which have no suffix to Hugging Face, and theirs in GGUF.
 _BARE = {"attn_sinks": ".weight", "exp_probs_b": ".bias", "layer_output_scale": ".weight"}
 _BARE |= {"altup_correct_scale": ".weight", "ssm_a": ".weight", "ssm_dt": ".bias"}
-_NAKED = ".ssm_a"  # has no suffix in GGUF either
+_BARE |= {"ssm_d": ".weight"}
+_NAKED = (".ssm_a", ".ssm_d")  # have no suffix in GGUF either
 
 
 def claims(path: Path) -> bool:
@@ -104,7 +112,7 @@ def open_path(path: Path, tokenizer: Path | None = None) -> Checkpoint:
         raise
     source = _source(path.name, header.metadata)
     checkpoint = StoredCheckpoint(config, source, stored, lambda: from_gguf(header.metadata))
-    return with_linear_heads(checkpoint)
+    return with_state_spaces(with_linear_heads(checkpoint))
 
 
 def _source(name: str, metadata: Mapping[str, Any]) -> Source:
@@ -146,7 +154,8 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
         unread = _of_unread_layer(tensor, file, predicting)
         own = scaled.get(tensor.name)
         for tensor_data in unread or _stored(tensor, file, kind, head_dim, own):
-            name = tensor_data.info.name
+            name = kind.rename(tensor_data.info.name)
+            tensor_data = replace(tensor_data, info=replace(tensor_data.info, name=name))
             if name in stored:
                 raise CheckpointError(f"'{file.name}' has two tensors that are '{name}'")
             stored[name] = tensor_data
@@ -296,6 +305,8 @@ def _stored_alone(
         shape = (1, *shape)
     if name.endswith(CONVOLUTIONS) and len(shape) == 2:
         shape = (shape[0], 1, shape[1])
+    if name.endswith(VECTORS) and len(shape) == 2:
+        shape = (shape[0] * shape[1],)
     info = TensorInfo(name, shape, tensor.codec.name)
     is_plain = bool(kind.plain_norm) and name.endswith(f".{kind.plain_norm}.weight")
     added = kind.norm_offset if name.endswith("norm.weight") and not is_plain else 0.0

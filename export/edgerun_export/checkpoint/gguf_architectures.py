@@ -18,6 +18,8 @@ from edgerun_export.checkpoint.kinds.base import (
 from edgerun_export.checkpoint.kinds.deepseek import DEEPSEEK_KINDS
 from edgerun_export.checkpoint.kinds.dense import DENSE_KINDS
 from edgerun_export.checkpoint.kinds.linear import LINEAR_ATTENTION
+from edgerun_export.checkpoint.kinds.state_spaces import ARCHITECTURES as STATE_SPACES
+from edgerun_export.checkpoint.kinds.state_spaces import GRANITE_FACTORS
 
 _GEMMA_INPUTS = {
     **NORMS_AFTER,
@@ -25,12 +27,6 @@ _GEMMA_INPUTS = {
     "inp_gate": "per_layer_input_gate",
     "proj": "per_layer_projection",
     "post_norm": "post_per_layer_input_norm",
-}
-_GRANITE = {
-    "embedding_scale": "embedding_multiplier",
-    "residual_scale": "residual_multiplier",
-    "attention.scale": "attention_multiplier",
-    "logit_scale": "logits_scaling",
 }
 _LFM2 = {
     "attn_norm": "operator_norm",
@@ -65,7 +61,7 @@ ARCHITECTURES = {
         "GraniteForCausalLM",
         True,
         {"hidden_act": "silu"},
-        factors=_GRANITE,
+        factors=GRANITE_FACTORS,
     ),
     "granitemoe": Architecture(
         "granitemoe",
@@ -73,7 +69,7 @@ ARCHITECTURES = {
         True,
         {"hidden_act": "silu"},
         Experts("block_sparse_moe", count_key="num_local_experts", router="router.layer"),
-        factors=_GRANITE,
+        factors=GRANITE_FACTORS,
     ),
     "phi3": Architecture(
         "phi3",
@@ -233,6 +229,7 @@ ARCHITECTURES = {
     **DEEPSEEK_KINDS,
     **DENSE_KINDS,
     **LINEAR_ATTENTION,
+    **STATE_SPACES,
 }
 # Gemma 4 with experts beside the dense network, which llama.cpp calls gemma4, too.
 GEMMA_4_EXPERTS = replace(

@@ -24,6 +24,7 @@ from edgerun_export.checkpoint.gguf_families import of_family
 from edgerun_export.checkpoint.gguf_keys import Keys, short_float
 from edgerun_export.checkpoint.kinds.base import SIGMOID, Architecture
 from edgerun_export.checkpoint.kinds.deepseek import SIGMOIDS
+from edgerun_export.checkpoint.kinds.state_spaces import GRANITE_4_EXPERTS
 
 # (GGUF key after the architecture's prefix, configuration key, default; None = required)
 _SIZES: tuple[tuple[str, str, int | None], ...] = (
@@ -75,6 +76,8 @@ def architecture(metadata: Mapping[str, Any]) -> Architecture:
         return MIXTRAL
     if name == "gemma4" and Keys(metadata, name).number("expert_count", 0) > 0:
         return GEMMA_4_EXPERTS
+    if name == "granitehybrid" and Keys(metadata, name).number("expert_count", 0) > 0:
+        return GRANITE_4_EXPERTS
     if name == "deepseek2" and Keys(metadata, name).number("expert_gating_func", 0) == SIGMOID:
         return SIGMOIDS
     if architecture is None:

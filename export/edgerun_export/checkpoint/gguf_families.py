@@ -16,6 +16,12 @@ from edgerun_export.checkpoint.kinds.base import Architecture
 from edgerun_export.checkpoint.kinds.deepseek import DEEPSEEK_FAMILIES, check_sigmoids
 from edgerun_export.checkpoint.kinds.dense import DENSE_FAMILIES
 from edgerun_export.checkpoint.kinds.linear import MODEL_TYPES, linear_attention
+from edgerun_export.checkpoint.kinds.state_spaces import (
+    falcon_h1,
+    granite_factors,
+    granite_hybrid,
+    nemotron_h,
+)
 
 # Divisors of Phi's rotary frequencies, which stand beside those that any model may have.
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
@@ -46,13 +52,7 @@ def _granite(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, A
         raise UnsupportedError(
             f"GGUF files of {config['model_type']} without rotary embedding are not supported"
         )
-    neutral = {
-        "embedding_multiplier": 1.0,
-        "residual_multiplier": 1.0,
-        "attention_multiplier": config["head_dim"] ** -0.5,
-        "logits_scaling": 1.0,
-    }
-    return {name: config[name] or value for name, value in neutral.items()}
+    return granite_factors(config)
 
 
 def _olmo2(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
@@ -260,6 +260,9 @@ def _ernie4_5_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[s
 _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "granite": _granite,
     "granitemoe": _granite,
+    "granitemoehybrid": granite_hybrid,
+    "falcon_h1": falcon_h1,
+    "nemotron_h": nemotron_h,
     "olmo2": _olmo2,
     "phi3": _phi3,
     "ministral3": _ministral3,

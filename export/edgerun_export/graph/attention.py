@@ -80,11 +80,13 @@ class StandardAttention:
                 key = self._rotary.apply(part.rope, key, f"{at}/k_rotary")
         query = norm(query, after[0])
         key = norm(key, after[1]) if part.kv_source is None else key
-        own = [f"{layer}.{kind}" for kind in ("key", "value")]
+        own = [f"{spec.state(layer)}.{kind}" for kind in ("key", "value")]
         past = [f"past_key_values.{name}" for name in own]
         outputs = [self._graph.value(), *(f"present.{name}" for name in own)]
         if part.kv_source is not None:
-            key, value = (f"present.{part.kv_source}.{kind}" for kind in ("key", "value"))
+            key, value = (
+                f"present.{spec.state(part.kv_source)}.{kind}" for kind in ("key", "value")
+            )
             past, outputs = [], outputs[:1]
         attended = add(
             "Attention",
@@ -206,7 +208,7 @@ class FusedAttention:
                 of_keys,
                 value_norm(self._graph, spec, layer),
             )
-        sinks = []
+        sinks, number = [], spec.state(layer)
         if spec.sinks is not None:  # after the positions and the mask, which it counts by itself
             sinks = ["", "", self._store.vector(f"model.layers.{layer}.{spec.sinks}")]
         return self._graph.node(
@@ -215,8 +217,8 @@ class FusedAttention:
                 self._head_norm(query, f"{at}/q_proj", of_queries, spec.q_norm, norm),
                 self._head_norm(key, f"{at}/k_proj", of_keys, spec.k_norm, norm),
                 value,
-                f"past_key_values.{layer}.key",
-                f"past_key_values.{layer}.value",
+                f"past_key_values.{number}.key",
+                f"past_key_values.{number}.value",
                 self._last,
                 self._total,
                 *self._tables[rope or 0],
@@ -226,8 +228,8 @@ class FusedAttention:
             domain=CONTRIB_DOMAIN,
             outputs=[
                 self._graph.value(),
-                f"present.{layer}.key",
-                f"present.{layer}.value",
+                f"present.{number}.key",
+                f"present.{number}.value",
             ],
             num_heads=spec.num_heads,
             kv_num_heads=kv_heads,

@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.architectures.decoder.layer import Dense
+from edgerun_export.architectures.decoder.layer import Dense, Experts
 from edgerun_export.graph.attention import ATTENTION
 from edgerun_export.graph.blocks import gated, largest, quantised_activations
 from edgerun_export.graph.experts import ExpertsBuilder, Projections
@@ -19,6 +19,7 @@ from edgerun_export.graph.linear import LinearBuilder
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
 from edgerun_export.graph.per_layer import PerLayerBuilder
 from edgerun_export.graph.short_conv import ConvBuilder
+from edgerun_export.graph.state_space import SpaceBuilder
 from edgerun_export.graph.streams import StreamsBuilder
 from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.recipe import Recipe
@@ -63,6 +64,7 @@ class _DecoderBuilder:
         self._attention_op = ATTENTION[recipe.target.attention](graph, store, spec)
         self._conv = ConvBuilder(graph, store, spec)
         self._delta = DeltaBuilder(graph, store, spec, self._conv)
+        self._space = SpaceBuilder(graph, store, spec, self._conv)
         self._latent = LatentBuilder(graph, spec, self._linear, self._optional_norm)
         self._per_layer = PerLayerBuilder(graph, spec, self._linear, self._norm)
         self._streams = StreamsBuilder(graph, store, spec, self._linear, self._norm)
@@ -97,18 +99,32 @@ class _DecoderBuilder:
 
     def _parts(self, hidden: str, layer: int) -> str:
         """Adds attention and feed-forward part to a residual stream."""
+        if self._spec.layers[layer].mixes:
+            hidden = self._mixed(hidden, layer)
+        if self._spec.layers[layer].feed_forward is None:
+            return hidden
         module, spec = f"model.layers.{layer}", self._spec
-        add, at = self._graph.node, node_path(module)
-        mix = self._attention if spec.attends(layer) else self._convolution
-        mix = self._linear_attention if spec.layers[layer].delta is not None else mix
-        normed = self._optional_norm(hidden, module, spec.input_norm)
-        attended = self._optional_norm(mix(normed, layer), module, spec.attention_out_norm)
-        hidden = add("Add", [hidden, attended], f"{at}/attention_residual")
-        if spec.laurel is not None:
-            hidden = self._streams.laurel(hidden, normed, layer, spec.laurel)
         fed = self._feed_forward(hidden, layer)
         fed = self._optional_norm(fed, module, spec.feed_forward_out_norm)
-        return add("Add", [hidden, fed], f"{at}/mlp_residual")
+        return self._graph.node("Add", [hidden, fed], f"{node_path(module)}/mlp_residual")
+
+    def _mixed(self, hidden: str, layer: int) -> str:
+        """Adds attention, or what stands in its place, to a residual stream."""
+        module, spec = f"model.layers.{layer}", self._spec
+        mix = self._attention if spec.attends(layer) else self._convolution
+        mix = self._linear_attention if spec.layers[layer].delta is not None else mix
+        space, at = spec.layers[layer].space, f"{node_path(module)}/attention_residual"
+        mix = self._state_space if space is not None and not space.is_beside else mix
+        normed = self._optional_norm(hidden, module, spec.input_norm)
+        mixed = mix(normed, layer)
+        if space is not None and space.is_beside:
+            beside = self._state_space(normed, layer)
+            mixed = self._graph.node("Add", [beside, mixed], f"{node_path(module)}/mixers")
+        attended = self._optional_norm(mixed, module, spec.attention_out_norm)
+        hidden = self._graph.node("Add", [hidden, attended], at)
+        if spec.laurel is not None:
+            hidden = self._streams.laurel(hidden, normed, layer, spec.laurel)
+        return hidden
 
     def _with_inputs(self, hidden: str, layer: int) -> str:
         """Adds to the residual stream what a layer makes of its inputs, if it has such."""
@@ -181,12 +197,24 @@ class _DecoderBuilder:
         mixed = gated(self._graph, "silu", values[1], normed, f"{at}/gate")
         return self._linear.projection(self._activations(mixed, f"{at}/output"), module, output)
 
+    def _state_space(self, hidden: str, layer: int) -> str:
+        module, space = f"model.layers.{layer}", self._spec.layers[layer].space
+        assert space is not None
+        at, width = node_path(f"{module}.{space.module}"), self._spec.hidden_size
+        read = self._activations(hidden, f"{at}/input")
+        gate, xbc, output = space.projections(width).values()
+        opened, mixed = (self._linear.projection(read, module, each) for each in (gate, xbc))
+        (step,) = space.gates(width).values()
+        step_rows = self._linear.float_projection(hidden, module, step)
+        result = self._space.gate(layer, opened, self._space.mix(layer, mixed, step_rows))
+        return self._linear.projection(self._activations(result, f"{at}/output"), module, output)
+
     def _feed_forward(self, residual: str, layer: int) -> str:
         module, part = f"model.layers.{layer}", self._spec.layers[layer].feed_forward
         hidden = self._optional_norm(residual, module, self._spec.feed_forward_norm)
         networks, router = self._spec.feed_forward(layer), self._spec.router(layer)
         at = node_path(f"{module}.mlp")
-        if router is None or isinstance(part, Dense):
+        if router is None or not isinstance(part, Experts):
             return self._network(hidden, layer, at, networks[0])
         own = routed = hidden
         if part.beside is not None:
@@ -214,12 +242,14 @@ class _DecoderBuilder:
         """Adds a gated network, at a path of nodes."""
         module = f"model.layers.{layer}"
         hidden = self._activations(hidden, f"{at}/input")
-        gate = self._linear.projection(hidden, module, projections["gate_proj"])
         part = self._spec.layers[layer].feed_forward
+        gate = ""
+        if "gate_proj" in projections:
+            gate = self._linear.projection(hidden, module, projections["gate_proj"])
         if isinstance(part, Dense) and part.deviations is not None:
             gate = largest(self._graph, gate, part.deviations, f"{at}/largest")
         up = self._linear.projection(hidden, module, projections["up_proj"])
-        inner = gated(self._graph, self._spec.activation, gate, up, at)
+        inner = gated(self._graph, self._spec.activation, gate or up, up, at)
         inner = self._optional_norm(inner, module, self._spec.sub_norm(layer))
         inner = self._activations(inner, f"{at}/output")
         return self._linear.projection(inner, module, projections["down_proj"])
@@ -270,16 +300,15 @@ def _cache(prefix: str, spec: DecoderSpec, length: str) -> list[onnx.ValueInfoPr
         shapes: dict[str, _Shape] = {}
         if spec.has_keys(layer):
             shapes = dict.fromkeys(("key", "value"), heads)
-        if part.delta is not None:
-            delta = part.delta
-            shapes = {
-                "conv": ["batch", delta.width, delta.taps - 1],
-                "recurrent": ["batch", delta.value_heads, delta.key_dim, delta.value_dim],
-            }
+        matrices = spec.matrices(layer)
+        if matrices is not None:
+            shapes["conv"] = ["batch", matrices.width, matrices.taps - 1]
+            shapes["recurrent"] = ["batch", *matrices.shape]
         elif part.conv is not None:
             shapes = {"conv": ["batch", spec.hidden_size, part.conv.taps - 1]}
         values += [
-            _value(f"{prefix}.{layer}.{kind}", _FLOAT, shape) for kind, shape in shapes.items()
+            _value(f"{prefix}.{spec.state(layer)}.{kind}", _FLOAT, shape)
+            for kind, shape in shapes.items()
         ]
     return values
 

@@ -54,6 +54,8 @@ def obstacle(spec: DecoderSpec, recipe: Recipe) -> str:
         return "it takes quantised weights only"
     if spec.ternary is not None:
         return "it does not round rows as natively ternary models do"
+    if not all(part.gated for part in experts):
+        return "it takes experts with gates only"
     if spec.activation not in SWIGLU:
         return f"it does not know the activation {spec.activation}"
     inexact = [each.weights for kind in kinds for each in kind if each.bits != EXACT_BITS]

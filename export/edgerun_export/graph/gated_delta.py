@@ -17,8 +17,8 @@ from edgerun_export.graph.short_conv import ConvBuilder
 from edgerun_export.graph.weight_store import WeightStore
 
 _Shape: TypeAlias = tuple[str | int, ...]
-_TOKENS = 1  # the axis that the loop goes along
-_ACTIVATION = "silu"
+TOKENS = 1  # the axis that the loop goes along
+ACTIVATION = "silu"
 
 
 class DeltaBuilder:
@@ -49,7 +49,7 @@ class DeltaBuilder:
         delta, add, integers = self._delta(layer), self._graph.node, self._graph.integers
         at = node_path(f"model.layers.{layer}.{delta.module}")
         mixed = self._conv.convolve(layer, qkv, at, delta.weight, delta.width, delta.taps)
-        active = activated(self._graph, _ACTIVATION, mixed, f"{at}/activation")
+        active = activated(self._graph, ACTIVATION, mixed, f"{at}/activation")
         keys = delta.key_heads * delta.key_dim
         parts = [self._graph.value() for _ in range(3)]
         sizes = integers(keys, keys, delta.value_width)
@@ -62,17 +62,18 @@ class DeltaBuilder:
         key = add("Unsqueeze", [key, rows], f"{at}/key/row")
         shape = integers(0, 0, delta.value_heads, 1, delta.value_dim)
         value = add("Reshape", [parts[2], shape], f"{at}/value/row")
+        number = self._spec.state(layer)
         scan_inputs = [query, key, value, self._decay(layer, decay, at), self._strength(write, at)]
         result = self._graph.value()
         add(
             "Scan",
-            [f"past_key_values.{layer}.recurrent", *scan_inputs],
+            [f"past_key_values.{number}.recurrent", *scan_inputs],
             f"{at}/Scan",
-            outputs=[f"present.{layer}.recurrent", result],
+            outputs=[f"present.{number}.recurrent", result],
             body=scan_body(delta),
             num_scan_inputs=len(scan_inputs),
-            scan_input_axes=[_TOKENS] * len(scan_inputs),
-            scan_output_axes=[_TOKENS],
+            scan_input_axes=[TOKENS] * len(scan_inputs),
+            scan_output_axes=[TOKENS],
         )
         heads = integers(0, 0, delta.value_heads, delta.value_dim)
         return add("Reshape", [result, heads], f"{at}/heads")
@@ -138,8 +139,9 @@ def scan_body(delta: GatedDelta) -> onnx.GraphProto:
         "strength": ones,
     }
     outputs = {"next": state, "result": row}
-    return helper.make_graph(nodes, "token", _values(inputs), _values(outputs))
+    return helper.make_graph(nodes, "token", declared(inputs), declared(outputs))
 
 
-def _values(shapes: Mapping[str, _Shape]) -> list[onnx.ValueInfoProto]:
+def declared(shapes: Mapping[str, _Shape]) -> list[onnx.ValueInfoProto]:
+    """Inputs or outputs of a body, float32."""
     return [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in shapes.items()]

@@ -32,7 +32,9 @@ class ConvBuilder:
         rows = self.convolve(layer, gated, at, conv.weight, width, conv.taps)
         return add("Mul", [out, rows], f"{at}/Mul")
 
-    def convolve(self, layer: int, value: str, at: str, weight: str, width: int, taps: int) -> str:
+    def convolve(
+        self, layer: int, value: str, at: str, weight: str, width: int, taps: int, bias: str = ""
+    ) -> str:
         """Adds a convolution of each element with its latest values, and what it remembers.
 
         Args:
@@ -42,22 +44,26 @@ class ConvBuilder:
             weight: path of the weight below the layer.
             width: elements of a token.
             taps: tokens that a row reads.
+            bias: likewise of what is added for tokens that are no padding; empty for nothing.
 
         Returns:
             ``[batch, sequence, width]``.
         """
-        add, integers = self._graph.node, self._graph.integers
+        add, integers, number = self._graph.node, self._graph.integers, self._spec.state(layer)
         turned = add("Transpose", [value], f"{at}/Transpose", perm=_CHANNELS_FIRST)
         inputs = add("Mul", [turned, self._tokens()], f"{at}/inputs")
-        seen = add("Concat", [f"past_key_values.{layer}.conv", inputs], f"{at}/Concat", axis=2)
+        seen = add("Concat", [f"past_key_values.{number}.conv", inputs], f"{at}/Concat", axis=2)
         add(
             "Slice",
             [seen, integers(1 - taps), integers(INT64_MAX), integers(2)],
             f"{at}/Slice",
-            outputs=[f"present.{layer}.conv"],
+            outputs=[f"present.{number}.conv"],
         )
-        stored = self._store.vector(f"model.layers.{layer}.{weight}")
-        mixed = add("Conv", [seen, stored], f"{at}/Conv", group=width, kernel_shape=[taps])
+        paths = [weight, bias] if bias else [weight]
+        stored = [self._store.vector(f"model.layers.{layer}.{path}") for path in paths]
+        mixed = add("Conv", [seen, *stored], f"{at}/Conv", group=width, kernel_shape=[taps])
+        if bias:
+            mixed = add("Mul", [mixed, self._tokens()], f"{at}/biased")
         return add("Transpose", [mixed], f"{at}/Transpose_back", perm=_CHANNELS_FIRST)
 
     def _tokens(self) -> str:

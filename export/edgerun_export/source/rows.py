@@ -11,7 +11,8 @@ from edgerun_export.architectures.decoder.storage import PickedRows
 def joined_rows(spec: DecoderSpec) -> Iterator[tuple[str, tuple[str, int]]]:
     """By the name of a tensor whose rows are stored among those of others: where they begin."""
     for layer in range(spec.num_layers):
-        projections = {each.name: each for each in spec.projections(layer)}
+        every = [*spec.projections(layer), *spec.float_projections(layer)]
+        projections = {each.name: each for each in every}
         for path, names in spec.storage.joined.items():
             if not projections.keys() >= {*names}:
                 continue

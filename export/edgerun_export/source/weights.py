@@ -289,7 +289,9 @@ class SourceWeights:
         """What rows of a matrix are multiplied by, ``[rows, 1]`` or one; None for nothing."""
         storage = self.spec.storage
         if name in storage.factors:
-            return np.full((1, 1), storage.factors[name], np.float32)
+            factor = storage.factors[name]
+            own = factor[rows] if isinstance(factor, tuple) else [factor]
+            return np.array(own, np.float32)[:, None]
         if storage.head_rows is None or not self._takes_head_factors(name):
             return None
         numbers = np.arange(*rows.indices(self.shape(name)[0]))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from edgerun.activations.base import UNCHANGED
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun_export.architectures import DecoderSpec, Projection
+from edgerun_export.architectures.decoder.layer import Dense
 from edgerun_export.calibrate.moments import Moments, Tokens
 from edgerun_export.calibrate.taps import all_groups, observe
 from edgerun_export.calibrate.text import CalibrationText
@@ -82,9 +83,9 @@ def _inputs(
 
 
 def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
-    *inputs, output = spec.mixer(layer).values()
     hidden = np.arange(spec.hidden_size)
-    if spec.input_norm is not None and spec.laurel is None:  # which adds what it reads
+    # Laurel adds what it reads.
+    if spec.mixer(layer) and spec.input_norm is not None and spec.laurel is None:
         readers = spec.mixer_groups(layer)[0][0]
         others = tuple(each for each in spec.mixer_readers(layer) if each not in readers)
         yield _Pair(spec.input_norm, readers, hidden, others)
@@ -92,13 +93,16 @@ def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
         kv_heads, head_dim = spec.num_kv_heads_of(layer), spec.head_dim_of(layer)
         values = np.arange(kv_heads * head_dim).reshape(-1, head_dim)
         read = values.repeat(spec.num_heads // kv_heads, axis=0).ravel()
-        yield _Pair(inputs[-1].path, (output,), read)
-    if spec.router(layer) is not None:
+        own = spec.attention(layer)
+        value = own.get("v_proj", own["k_proj"])
+        yield _Pair(value.path, (own["o_proj"],), read)
+    part = spec.layers[layer].feed_forward
+    if not isinstance(part, Dense):
         return
     (network,) = spec.feed_forward(layer)
     if spec.feed_forward_norm is not None:
-        yield _Pair(spec.feed_forward_norm, (network["gate_proj"], network["up_proj"]), hidden)
-    if spec.sub_norm(layer) is None and ACTIVATIONS[spec.activation].up is UNCHANGED:
+        yield _Pair(spec.feed_forward_norm, tuple(network.values())[:-1], hidden)
+    if part.gated and spec.sub_norm(layer) is None and ACTIVATIONS[spec.activation].up is UNCHANGED:
         width = np.arange(network["down_proj"].in_features)
         yield _Pair(network["up_proj"].path, (network["down_proj"],), width)
 

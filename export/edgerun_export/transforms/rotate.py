@@ -63,6 +63,8 @@ def _rotate_layer(
     projections = [*spec.projections(layer), *spec.float_projections(layer)]
     outputs = np.ascontiguousarray(rotation.T)
     for norm, names in readers.items():
+        if norm not in spec.norms(layer):
+            continue
         weight = source.vector(f"{module}.{norm}.weight")
         vectors[f"{module}.{norm}.weight"] = np.ones_like(weight)
         inputs = weight[:, None] * rotation
@@ -70,7 +72,7 @@ def _rotate_layer(
             if projection.name in names:
                 changes[f"{module}.{projection.path}.weight"] = Change(inputs=inputs)
     for projection in projections:
-        if projection.name in ("o_proj", "down_proj"):
+        if projection.name in ("o_proj", "space_o_proj", "down_proj"):
             changes[f"{module}.{projection.path}.weight"] = Change(outputs=outputs)
             if projection.bias:
                 name = f"{module}.{projection.path}.bias"

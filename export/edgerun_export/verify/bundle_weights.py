@@ -106,7 +106,7 @@ def _places(spec: DecoderSpec) -> Iterator[tuple[str, tuple[str, int, slice]]]:
         for expert, network in enumerate(spec.feed_forward(layer)):
             for stack, names in STACKS.items():
                 whole = f"model.layers.{layer}.{part.module}.experts.{stack}"
-                for first, name in enumerate(names):
+                for first, name in enumerate(names if part.gated else ()):
                     path = f"model.layers.{layer}.{network[name].path}"
                     yield path, (whole, expert, slice(first, None, len(names)))
 

@@ -17,16 +17,19 @@ from edgerun_export.architectures.decoder.layer import (
     Dense,
     GatedDelta,
     LatentAttention,
-    PerLayerInputs,
 )
+from edgerun_export.architectures.decoder.state_space import StateSpace
 from edgerun_export.architectures.decoder.streams import AltUp, Laurel
+from edgerun_export.verify import numpy_space
 from edgerun_export.verify.numpy_delta import convolve, linear_attention, sigmoid
 from edgerun_export.verify.numpy_ops import attend, largest, norm, rotate, round_rows, route
 from edgerun_export.verify.numpy_streams import (
     begin_streams,
     correct_streams,
     end_streams,
+    layer_inputs,
     predict_streams,
+    rows_of,
 )
 from edgerun_export.verify.parts import Observer, Weights
 from edgerun_export.verify.stream import stream_of
@@ -64,37 +67,18 @@ def _finite(part: str, values: F32) -> F32:
 
 def embedded(spec: DecoderSpec, weights: Weights, ids: NDArray[np.int64]) -> F32:
     """What the first layer gets, ``[tokens, width]``; ``stream.py`` tells what that consists of."""
-    stream, hidden = stream_of(spec), _rows(weights, spec.embedding_weight, ids)
+    stream, hidden = stream_of(spec), rows_of(weights, spec.embedding_weight, ids)
     room = np.zeros((len(ids), stream.width - spec.hidden_size), np.float32)
     values = np.concatenate([hidden, room], axis=1)
     if spec.per_layer is not None:
-        values[:, stream.inputs] = _layer_inputs(spec, spec.per_layer, weights, hidden, ids)
+        values[:, stream.inputs] = layer_inputs(spec, spec.per_layer, weights, hidden, ids)
     if spec.altup is not None:
         values[:, stream.streams] = begin_streams(spec.altup, _square(spec, weights), hidden)
     return values
 
 
-def _rows(weights: Weights, name: str, ids: NDArray[np.int64]) -> F32:
-    return np.concatenate([weights.rows(name, slice(i, i + 1)) for i in map(int, ids)])
-
-
 def _square(spec: DecoderSpec, weights: Weights) -> Callable[[str], F32]:
     return lambda name: weights.rows(name, slice(0, spec.hidden_size))
-
-
-def _layer_inputs(
-    spec: DecoderSpec,
-    inputs: PerLayerInputs,
-    weights: Weights,
-    hidden: F32,
-    ids: NDArray[np.int64],
-) -> F32:
-    """The inputs of all layers, ``[tokens, layers * width]``."""
-    height = spec.num_layers * inputs.width
-    products = hidden @ weights.rows(inputs.projection, slice(0, height)).T
-    parts = products.reshape(len(ids), spec.num_layers, inputs.width)
-    normed = norm(parts, weights.vector(f"{inputs.norm}.weight"), inputs.norm_eps)
-    return normed.reshape(len(ids), -1) + _rows(weights, inputs.table, ids)
 
 
 def predicted(spec: DecoderSpec, weights: Weights, hidden: F32) -> F32:
@@ -139,17 +123,22 @@ class Layer:
     def attention(self, hidden: F32) -> F32:
         """Adds the attention part, or what stands in its place."""
         spec, after = self._spec, hidden.copy()
+        if not spec.layers[self._layer].mixes:
+            return after
         if spec.altup is not None:
             self._predict(spec.altup, after)
         residual = after[:, self._stream.residual].copy()
-        self._observer.residual(residual if spec.attention_out_norm is None else None)
-        inner = self._norm(residual, spec.input_norm)
-        delta = spec.layers[self._layer].delta
+        delta, space = spec.layers[self._layer].delta, spec.layers[self._layer].space
+        is_added = spec.attention_out_norm is None and (space is None or not space.is_beside)
+        self._observer.residual(residual if is_added else None)
+        inner, attended = self._norm(residual, spec.input_norm), np.zeros_like(residual)
         if delta is not None:
             attended = self._linear_attention(inner, delta)
-        elif spec.attends(self._layer):
-            attended = self._attention(inner, after)
-        else:
+        if space is not None:
+            attended = self._state_space(inner, space)
+        if spec.attends(self._layer):
+            attended = attended + self._attention(inner, after)
+        elif spec.layers[self._layer].conv is not None:
             attended = self._convolution(inner)
         after[:, self._stream.residual] += self._norm(attended, spec.attention_out_norm)
         if spec.laurel is not None:
@@ -187,6 +176,8 @@ class Layer:
     def feed_forward(self, hidden: F32) -> F32:
         """Adds the feed-forward part to what attention gave."""
         spec, after = self._spec, hidden.copy()
+        if spec.layers[self._layer].feed_forward is None:
+            return after
         residual = hidden[:, self._stream.residual]
         added_plainly = spec.router(self._layer) is None and spec.feed_forward_out_norm is None
         self._observer.residual(residual if added_plainly else None)
@@ -314,6 +305,19 @@ class Layer:
         result = silu.product(opened, heads.reshape(opened.shape))
         return self._linear(self._rounded(result), output)
 
+    def _state_space(self, hidden: F32, space: StateSpace) -> F32:
+        def vector(path: str) -> F32:
+            return self._weights.vector(f"{self._prefix}.{path}")
+
+        inner, width = self._rounded(hidden), self._spec.hidden_size
+        gate, xbc, output = space.projections(width).values()
+        (step,) = space.gates(width).values()
+        result = numpy_space.mixed(
+            space, self._linear(inner, xbc), self._linear(hidden, step), vector
+        )
+        result = numpy_space.opened(space, self._linear(inner, gate), result, vector)
+        return self._linear(self._rounded(result), output)
+
     def _feed_forward(self, residual: F32) -> F32:
         hidden = own = routed = self._norm(residual, self._spec.feed_forward_norm)
         networks, router = self._spec.feed_forward(self._layer), self._spec.router(self._layer)
@@ -345,11 +349,12 @@ class Layer:
 
     def _network(self, hidden: F32, projections: dict[str, Projection]) -> F32:
         hidden = self._rounded(hidden)
-        gate = self._linear(hidden, projections["gate_proj"])
-        part = self._spec.layers[self._layer].feed_forward
+        part, is_gated = self._spec.layers[self._layer].feed_forward, "gate_proj" in projections
+        up = gate = self._linear(hidden, projections["gate_proj" if is_gated else "up_proj"])
         if isinstance(part, Dense) and part.deviations is not None:
             gate = largest(gate, part.deviations)
-        up = self._linear(hidden, projections["up_proj"])
+        if is_gated:
+            up = self._linear(hidden, projections["up_proj"])
         gated = ACTIVATIONS[self._spec.activation].product(gate, up)
         gated = self._rounded(self._norm(gated, self._spec.sub_norm(self._layer)))
         return self._linear(gated, projections["down_proj"])

@@ -7,7 +7,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun_export.architectures import DecoderSpec
+from edgerun_export.architectures.decoder.layer import PerLayerInputs
 from edgerun_export.architectures.decoder.streams import AltUp
+from edgerun_export.verify.numpy_ops import norm
+from edgerun_export.verify.parts import Weights
 
 F32 = NDArray[np.float32]
 Read = Callable[[str], F32]  # a square matrix by its name
@@ -52,3 +56,23 @@ def _matched(value: F32, like: F32, floor: float) -> F32:
     expected: F32 = np.sqrt(np.mean(like * like, axis=-1, keepdims=True, dtype=np.float32))
     length: F32 = np.sqrt(np.maximum(squares, np.float32(floor)))
     return value * expected / length
+
+
+def rows_of(weights: Weights, name: str, ids: NDArray[np.int64]) -> F32:
+    """Rows of a table, ``[tokens, width]``."""
+    return np.concatenate([weights.rows(name, slice(i, i + 1)) for i in map(int, ids)])
+
+
+def layer_inputs(
+    spec: DecoderSpec,
+    inputs: PerLayerInputs,
+    weights: Weights,
+    hidden: F32,
+    ids: NDArray[np.int64],
+) -> F32:
+    """The inputs of all layers, ``[tokens, layers * width]``."""
+    height = spec.num_layers * inputs.width
+    products = hidden @ weights.rows(inputs.projection, slice(0, height)).T
+    parts = products.reshape(len(ids), spec.num_layers, inputs.width)
+    normed = norm(parts, weights.vector(f"{inputs.norm}.weight"), inputs.norm_eps)
+    return normed.reshape(len(ids), -1) + rows_of(weights, inputs.table, ids)

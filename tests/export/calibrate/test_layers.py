@@ -47,7 +47,9 @@ def logits(source, store, ids):
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "gpt_oss", "lfm2", "lfm2_moe", "deepseek_v2-query-rank", "qwen3_5_text"]
+    "name",
+    ["llama", "gpt_oss", "lfm2", "lfm2_moe", "deepseek_v2-query-rank", "qwen3_5_text"]
+    + ["granitemoehybrid-mamba", "granitemoehybrid-experts", "nemotron_h-experts"],
 )
 def test_projections_see_what_a_pass_over_the_model_gives_them(name, golden, source_weights):
     """The last stage's inputs times its weights are what the layer adds in the end."""

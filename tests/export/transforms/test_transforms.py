@@ -21,6 +21,10 @@ NAMES = ["llama", "qwen2", "qwen3", "mixtral", "olmoe", "gpt_oss", "lfm2", "lfm2
 NAMES += [
     "qwen3_5_text",
     "qwen3_next",
+    "granitemoehybrid-mamba",
+    "granitemoehybrid-experts",
+    "nemotron_h",
+    "falcon_h1-norm",
     "ernie4_5_moe",
     "deepseek_v2-query-rank",
     "deepseek_v2",

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from edgerun.errors import BundleError, UnsupportedError
-from edgerun.graph.ir import Graph
-from edgerun.graph.lower import lower
-from edgerun.graph.onnx_reader import read_graph
+from tests.graph.mixing.changes import (
+    constant,
+    lowered,
+    one_more_constant,
+    op,
+    other_mask,
+    read,
+    rewired,
+    swapped,
+    token,
+)
 from tests.support.altered import Alteration, AlteredBundle
 from tests.support.bundles import bundle_of
 
@@ -25,11 +32,6 @@ SIZES = {"key_heads": 2, "value_heads": 4, "key_dim": 16, "value_dim": 32, "coun
 @pytest.fixture
 def altered(tmp_path: Path) -> AlteredBundle:
     return AlteredBundle(bundle_of("qwen3_5_text", weights="int8"), tmp_path / "bundle")
-
-
-def lowered(folder: Path) -> Graph:
-    path = folder / "model.onnx"
-    return lower(read_graph(path, path.read_bytes()))
 
 
 @pytest.mark.parametrize("profile", ["portable", "genai"])
@@ -57,50 +59,9 @@ def test_constants_are_the_stored_ones(altered: AlteredBundle) -> None:
     np.testing.assert_array_equal(offset, altered.array(f"{OWN}.dt_bias"))
 
 
-def body(bundle: AlteredBundle) -> onnx.GraphProto:
-    return next(each.g for each in bundle.node(SCAN).attribute if each.name == "body")
-
-
-def rewired(name: str, place: int, value: str) -> Alteration:
-    def alter(bundle: AlteredBundle) -> None:
-        bundle.node(name).input[place] = value
-
-    return alter
-
-
-def swapped(name: str, first: int, second: int) -> Alteration:
-    def alter(bundle: AlteredBundle) -> None:
-        inputs = bundle.node(name).input
-        inputs[first], inputs[second] = inputs[second], inputs[first]
-
-    return alter
-
-
-def token(alter: Callable[[onnx.GraphProto], object]) -> Alteration:
-    """What a token does is something else."""
-    return lambda bundle: alter(body(bundle)) and None
-
-
-def read(place: int, number: int, name: str) -> Alteration:
-    return token(lambda graph: graph.node[place].input.__setitem__(number, name))
-
-
-def op(place: int, op_type: str) -> Alteration:
-    return token(lambda graph: setattr(graph.node[place], "op_type", op_type))
-
-
-def one_more_constant(graph: onnx.GraphProto) -> None:
-    graph.initializer.append(numpy_helper.from_array(np.zeros(1, "f"), "decay"))
-
-
 def twice(graph: onnx.GraphProto) -> None:
     """A value that is made twice, of which the second counts."""
     graph.node[7].output[0] = graph.output[1].name = "known"
-
-
-def other_mask(bundle: AlteredBundle) -> None:
-    for name in ("total", "new"):
-        bundle.node(f"model/tokens/{name}").input[0] = "position_ids"
 
 
 @pytest.mark.parametrize(
@@ -146,18 +107,6 @@ def test_other_forms_are_none_of_ours(alter: Alteration, altered: AlteredBundle)
     alter(altered)
     with pytest.raises((UnsupportedError, BundleError)):
         lowered(altered.save())
-
-
-def constant(name: str, place: int, *values: float, dtype: type = np.int64) -> Alteration:
-    """Gives a node a constant of its own."""
-
-    def alter(bundle: AlteredBundle) -> None:
-        tensor = numpy_helper.from_array(np.array(values, dtype), "own")
-        bundle.model.graph.initializer.append(tensor)
-        for end in ("query", "key") if "*" in name else ("",):
-            bundle.node(name.replace("*", end)).input[place] = "own"
-
-    return alter
 
 
 @pytest.mark.parametrize(

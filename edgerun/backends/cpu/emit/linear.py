@@ -194,7 +194,7 @@ def _emit_product(
 def _is_left_to_gate(binder: Binder, node: Node) -> bool:
     """Whether what reads a projection is a gate that multiplies both its inputs by one kernel."""
     readers = binder.readers.get(node.outputs[0], [])
-    if len(readers) != 1 or readers[0].op != "gate":
+    if len(readers) != 1 or readers[0].op != "gate" or len({*readers[0].inputs}) == 1:
         return False
     pair = [binder.producers.get(name) for name in readers[0].inputs]
     layouts = {_gated_layout(binder, each) for each in pair}

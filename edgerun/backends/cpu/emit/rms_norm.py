@@ -49,6 +49,7 @@ def emit_rms_norm(binder: Binder, node: Node, index: int) -> None:
         return
     out = binder.over(source, out_name, index)
     arguments |= {"out": out, "out_stride": out.stride, "groups": x.width // len(weight)}
+    arguments["weights"] = 1
     binder.emit(
         "rms_norm",
         {"lanes": min(lanes, len(weight))},

@@ -189,15 +189,25 @@ class SlotLayout:
     """
 
     def __init__(
-        self, matrices: Sequence[MatrixForm], biases: Sequence[BiasForm | None] = ()
+        self,
+        matrices: Sequence[MatrixForm],
+        biases: Sequence[BiasForm | None] = (),
+        *,
+        gate_is_up: bool = False,
     ) -> None:
-        """Puts arrays one after the other, each on a cache line; biases come last."""
+        """Puts arrays one after the other, each on a cache line; biases come last.
+
+        ``gate_is_up`` says that the first two matrices are the same, and lie at one place.
+        """
         self.matrices = tuple(matrices)
         self.biases = tuple(biases) or (None,) * len(matrices)
         self._forms: list[Form] = [*matrices, *(bias for bias in biases if bias is not None)]
         self._offsets: list[dict[str, int]] = []
         self.nbytes = 0
-        for form in self._forms:
+        for number, form in enumerate(self._forms):
+            if gate_is_up and number == 1:
+                self._offsets.append(self._offsets[0])
+                continue
             places = {}
             for name, (shape, dtype) in form.sizes.items():
                 places[name] = self.nbytes

@@ -192,7 +192,8 @@ class ExpertStore:
                 form_of(first, layer.activations, self._isa, row_scale=row_scale, halves=halves)
             )
         biases = [None if bias is None else BiasForm(bias.shape[1]) for bias in layer.biases]
-        return SlotLayout(forms, biases)
+        gate, up = layer.matrices[:2]
+        return SlotLayout(forms, biases, gate_is_up=gate is up)
 
     def _has_row_scales(self, matrix: Matrix) -> bool:
         return not isinstance(matrix, PackedWeight) or has_row_scales(

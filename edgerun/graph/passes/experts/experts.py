@@ -135,12 +135,16 @@ class _Layer:
                     f"rows of {self._width} go into expert {index} that '{last}' adds, whose "
                     f"matrices have shape {stacks['gate'][-1].shape}: {ALTERED}"
                 )
-        for name, stack in stacks.items():
-            graph.add_constant(f"{last}/{name}", ExpertStack(tuple(stack)))
+        # What is multiplied by itself is one stack, which gate and up projection have in common.
+        names = {name: f"{last}/{name}" for name in stacks}
+        if makers["gate"] == makers["up"]:
+            names["gate"] = names["up"]
+        for name, stack in {names[name]: stack for name, stack in stacks.items()}.items():
+            graph.add_constant(name, ExpertStack(tuple(stack)))
         return Node(
             "experts",
             self._result.name,
-            (*self._inputs, *(f"{last}/{name}" for name in stacks)),
+            (*self._inputs, *names.values()),
             self._result.outputs,
             attributes,
         )

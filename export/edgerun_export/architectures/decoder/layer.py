@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from edgerun_export.architectures.decoder.state_space import StateSpace
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,13 @@ class Dense:
         width: of what is between its projections.
         deviations: what the gate's projection makes is cut off so many standard deviations above
             its mean, and what is left counts from there; ``None`` for as it is.
+        gated: whether the gate has a projection of its own; else what goes through the activation
+            is multiplied by itself, as in squared ReLU.
     """
 
     width: int
     deviations: float | None = None
+    gated: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +146,7 @@ class Experts:
         biases: whether the router and all projections have a bias.
         shared: one more, that all tokens go through.
         beside: norms of their own; ``None`` where experts and router read what it reads.
+        gated: as of ``Dense``, and of a shared expert likewise.
     """
 
     count: int
@@ -158,6 +165,7 @@ class Experts:
     biases: bool = False
     shared: SharedExpert | None = None
     beside: NormsBeside | None = None
+    gated: bool = True
 
 
 FeedForward: TypeAlias = Dense | Experts
@@ -217,6 +225,11 @@ class GatedDelta:
         return 2 * self.key_heads * self.key_dim + self.value_width
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the matrices of all heads."""
+        return self.value_heads, self.key_dim, self.value_dim
+
+    @property
     def value_width(self) -> int:
         """Elements of all values of a token."""
         return self.value_heads * self.value_dim
@@ -225,6 +238,11 @@ class GatedDelta:
     def norm(self) -> str:
         """Path of the norm of every head, whose weight is stored as it is."""
         return f"{self.module}.norm"
+
+    @property
+    def norms(self) -> dict[str, int]:
+        """The same with its width."""
+        return {self.norm: self.value_dim}
 
     @property
     def weight(self) -> str:
@@ -354,9 +372,11 @@ class LayerSpec:
     """What may differ from layer to layer.
 
     Attributes:
-        feed_forward: the part after attention.
+        feed_forward: the part after attention; ``None`` for none.
+        mixes: whether there is attention or something in its place.
         conv: a convolution in the place of attention; ``None`` for none.
         delta: linear attention in its place; ``None`` for none.
+        space: a state space in its place, or beside it; ``None`` for none.
         window: number of latest positions that it attends to, or ``None`` for all.
         rope: which of the decoder's ropes its queries and keys go through; ``None`` for none.
         head_dim: width of a head; ``None`` for the decoder's.
@@ -365,9 +385,11 @@ class LayerSpec:
         kv_source: the earlier layer whose keys and values it attends to; ``None`` for its own.
     """
 
-    feed_forward: FeedForward
+    feed_forward: FeedForward | None
+    mixes: bool = True
     conv: ShortConv | None = None
     delta: GatedDelta | None = None
+    space: StateSpace | None = None
     window: int | None = None
     rope: int | None = 0
     head_dim: int | None = None

@@ -10,6 +10,7 @@ from edgerun_export.architectures.decoder.layer import (
     Dense,
     Experts,
     FeedForward,
+    GatedDelta,
     LatentAttention,
     LayerSpec,
     PerLayerInputs,
@@ -17,11 +18,13 @@ from edgerun_export.architectures.decoder.layer import (
     Rope,
     SharedExpert,
 )
+from edgerun_export.architectures.decoder.state_space import StateSpace
 from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT, PLAIN, Storage
 from edgerun_export.architectures.decoder.streams import AltUp, Laurel
-from edgerun_export.architectures.decoder.tensors import tensors_of
+from edgerun_export.architectures.decoder.tensors import norms_of, tensors_of
 
 Config = Mapping[str, Any]
+NETWORK = ("gate_proj", "up_proj", "down_proj")
 TernaryOrigin = Literal["packed", "master"]
 
 
@@ -41,7 +44,7 @@ class DecoderSpec:
         head_dim: width of a head, likewise.
         vocab_size: rows of the embedding.
         context_length: positions the model was made for, in tokens.
-        norm_eps: epsilon of norms, but those of ``latent``.
+        norm_eps: epsilon of norms, but those of ``latent`` and of state spaces.
         activation: of the feed-forward gate, the name of a file in ``edgerun/activations``.
         ropes: rotary position embeddings, of which layers name theirs.
         tied: the head reads the embedding's weights.
@@ -133,11 +136,13 @@ class DecoderSpec:
 
     @property
     def intermediate_size(self) -> int:
-        """Width of every layer's feed-forward part; 0 where layers differ or gate other things."""
+        """Width of whatever layers gate, feed-forward parts as a rule; 0 where it differs."""
         if self.per_layer is not None or self.gates_attention:
             return 0
         shared = [part for layer in range(self.num_layers) if (part := self.shared_expert(layer))]
-        widths = {part.width for part in (*(layer.feed_forward for layer in self.layers), *shared)}
+        own = [layer.feed_forward for layer in self.layers if layer.feed_forward]
+        widths = {part.width for part in (*own, *shared)}
+        widths |= {layer.space.inner for layer in self.layers if layer.space}
         return widths.pop() if len(widths) == 1 else 0
 
     @property
@@ -171,7 +176,7 @@ class DecoderSpec:
         pairs = zip(self.layers, windows, strict=True)
         return replace(self, layers=tuple(replace(layer, window=window) for layer, window in pairs))
 
-    def with_feed_forward(self, parts: Sequence[FeedForward]) -> DecoderSpec:
+    def with_feed_forward(self, parts: Sequence[FeedForward | None]) -> DecoderSpec:
         """The same decoder with other feed-forward parts, one for each layer."""
         pairs = zip(self.layers, parts, strict=True)
         layers = tuple(replace(layer, feed_forward=part) for layer, part in pairs)
@@ -217,7 +222,22 @@ class DecoderSpec:
 
     def attends(self, layer: int) -> bool:
         """Whether a layer has attention."""
-        return self.layers[layer].conv is None and self.layers[layer].delta is None
+        part = self.layers[layer]
+        is_alone = part.space is None or part.space.is_beside
+        return part.mixes and part.conv is None and part.delta is None and is_alone
+
+    def state(self, layer: int) -> int:
+        """The number of what a layer remembers: layers that mix no tokens are not counted."""
+        return sum(part.mixes for part in self.layers[:layer])
+
+    @property
+    def num_states(self) -> int:
+        """Number of layers that remember something, or attend to what others do."""
+        return self.state(self.num_layers)
+
+    def matrices(self, layer: int) -> GatedDelta | StateSpace | None:
+        """What keeps matrices that tokens change; None without such."""
+        return self.layers[layer].delta or self.layers[layer].space
 
     def has_keys(self, layer: int) -> bool:
         """Whether a layer has attention to keys and values of its own."""
@@ -226,14 +246,18 @@ class DecoderSpec:
     def mixer(self, layer: int) -> dict[str, Projection]:
         """The projections of a layer's attention and beside it, or of what stands in its place.
 
-        The last one, ``o_proj``, makes what is added to the residual stream.
+        The last one, ``o_proj``, makes what is added to the residual stream; beside attention
+        ``space_o_proj`` as well.
         """
-        part, hidden = self.layers[layer], self.hidden_size
-        conv = part.conv
-        if part.delta is not None:
-            return part.delta.projections(hidden)
+        conv, hidden = self.layers[layer].conv, self.hidden_size
+        if not self.layers[layer].mixes:
+            return {}
+        matrices = self.matrices(layer)
+        if matrices is not None and not self.attends(layer):
+            return matrices.projections(hidden)
         if conv is None:
-            beside = {} if self.laurel is None else self.laurel.projections(hidden)
+            beside = {} if matrices is None else matrices.projections(hidden)
+            beside |= {} if self.laurel is None else self.laurel.projections(hidden)
             return {**beside, **self.attention(layer)}
         paths = {name: f"{conv.module}.{name}" for name in ("b_proj", "c_proj", "x_proj")}
         paths["o_proj"] = f"{conv.module}.out_proj"
@@ -245,24 +269,32 @@ class DecoderSpec:
         Those of the first stage read the residual stream.
         """
         projections = self.mixer(layer)
+        if not projections:
+            return []
         latent = self.latent.readers if self.latent else ()
         laurel = self.laurel.readers if self.laurel else ()
         later = (*latent, *laurel) if self.attends(layer) else ()
-        others = {name for group in later for name in group} | {"o_proj"}
+        outputs = [name for name in ("space_o_proj", "o_proj") if name in projections]
+        others = {name for group in later for name in group} | {*outputs}
         first = tuple(each for name, each in projections.items() if name not in others)
         middle = [tuple(projections[name] for name in group) for group in later]
-        return [[first], *([middle] if middle else []), [(projections["o_proj"],)]]
+        last: list[tuple[Projection, ...]] = [(projections[name],) for name in outputs]
+        return [[first], *([middle] if middle else []), last]
 
     def mixer_readers(self, layer: int) -> tuple[Projection, ...]:
         """All that reads the input of a layer's mixer, also what is never quantised."""
-        delta = self.layers[layer].delta
-        gates = () if delta is None else delta.gates(self.hidden_size).values()
-        return (*self.mixer_groups(layer)[0][0], *gates)
+        first = self.mixer_groups(layer)[:1]
+        return (*(each for stage in first for each in stage[0]), *self._gates(layer))
 
     def feed_forward(self, layer: int) -> list[dict[str, Projection]]:
-        """Gate, up and down projection of each feed-forward network of a layer."""
+        """Gate, up and down projection of each feed-forward network of a layer.
+
+        Those that are not gated have no gate projection.
+        """
         part = self.layers[layer].feed_forward
-        shapes = self._network_shapes(part.width)
+        if part is None:
+            return []
+        shapes = self._network_shapes(part.width, part.gated)
         if isinstance(part, Dense):
             return [
                 {
@@ -270,7 +302,7 @@ class DecoderSpec:
                     for name, shape in shapes.items()
                 }
             ]
-        stored = dict(zip(shapes, part.names, strict=True))
+        stored = dict(zip(NETWORK, part.names, strict=True))
         return [
             {
                 name: Projection(
@@ -284,7 +316,7 @@ class DecoderSpec:
     def router(self, layer: int) -> Projection | None:
         """What the router of a layer multiplies by, which is never quantised; None without one."""
         part = self.layers[layer].feed_forward
-        if isinstance(part, Dense):
+        if not isinstance(part, Experts):
             return None
         path = f"{part.module}.{part.router}"
         return Projection("router", path, part.count, self.hidden_size, part.biases)
@@ -305,18 +337,18 @@ class DecoderSpec:
 
     def shared_projections(self, layer: int) -> dict[str, Projection]:
         """Gate, up and down projection of the shared expert of a layer; none without one."""
-        part = self.shared_expert(layer)
-        if part is None:
+        part, experts = self.shared_expert(layer), self.layers[layer].feed_forward
+        if part is None or experts is None:
             return {}
         return {
             name: Projection(name, f"{part.module}.{name}", *shape)
-            for name, shape in self._network_shapes(part.width).items()
+            for name, shape in self._network_shapes(part.width, experts.gated).items()
         }
 
-    def _network_shapes(self, width: int) -> dict[str, tuple[int, int]]:
-        hidden = self.hidden_size
-        inward, outward = (width, hidden), (hidden, width)
-        return {"gate_proj": inward, "up_proj": inward, "down_proj": outward}
+    def _network_shapes(self, width: int, gated: bool) -> dict[str, tuple[int, int]]:
+        inward, outward = (width, self.hidden_size), (self.hidden_size, width)
+        names = NETWORK if gated else NETWORK[1:]
+        return {name: outward if name == "down_proj" else inward for name in names}
 
     def shared_gate(self, layer: int) -> Projection | None:
         """What says how much the shared expert of a layer counts, never quantised.
@@ -330,9 +362,13 @@ class DecoderSpec:
 
     def float_projections(self, layer: int) -> list[Projection]:
         """The projections of a layer that are never quantised, a few rows each."""
-        delta = self.layers[layer].delta
-        gates = () if delta is None else delta.gates(self.hidden_size).values()
-        return [*gates, *filter(None, (self.router(layer), self.shared_gate(layer)))]
+        others = (self.router(layer), self.shared_gate(layer))
+        return [*self._gates(layer), *filter(None, others)]
+
+    def _gates(self, layer: int) -> list[Projection]:
+        """What makes gates of a layer's matrices."""
+        matrices = self.matrices(layer)
+        return [] if matrices is None else [*matrices.gates(self.hidden_size).values()]
 
     def sub_norm(self, layer: int) -> str | None:
         """Path of the norm before a layer's down projection; None without one."""
@@ -347,37 +383,7 @@ class DecoderSpec:
 
     def norms(self, layer: int) -> dict[str, int]:
         """Paths of a layer's norms with their widths."""
-        widths: dict[str | None, int] = {
-            self.input_norm: self.hidden_size,
-            self.attention_out_norm: self.hidden_size,
-            self.feed_forward_norm: self.hidden_size,
-            self.feed_forward_out_norm: self.hidden_size,
-            self.sub_norm(layer): self.layers[layer].feed_forward.width,
-        }
-        part = self.layers[layer].feed_forward
-        if isinstance(part, Experts) and part.beside is not None:
-            widths |= dict.fromkeys(part.beside.paths, self.hidden_size)
-        beside: tuple[AltUp | Laurel | None, ...] = self.altup, self.laurel
-        widths |= {each.norm: self.hidden_size for each in beside if each}
-        if self.per_layer is not None:
-            widths[self.per_layer.out_norm] = self.hidden_size
-        width, delta = self.head_dim_of(layer), self.layers[layer].delta
-        if delta is not None:
-            widths[delta.norm] = delta.value_dim
-        if self.has_keys(layer):
-            widths |= {
-                self.k_row_norm: self.num_kv_heads_of(layer) * width,
-                self.k_norm: width,
-            }
-        if self.attends(layer):
-            widths |= {
-                self.q_row_norm: self.num_heads * width,
-                self.q_norm: width,
-                self.attention_sub_norm: self.num_heads * width,
-            }
-            if self.latent is not None:
-                widths.update(self.latent.norms)
-        return {path: width for path, width in widths.items() if path is not None}
+        return norms_of(self, layer)
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Every tensor the decoder reads, with its shape."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+Factor: TypeAlias = float | tuple[float, ...]
 MODEL, HEAD_WEIGHT = "model.", "lm_head.weight"
 MTP_LEFT_OUT = "its layers for multi-token prediction (MTP) are left out"
 
@@ -73,7 +75,7 @@ class Storage:
         picked: by the short name of a projection where its rows are, if they are not together;
             layers without such a projection have none.
         names: by the name of a tensor the one that it is stored under, if it is another.
-        factors: by the name of a tensor what its values are multiplied by.
+        factors: by the name of a tensor what its values are multiplied by, or each of its rows.
         norm_offset: what is added to the stored weights of norms.
         plain_norms: paths of norms below ``model.layers.N`` to which nothing is added.
         logarithms: paths of vectors below ``model.layers.N`` whose negatives are stored as
@@ -91,7 +93,7 @@ class Storage:
     joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     picked: Mapping[str, PickedRows] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
-    factors: Mapping[str, float] = field(default_factory=dict)
+    factors: Mapping[str, Factor] = field(default_factory=dict)
     norm_offset: float = 0.0
     plain_norms: tuple[str, ...] = ()
     logarithms: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Which tensors a decoder consists of."""
+"""Which tensors a decoder consists of, and which norms."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from edgerun_export.architectures.decoder.layer import Experts
 
 if TYPE_CHECKING:
     from edgerun_export.architectures.decoder.spec import DecoderSpec
+    from edgerun_export.architectures.decoder.streams import AltUp, Laurel
 
 
 def tensors_of(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
@@ -35,12 +36,12 @@ def _of_layer(spec: DecoderSpec, layer: int) -> dict[str, tuple[int, ...]]:
         shapes[spec.layer_scale] = (1,)
     if spec.altup is not None:
         shapes |= spec.altup.layer_tensors(spec.hidden_size)
-    conv, delta = spec.layers[layer].conv, spec.layers[layer].delta
+    conv, matrices = spec.layers[layer].conv, spec.matrices(layer)
     if conv is not None:
         shapes[conv.weight] = (spec.hidden_size, 1, conv.taps)
-    elif delta is not None:
-        shapes |= delta.tensors()
-    elif spec.sinks is not None:
+    if matrices is not None:
+        shapes |= matrices.tensors()
+    if spec.sinks is not None and spec.attends(layer):
         shapes[spec.sinks] = (spec.num_heads,)
     part = spec.layers[layer].feed_forward
     if isinstance(part, Experts) and part.selection_bias:
@@ -51,3 +52,37 @@ def _of_layer(spec: DecoderSpec, layer: int) -> dict[str, tuple[int, ...]]:
         if linear.bias:
             shapes[f"{linear.path}.bias"] = (linear.out_features,)
     return shapes
+
+
+def norms_of(spec: DecoderSpec, layer: int) -> dict[str, int]:
+    """Paths of a layer's norms with their widths."""
+    part, widths = spec.layers[layer].feed_forward, dict[str | None, int]()
+    if spec.layers[layer].mixes:
+        widths |= dict.fromkeys((spec.input_norm, spec.attention_out_norm), spec.hidden_size)
+    if part is not None:
+        both = (spec.feed_forward_norm, spec.feed_forward_out_norm)
+        widths |= dict.fromkeys(both, spec.hidden_size)
+        widths[spec.sub_norm(layer)] = part.width
+    if isinstance(part, Experts) and part.beside is not None:
+        widths |= dict.fromkeys(part.beside.paths, spec.hidden_size)
+    beside: tuple[AltUp | Laurel | None, ...] = spec.altup, spec.laurel
+    widths |= {each.norm: spec.hidden_size for each in beside if each}
+    if spec.per_layer is not None:
+        widths[spec.per_layer.out_norm] = spec.hidden_size
+    width, matrices = spec.head_dim_of(layer), spec.matrices(layer)
+    if matrices is not None:
+        widths.update(matrices.norms)
+    if spec.has_keys(layer):
+        widths |= {
+            spec.k_row_norm: spec.num_kv_heads_of(layer) * width,
+            spec.k_norm: width,
+        }
+    if spec.attends(layer):
+        widths |= {
+            spec.q_row_norm: spec.num_heads * width,
+            spec.q_norm: width,
+            spec.attention_sub_norm: spec.num_heads * width,
+        }
+        if spec.latent is not None:
+            widths.update(spec.latent.norms)
+    return {path: width for path, width in widths.items() if path is not None}

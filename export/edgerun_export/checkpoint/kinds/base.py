@@ -8,7 +8,16 @@ from typing import Any
 
 SHORT_CONV = "conv.conv"
 DELTA_CONV = "linear_attn.conv1d"
-CONVOLUTIONS = (f"{SHORT_CONV}.weight", f"{DELTA_CONV}.weight")  # one axis more to Hugging Face
+STATE_SPACES = ("mamba", "mixer")  # what modules are called
+# One axis more to Hugging Face, and one less.
+CONVOLUTIONS = (
+    f"{SHORT_CONV}.weight",
+    f"{DELTA_CONV}.weight",
+    *(f".{module}.conv1d.weight" for module in STATE_SPACES),
+)
+VECTORS = tuple(
+    f".{module}.{name}" for module in STATE_SPACES for name in ("rate", "D", "norm.weight")
+)
 SIGMOID = 2  # of llama.cpp's functions that make scores of logits
 SHARED_GATE = "mlp.shared_expert_gate"
 SCORE_BIAS = "mlp.moe_statics.e_score_correction_bias"
@@ -72,6 +81,7 @@ class Architecture:
         rows: configuration keys of sizes, and the tensors whose rows say them.
         lacking: configuration keys that say whether some layer has the first of two tensors without
             the second.
+        renamed: how names begin to Hugging Face that begin otherwise as a rule.
         by_layer: metadata keys of sizes that may differ from layer to layer, of which
             ``gguf_families.py`` makes sense.
     """
@@ -96,4 +106,12 @@ class Architecture:
     told: Mapping[str, str] = field(default_factory=dict)
     rows: Mapping[str, str] = field(default_factory=dict)
     lacking: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
     by_layer: tuple[str, ...] = ()
+
+    def rename(self, name: str) -> str:
+        """What Hugging Face calls a tensor that would be ``name`` as a rule."""
+        for begin, own in self.renamed.items():
+            if name.startswith(begin):
+                return f"{own}{name.removeprefix(begin)}"
+        return name

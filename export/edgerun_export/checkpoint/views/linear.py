@@ -10,22 +10,16 @@ Source: llama.cpp's ``conversion/qwen.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from edgerun.errors import CheckpointError
-from edgerun_export.checkpoint.base import F32, I8, Affine, Array, Checkpoint, TensorInfo
+from edgerun_export.checkpoint.base import Checkpoint, TensorInfo
 from edgerun_export.checkpoint.kinds.linear import MODEL_TYPES, RATE
-from edgerun_export.checkpoint.views.base import Replacing, read_in_runs
+from edgerun_export.checkpoint.views.picked import A_LOG, Numbers, PickedTensors
 
 _QKVZ, _QKV, _Z = (f"linear_attn.in_proj_{name}.weight" for name in ("qkvz", "qkv", "z"))
-_A_LOG, _OUT = "linear_attn.A_log", "linear_attn.out_proj.weight"
-Numbers: TypeAlias = NDArray[np.int64]
-_Read: TypeAlias = Callable[[str, slice], tuple[Any, ...] | None]
+_OUT = "linear_attn.out_proj.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,34 +54,20 @@ class Sizes:
         return np.concatenate(parts, axis=1).ravel()
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a tensor lies.
-
-    Attributes:
-        stored: tensors that have its rows, one behind the other.
-        rows: int64, of each row its place in them.
-        columns: int64, likewise of columns; None for as they are.
-    """
-
-    stored: tuple[str, ...]
-    rows: Numbers
-    columns: Numbers | None = None
-
-
-class LinearHeads(Replacing):
+class LinearHeads(PickedTensors):
     """A checkpoint with heads of linear attention in the order of Hugging Face."""
 
     def __init__(self, checkpoint: Checkpoint, sizes: Sizes, *, are_tiled: bool) -> None:
         """Looks at the names and shapes of a checkpoint's tensors."""
         super().__init__(checkpoint)
-        self._places: dict[str, _Place] = {}
+        self._places = {}
         for name, info in self._stored.items():
             if not info.shape:
                 continue
             if name.endswith(RATE):
                 order = sizes.values(1) if are_tiled else np.arange(sizes.value_heads)
-                self._make(name.removesuffix(RATE) + _A_LOG, (name,), order, info.shape)
+                own = f"{name.rpartition('.')[0]}{A_LOG}"
+                self._pick(own, (name,), order, info.shape)
             elif are_tiled:
                 self._untile(name, info, sizes)
             elif name.endswith(_QKV):
@@ -95,37 +75,7 @@ class LinearHeads(Replacing):
                 gates = self._stored.get(module + _Z)
                 if gates is not None and gates.shape:
                     shape = (info.shape[0] + gates.shape[0], *info.shape[1:])
-                    self._make(module + _QKVZ, (name, gates.name), sizes.in_turns(), shape)
-
-    def read(self, name: str, rows: slice | None = None) -> Array:
-        """Read rows as float32; see ``Checkpoint.read``."""
-        if name not in self._own:
-            return self._checkpoint.read(name, rows)
-        parts = self._parts(name, rows, lambda each, part: (self._checkpoint.read(each, part),))
-        assert parts is not None
-        values: Array = parts[0]
-        if not name.endswith(_A_LOG):
-            return values
-        if not (values < 0).all():
-            raise CheckpointError(
-                f"tensor '{self._places[name].stored[0]}' holds {values.max():g}; expected numbers "
-                "below 0, by which matrices decay, so it is damaged"
-            )
-        return np.log(-values)
-
-    def integers(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
-        """Read codes and scales; see ``Checkpoint.integers``."""
-        if name not in self._own:
-            return self._checkpoint.integers(name, rows)
-        parts = self._parts(name, rows, self._checkpoint.integers)
-        return None if parts is None else (parts[0], parts[1])
-
-    def affine(self, name: str, rows: slice | None = None) -> Affine | None:
-        """Read codes, scales and minima; see ``Checkpoint.affine``."""
-        if name not in self._own:
-            return self._checkpoint.affine(name, rows)
-        parts = self._parts(name, rows, self._checkpoint.affine)
-        return None if parts is None else Affine(*parts)
+                    self._pick(module + _QKVZ, (name, gates.name), sizes.in_turns(), shape)
 
     def _untile(self, name: str, info: TensorInfo, sizes: Sizes) -> None:
         if sizes.shared == 1:
@@ -141,55 +91,10 @@ class LinearHeads(Replacing):
         }
         for end, (dim, first) in rows.items():
             if name.endswith(f".{end}"):
-                self._make(name, (name,), sizes.values(dim, first), info.shape)
+                self._pick(name, (name,), sizes.values(dim, first), info.shape)
         if name.endswith(f".{_OUT}"):
             rows_there, columns = np.arange(info.shape[0]), sizes.values(sizes.value_dim)
-            self._make(name, (name,), rows_there, info.shape, columns)
-
-    def _make(
-        self,
-        name: str,
-        stored: tuple[str, ...],
-        rows: Numbers,
-        shape: tuple[int, ...],
-        columns: Numbers | None = None,
-    ) -> None:
-        """Takes a tensor in place of others; whoever reads it compares its shape first."""
-        for each in stored:
-            self._others.pop(each, None)
-        self._own[name] = replace(self._stored[stored[0]], name=name, shape=shape)
-        self._places[name] = _Place(stored, rows, columns)
-
-    def _parts(self, name: str, rows: slice | None, read: _Read) -> tuple[Any, ...] | None:
-        place, (first, end) = self._places[name], self._bounds(name, rows)
-        before = self._stored[place.stored[0]].shape[0]
-
-        def read_stored(_: str, part: slice) -> tuple[Any, ...] | None:
-            if part.start < before:
-                return read(place.stored[0], part)
-            return read(place.stored[1], slice(part.start - before, part.stop - before))
-
-        ends = [before] if len(place.stored) > 1 else []
-        parts = read_in_runs("", place.rows[first:end], read_stored, ends)
-        if parts is None or place.columns is None:
-            return parts
-        return _in_columns(parts, place.columns)
-
-
-def _in_columns(parts: tuple[Any, ...], columns: Numbers) -> tuple[Any, ...] | None:
-    """Values, and what belongs to blocks of them, in another order; None if blocks are cut."""
-    ordered = []
-    for part in parts:
-        block = len(columns) // part.shape[1]
-        starts = columns[::block]
-        whole = columns.reshape(-1, block) == starts[:, None] + np.arange(block)
-        if part.shape[1] == 1:
-            ordered.append(part)  # one scale for all
-        elif not whole.all() or (starts % block).any():
-            return None
-        else:
-            ordered.append(part[:, starts // block])
-    return tuple(ordered)
+            self._pick(name, (name,), rows_there, info.shape, columns)
 
 
 def with_linear_heads(checkpoint: Checkpoint) -> Checkpoint:

@@ -1,17 +1,15 @@
-"""Convolutions over tokens in pages; linear attention, whose states lie in two rows."""
+"""Convolutions over tokens in pages; linear attention and state spaces, with states in two rows."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgerun.ops.registry import OPS
-from edgerun.state import AttentionState, Batch, RecurrentState, SequenceStore
+from edgerun.state import AttentionState, Batch, SequenceStore
 from tests.conformance.kernels.cases.attention import cache_fields
 from tests.conformance.kernels.harness import (
-    F32,
     ISAS,
     Call,
     assert_near,
@@ -20,77 +18,22 @@ from tests.conformance.kernels.harness import (
     random,
     untouched,
 )
+from tests.conformance.kernels.scenes import COUNT, PARTS, Scene
 
-# Of each sequence, tokens before the call and rows of it.
-PARTS = ((0, 3), (2, 2), (70, 1), (0, 1), (9, 5))
-COUNT, EPSILON = 4, 1e-6
+EPSILON = 1e-6
 # Heads of keys and of values, elements of each, vectors of a unit.
 SHAPES = [(2, 4, 32, 64, 2), (1, 1, 16, 16, 1), (2, 2, 48, 128, 8)]
-F64 = NDArray[np.float64]
 
 
-class Scene:
-    """A layer's state after some tokens of each sequence, and the rows of a call."""
-
-    def __init__(self, shape: tuple[int, int, int, int, int]) -> None:
-        key_heads, value_heads, key_dim, value_dim, _ = shape
-        self.sizes = {
-            "count": COUNT,
-            "key_heads": key_heads,
-            "value_heads": value_heads,
-            "key_dim": key_dim,
-            "value_dim": value_dim,
-        }
-        self.width = 2 * key_heads * key_dim + value_heads * value_dim
-        declare = OPS["gated_delta"].state
-        assert declare is not None
-        state = declare({**self.sizes, "layer": 0})
-        other = declare({**self.sizes, "layer": 1})
-        assert isinstance(state, RecurrentState)
-        self.name = state.name
-        self.store, batches = SequenceStore((other, state), 128, len(PARTS)), []
-        for tokens, rows in PARTS:
-            slot = self.store.open()
-            self.store.reserve(slot, tokens + rows)
-            if tokens:
-                block = tuple(random(array.shape, slot + 1) for array in state.arrays)
-                block[0][: max(0, COUNT - 1 - tokens)] = 0  # before position 0
-                for held in self.store.states:
-                    self.store.write_block(held.name, slot, 0, block)
-            self.store.commit(slot, tokens)
-            batches.append(Batch.of([0] * rows, tokens, slot))
-        self.batch = Batch.join(batches)
-        self.qkv = random((self.batch.rows, self.width), 1, gap=3)
-
-    def fields(self, *others: str) -> dict[str, Any]:
-        """What both kernels are told of the batch and the state."""
-        there = self.store.recurrent(self.name).fields(self.name)
-        return {
-            **self.sizes,
-            "width": self.width,
-            "positions": self.batch.positions,
-            "sequences": self.batch.sequences,
-            "qkv": self.qkv,
-            "qkv_stride": self.width + 3,
-            **{name: there[name] for name in ("conv", "turns", *others)},
-        }
-
-    def parts(self) -> list[tuple[int, slice, F32, F32]]:
-        """Of each sequence its slot, its rows, and what is committed."""
-        return [
-            (slot, slice(start, stop), *self.store.read_block(self.name, slot, length, length))
-            for slot, (start, stop) in enumerate(self.batch.runs())
-            for length in [self.store.length(slot)]
-        ]
-
-
-def silu(x: F64) -> F64:
-    return x / (1 + np.exp(-x))
+def delta_scene(shape: tuple[int, int, int, int, int]) -> Scene:
+    sizes = dict(zip(("key_heads", "value_heads", "key_dim", "value_dim"), shape[:4], strict=True))
+    width = 2 * shape[0] * shape[2] + shape[1] * shape[3]
+    return Scene("gated_delta", sizes, width, "qkv")
 
 
 @cases_of("delta_inputs", isa=ISAS, shape=SHAPES)
 def delta_inputs(isa: str, shape: tuple[int, int, int, int, int]) -> Call:
-    scene = Scene(shape)
+    scene = delta_scene(shape)
     key_heads, heads, key_dim, _, _ = shape
     rows, width = scene.batch.rows, scene.width
     decay, write = random((rows, heads), 2, gap=1), 9 * random((rows, heads), 3, gap=2)
@@ -100,11 +43,7 @@ def delta_inputs(isa: str, shape: tuple[int, int, int, int, int]) -> Call:
     mixed, gates = untouched((rows, width + 5)), untouched((rows, 3 * heads + 1))
 
     def check() -> None:
-        expected = np.empty((rows, width))
-        for _, mine, past, _ in scene.parts():
-            tokens = np.concatenate([past, scene.qkv[mine, :width]]).astype(np.float64)
-            seen = range(mine.stop - mine.start)
-            expected[mine] = [silu((tokens[row : row + COUNT] * taps).sum(axis=0)) for row in seen]
+        expected = scene.convolved(taps)
         q, k, v = np.split(expected, [key_heads * key_dim, 2 * key_heads * key_dim], axis=1)
         q, k = (each.reshape(rows, key_heads, key_dim) for each in (q, k))
         q, k = (each / np.sqrt((each**2).sum(axis=-1, keepdims=True) + EPSILON) for each in (q, k))
@@ -130,7 +69,7 @@ def delta_inputs(isa: str, shape: tuple[int, int, int, int, int]) -> Call:
 
 @cases_of("delta_update", isa=ISAS, shape=SHAPES, past_caches=[0, 1])
 def delta_update(isa: str, shape: tuple[int, int, int, int, int], past_caches: int) -> Call:
-    scene = Scene(shape)
+    scene = delta_scene(shape)
     key_heads, heads, key_dim, value_dim, vectors = shape
     rows, width, lanes = scene.batch.rows, scene.width, min(float_lanes(isa), 16)
     mixed, gates = random((rows, width), 7, gap=2), random((rows, 3 * heads), 8, gap=1)
@@ -156,19 +95,7 @@ def delta_update(isa: str, shape: tuple[int, int, int, int, int], past_caches: i
                 step = strength * (v - np.einsum("hkv,hk->hv", state, k))
                 state += k[:, :, None] * step[:, None]
                 expected[row] = np.einsum("hkv,hk->hv", state, q)
-            length = scene.store.length(slot)
-            for kept, was in zip(
-                scene.store.read_block(scene.name, slot, length, length),
-                (past, matrix),
-                strict=True,
-            ):
-                np.testing.assert_array_equal(kept, was)  # until the call is committed
-            scene.store.commit(slot, length + mine.stop - mine.start)
-            length = scene.store.length(slot)
-            conv, matrix = scene.store.read_block(scene.name, slot, length, length)
-            tokens = np.concatenate([past, scene.qkv[mine, :width]])
-            np.testing.assert_array_equal(conv, tokens[1 - COUNT :])
-            assert_near(matrix, state, 2e-6)
+            scene.check_states(slot, mine, past, matrix, state)
         assert_near(result[:, : heads * value_dim], expected.reshape(rows, -1), 2e-6)
         assert (result[:, heads * value_dim :] == untouched(())).all()
 
@@ -178,6 +105,89 @@ def delta_update(isa: str, shape: tuple[int, int, int, int, int], past_caches: i
     while value_dim % (vectors * lanes):
         vectors, lanes = (vectors // 2, lanes) if vectors > 1 else (vectors, lanes // 2)
     chunks = len(PARTS) * heads * value_dim // (vectors * lanes)
+    params = {"past_caches": past_caches, "vectors": vectors, "lanes": lanes}
+    return Call(params, fields, rows, check, chunks)
+
+
+# Heads and groups, elements of an input and of a key, vectors of a unit.
+SPACE_SHAPES = [(4, 2, 64, 32, 2), (1, 1, 16, 16, 1), (2, 1, 80, 48, 5)]
+
+
+def space_scene(shape: tuple[int, int, int, int, int]) -> Scene:
+    heads, groups, head_dim, state_dim, _ = shape
+    sizes = {"heads": heads, "groups": groups, "head_dim": head_dim, "state_dim": state_dim}
+    return Scene("state_space", sizes, heads * head_dim + 2 * groups * state_dim, "xbc")
+
+
+@cases_of("space_inputs", isa=ISAS, shape=SPACE_SHAPES)
+def space_inputs(isa: str, shape: tuple[int, int, int, int, int]) -> Call:
+    scene = space_scene(shape)
+    heads, groups, _, state_dim, _ = shape
+    rows, width, keys = scene.batch.rows, scene.width, groups * state_dim
+    step = random((rows, heads), 2, gap=1)
+    step[0, 0], step[1, 0] = 50, -50
+    taps, bias = random((COUNT, width), 4) / 3, random((width,), 7)
+    offset, rate = random((heads,), 5), -np.abs(random((heads,), 6))
+    mixed, gates = untouched((rows, width + 5)), untouched((rows, 3 * heads + 1))
+
+    def check() -> None:
+        expected = scene.convolved(taps, bias)
+        assert_near(mixed[:, :width], expected, 2e-6)
+        b, c = (
+            each.reshape(rows, groups, state_dim)
+            for each in (expected[:, -2 * keys : -keys], expected[:, -keys:])
+        )
+        times = np.logaddexp(0, step[:, :heads].astype(np.float64) + offset)
+        products = np.repeat((b * c).sum(axis=-1), heads // groups, axis=1)
+        assert_near(gates[:, 2 * heads : 3 * heads], products, 2e-6)
+        assert_near(gates[:, heads : 2 * heads], times, 2e-6)
+        np.testing.assert_allclose(gates[:, :heads], np.exp(rate * times), rtol=2e-5, atol=1e-37)
+        assert (mixed[:, width:] == untouched(())).all() and (gates[:, -1] == untouched(())).all()
+
+    fields = scene.fields() | {"taps": taps, "bias": bias, "rate": rate, "offset": offset}
+    fields |= {"step": step, "step_stride": heads + 1, "mixed": mixed, "mixed_stride": width + 5}
+    fields |= {"gates": gates, "gates_stride": 3 * heads + 1}
+    lanes = min(float_lanes(isa), 16)
+    return Call({"lanes": lanes}, fields, rows, check, rows * groups)
+
+
+@cases_of("space_update", isa=ISAS, shape=SPACE_SHAPES, past_caches=[0, 1])
+def space_update(isa: str, shape: tuple[int, int, int, int, int], past_caches: int) -> Call:
+    scene = space_scene(shape)
+    heads, groups, head_dim, state_dim, vectors = shape
+    rows, width, lanes = scene.batch.rows, scene.width, min(float_lanes(isa), 16)
+    mixed, gates = random((rows, width), 7, gap=2), random((rows, 3 * heads), 8, gap=1)
+    gates[:, :heads] = 1 / (1 + np.exp(-gates[:, :heads]))
+    skip = random((heads,), 9)
+    x = mixed[:, : heads * head_dim].reshape(rows, heads, head_dim)
+    keys = mixed[:, heads * head_dim : width].reshape(rows, 2, groups, state_dim)
+    keys = np.repeat(keys, heads // groups, axis=2)
+    gates[:, 2 * heads : 3 * heads] = (keys[:, 0] * keys[:, 1]).sum(axis=-1)
+    result = untouched((rows, heads * head_dim + 4))
+    before = scene.parts()
+    runs = np.full(rows + 1, -1, np.int32)
+    runs[: len(PARTS) + 1] = [0, *(mine.stop for _, mine, _, _ in before)]
+
+    def check() -> None:
+        expected = np.empty((rows, heads, head_dim))
+        for slot, mine, past, matrix in before:
+            state = matrix.astype(np.float64)
+            for row in range(mine.start, mine.stop):
+                forget, time = (gates[row, n * heads : (n + 1) * heads, None] for n in (0, 1))
+                state *= forget[..., None]
+                state += keys[row, 0, :, :, None] * (time * x[row])[:, None]
+                expected[row] = np.einsum("hsd,hs->hd", state, keys[row, 1])
+                expected[row] += skip[:, None] * x[row]
+            scene.check_states(slot, mine, past, matrix, state)
+        assert_near(result[:, : heads * head_dim], expected.reshape(rows, -1), 2e-6)
+        assert (result[:, heads * head_dim :] == untouched(())).all()
+
+    fields = scene.fields("matrix", "written") | {"runs": runs, "result": result, "skip": skip}
+    fields |= {"mixed": mixed, "mixed_stride": width + 2, "gates": gates}
+    fields |= {"gates_stride": 3 * heads + 1, "result_stride": heads * head_dim + 4}
+    while head_dim % (vectors * lanes):
+        vectors, lanes = (vectors // 2, lanes) if vectors > 1 else (vectors, lanes // 2)
+    chunks = len(PARTS) * heads * head_dim // (vectors * lanes)
     params = {"past_caches": past_caches, "vectors": vectors, "lanes": lanes}
     return Call(params, fields, rows, check, chunks)
 

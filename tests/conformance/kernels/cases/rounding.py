@@ -116,19 +116,22 @@ def round_row(isa: str, shape: tuple[int, int]) -> Call:
     return Call({"lanes": float_lanes(isa)}, fields, rows, check)
 
 
-@cases_of("rms_norm", isa=ISAS, shape=[(1, 1, 64), (3, 4, 20), (2, 1, 2560)])
-def rms_norm(isa: str, shape: tuple[int, int, int]) -> Call:
+@cases_of("rms_norm", isa=ISAS, shape=[(1, 1, 64), (3, 4, 20), (2, 1, 2560)], own=[False, True])
+def rms_norm(isa: str, shape: tuple[int, int, int], own: bool) -> Call:
     rows, groups, size = shape
-    width = groups * size
-    x, weight, out = random((rows, width), gap=1), random((size,), 1), untouched((rows, width + 2))
+    width, weights = groups * size, groups if own else 1
+    x, weight = random((rows, width), gap=1), random((weights * size,), 1)
+    out = untouched((rows, width + 2))
 
     def check() -> None:
-        expected = OPS["rms_norm"].define(x[:, :width], weight, epsilon=1e-5)
+        ones = np.ones(size, np.float32)
+        expected = OPS["rms_norm"].define(x[:, :width], ones, epsilon=1e-5)
+        expected = expected * np.tile(weight, groups // weights)
         assert_near(out[:, :width], expected, 1e-6)
         assert (out[:, width:] == UNTOUCHED).all()
 
     fields = {"x": x, "x_stride": width + 1, "weight": weight, "out": out, "groups": groups}
-    fields |= {"out_stride": width + 2, "size": size, "epsilon": EPSILON}
+    fields |= {"out_stride": width + 2, "size": size, "epsilon": EPSILON, "weights": weights}
     return Call({"lanes": float_lanes(isa)}, fields, rows, check)
 
 

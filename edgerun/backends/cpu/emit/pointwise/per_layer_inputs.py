@@ -26,6 +26,7 @@ def _emit(binder: Binder, node: Node, index: int) -> None:
             "out": out,
             "out_stride": out.stride,
             "groups": node.attrs["parts"],
+            "weights": 1,
         },
         chunks=(counted_by, 1, 1),
         reads={x.key},

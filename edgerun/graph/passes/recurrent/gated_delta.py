@@ -6,27 +6,31 @@ does not exist.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun.errors import BundleError
 from edgerun.graph.attributes import Read, Rules
-from edgerun.graph.ir import Body, Graph, Node
+from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Match, Matcher, Num, Op, Pattern, PatternWriter, Var
 from edgerun.graph.passes.base import Pass
-from edgerun.graph.passes.short_conv import CHANNELS_FIRST, LAST, TOKENS, stored_taps
+from edgerun.graph.passes.recurrent.scans import (
+    SCAN_READS,
+    Token,
+    check_kept,
+    check_width,
+    scanned_layer,
+    seen,
+    short,
+)
+from edgerun.graph.passes.recurrent.short_conv import CHANNELS_FIRST, stored_taps
 from edgerun.graph.shapes import ALTERED
 
 _SCANNED = 5
-_INPUTS = Op("Mul", Op("Transpose", Var("qkv"), perm=CHANNELS_FIRST), TOKENS)
-_SEEN = Op("Concat", Var("past"), _INPUTS, axis=2)
-_MIXED = Op("Transpose", Op("Conv", _SEEN, Const("taps")), perm=CHANNELS_FIRST)
-_REMEMBERED = Op("Slice", Var("seen"), Const("begin"), Const("end"), Num(2))
+_MIXED = Op("Transpose", Op("Conv", seen("qkv"), Const("taps")), perm=CHANNELS_FIRST)
 _ACTIVE = ACTIVATIONS["silu"].onnx(PatternWriter(), Var("mixed"))
 
 
@@ -58,20 +62,21 @@ _RESULT = Op(
 )
 _NORMED = Op("rms_norm", Op("Reshape", _RESULT, Const("heads")), Const("norm"))
 _FORM = Op("Reshape", _NORMED, Const("joined"))
-# What a token does, by numbers of values: 0 to 5 are the state, query, key, value, decay and
-# strength, and every node makes the next one.
-_TOKEN: tuple[tuple[str, tuple[int, ...], dict[str, tuple[int, ...]]], ...] = (
-    ("Mul", (0, 4), {}),
-    ("MatMul", (2, 6), {}),
-    ("Sub", (3, 7), {}),
-    ("Mul", (8, 5), {}),
-    ("Transpose", (2,), {"perm": (0, 1, 3, 2)}),
-    ("Mul", (10, 9), {}),
-    ("Add", (6, 11), {}),
-    ("MatMul", (1, 12), {}),
+# 0 to 5 are the state, query, key, value, decay and strength.
+_TOKEN = Token(
+    (
+        ("Mul", (0, 4), {}),
+        ("MatMul", (2, 6), {}),
+        ("Sub", (3, 7), {}),
+        ("Mul", (8, 5), {}),
+        ("Transpose", (2,), {"perm": (0, 1, 3, 2)}),
+        ("Mul", (10, 9), {}),
+        ("Add", (6, 11), {}),
+        ("MatMul", (1, 12), {}),
+    ),
+    inputs=1 + _SCANNED,
+    outputs=(12, 13),
 )
-_TOKEN_INPUTS, _TOKEN_OUTPUTS = 1 + _SCANNED, (12, 13)
-_STATE_NAME = re.compile(r"(past_key_values\.(\d+))\.recurrent")
 _GATES, _VECTORS = ("decay", "write"), ("rate", "offset")
 _LISTS = ("keys", "values", "heads", "joined", "parts", "sharing")
 
@@ -120,23 +125,11 @@ def _rewrite(node: Node, matcher: Matcher) -> list[Node]:
     form = _form(node, matcher) if node.op == "Reshape" else None
     if form is None:
         return [node]
-    layer, graph, scan = _layer(form, matcher), matcher.graph, form.scan
-    if layer is None or len(scan.outputs) != 2 or not _is_token(scan.attrs["body"]):
-        raise BundleError(
-            f"node '{scan.name}' ({scan.op}) does something else with tokens than linear "
-            f"attention does, or reads something else: {ALTERED}"
-        )
+    graph, scan = matcher.graph, form.scan
+    layer = scanned_layer(scan, _TOKEN, form.mixed, form.read["state"], matcher)
     sizes, taps = _sizes(form, graph), stored_taps(form.conv, graph)
-    seen, present = form.conv.inputs[0], f"present.{layer}.recurrent"
-    if scan.outputs[0] != present or not _remembers(layer, seen, len(taps), matcher):
-        raise BundleError(
-            f"what layer {layer} remembers behind '{scan.name}' is not what it read: {ALTERED}"
-        )
-    if taps.shape[1] != sizes.width:
-        raise BundleError(
-            f"node '{form.conv.name}' convolves {taps.shape[1]} values of a token, and "
-            f"'{scan.name}' reads {sizes.width}: {ALTERED}"
-        )
+    check_kept(layer, scan, form.conv, len(taps), matcher)
+    check_width(form.conv, scan, taps.shape[1], sizes.width)
     name, mixed = f"{form.mixed['taps']}/taps", f"{node.outputs[0]}/mixed"
     graph.add_constant(name, np.ascontiguousarray(taps).reshape(-1))
     gates, vectors = ([form.read[each] for each in names] for names in (_GATES, _VECTORS))
@@ -165,41 +158,6 @@ def _form(node: Node, matcher: Matcher) -> _Form | None:
     return _Form(read, mixed, norm, scan, makers[makers[active["mixed"]].inputs[0]])
 
 
-def _layer(form: _Form, matcher: Matcher) -> int | None:
-    """The layer whose state it is; None if it is none, or something else is read of the batch."""
-    conv, matrix = form.mixed["past"], form.read["state"]
-    name, end = _STATE_NAME.fullmatch(matrix), matcher.number(form.mixed["end"])
-    inputs = form.mixed["attention_mask"], form.mixed["input_ids"]
-    if name is None or conv != f"{name[1]}.conv" or end is None or end < LAST:
-        return None
-    return int(name[2]) if inputs == ("attention_mask", "input_ids") else None
-
-
-def _remembers(layer: int, seen: str, count: int, matcher: Matcher) -> bool:
-    """Whether the file gives back the last inputs of a convolution of ``count`` tokens."""
-    match = matcher.match(f"present.{layer}.conv", _REMEMBERED)
-    if match is None or match["seen"] != seen:
-        return False
-    begin, end = (matcher.number(match[name]) for name in ("begin", "end"))
-    return begin == 1 - count and end is not None and end >= LAST
-
-
-def _is_token(body: Body) -> bool:
-    """Whether a token does what it does in linear attention, with no value from elsewhere."""
-    if len(body.nodes) != len(_TOKEN) or not body.is_plain:
-        return False
-    numbers = {name: number for number, name in enumerate(body.inputs)}
-    for node, (op, inputs, attributes) in zip(body.nodes, _TOKEN, strict=True):
-        read = tuple(numbers.get(name) for name in node.inputs)
-        if (node.op, read, dict(node.attrs)) != (op, inputs, attributes):
-            return False
-        if len(node.outputs) != 1:
-            return False
-        numbers[node.outputs[0]] = len(numbers)
-    outputs = tuple(numbers.get(name) for name in body.outputs)
-    return len(numbers) == _TOKEN_INPUTS + len(_TOKEN) and outputs == _TOKEN_OUTPUTS
-
-
 def _sizes(form: _Form, graph: Graph) -> _Sizes:
     """Heads and their sizes, on which all constants agree.
 
@@ -215,8 +173,8 @@ def _sizes(form: _Form, graph: Graph) -> _Sizes:
             _check_numbers(form, graph, sizes)
             return sizes
     raise BundleError(
-        f"node '{form.scan.name}' reads heads of queries and keys by {_short(keys)} and of values "
-        f"by {_short(values)}, which do not fit what is around it: {ALTERED}"
+        f"node '{form.scan.name}' reads heads of queries and keys by {short(keys)} and of values "
+        f"by {short(values)}, which do not fit what is around it: {ALTERED}"
     )
 
 
@@ -242,7 +200,7 @@ def _check_numbers(form: _Form, graph: Graph, sizes: _Sizes) -> None:
     scale, expected = graph.array(form.read["scale"]), np.float32(sizes.key_dim**-0.5)
     if scale.size != 1 or scale.reshape(-1)[0] != expected:
         raise BundleError(
-            f"node '{form.scan.name}' reads by queries times {_short(scale.reshape(-1).tolist())}; "
+            f"node '{form.scan.name}' reads by queries times {short(scale.reshape(-1).tolist())}; "
             f"expected {expected:g}: {ALTERED}"
         )
     norm = graph.array(form.read["norm"])
@@ -253,20 +211,8 @@ def _check_numbers(form: _Form, graph: Graph, sizes: _Sizes) -> None:
         )
 
 
-def _short(numbers: list[Any]) -> str:
-    return f"{numbers[:5]}{'...' if len(numbers) > 5 else ''}"
-
-
-# From the operator specifications of ONNX (opset 23).
 READS: Mapping[str, Rules] = {
-    "Gather": {"axis": Read(int, 0)},
+    **SCAN_READS,
     "ReduceSum": {"keepdims": Read(int, 1), "noop_with_empty_axes": 0},
-    "Scan": {
-        "body": Read(Body, needed=True),
-        "num_scan_inputs": Read(int, needed=True),
-        "scan_input_axes": Read(tuple),
-        "scan_output_axes": Read(tuple),
-    },
-    "Split": {"axis": Read(int, 0)},
 }
 PASS = Pass(40, fuse_gated_deltas, READS)

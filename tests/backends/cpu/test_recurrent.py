@@ -1,8 +1,10 @@
-"""Linear attention on the processor: the same bits however rows come, and a state that holds."""
+"""Matrices that tokens change, on the processor: the same bits however rows come."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions, Shape
 from edgerun.backends.base import Executable
-from edgerun.backends.cpu.emit.recurrent import gated_delta as emitter
+from edgerun.backends.cpu.emit.recurrent import states
 from edgerun.backends.estimates import node_seconds
 from edgerun.backends.registry import make_backend
 from edgerun.errors import BackendError, Full
@@ -23,34 +25,81 @@ from edgerun.state import Batch, RecurrentState, SequenceStore
 from edgerun.state.memory import Memory
 
 F32 = NDArray[np.float32]
-SIZES = {"key_heads": 2, "value_heads": 4, "key_dim": 32, "value_dim": 48, "count": 4}
-ATTRIBUTES = {**SIZES, "layer": 0, "epsilon": 1e-6}
-WIDTH, HEADS, ROWS = 2 * 2 * 32 + 4 * 48, 4, 23
-NAMES = ("qkv", "decay", "write")
-CONSTANTS = {
-    "taps": normal((4 * WIDTH,), 4),
-    "rate": -np.exp(normal((HEADS,), 5)),
-    "offset": normal((HEADS,), 6),
-}
-NODE = Node("gated_delta", "delta", (*NAMES, *CONSTANTS), ("result",), ATTRIBUTES)
-SHAPES = {name: ValueShape(width) for name, width in zip(NAMES, (WIDTH, HEADS, HEADS), strict=True)}
-GRAPH = Graph([NODE], list(NAMES), ["result"], CONSTANTS, shapes=SHAPES)
+ROWS = 23
 
 
-def state_of() -> RecurrentState:
-    declare = OPS["gated_delta"].state
-    assert declare is not None
-    state = declare(ATTRIBUTES)
-    assert isinstance(state, RecurrentState)
-    return state
+@dataclass(frozen=True)
+class Mixing:
+    """An op, and a graph of nothing else.
+
+    Attributes:
+        op: its name.
+        attributes: of its node.
+        widths: of what it reads of every row, by names of inputs.
+        constants: the other inputs.
+    """
+
+    op: str
+    attributes: dict[str, Any]
+    widths: dict[str, int]
+    constants: dict[str, F32]
+
+    @property
+    def node(self) -> Node:
+        inputs = (*self.widths, *self.constants)
+        return Node(self.op, "mixing", inputs, ("result",), self.attributes)
+
+    @property
+    def graph(self) -> Graph:
+        shapes = {name: ValueShape(width) for name, width in self.widths.items()}
+        return Graph([self.node], list(self.widths), ["result"], self.constants, shapes=shapes)
+
+    @property
+    def state(self) -> RecurrentState:
+        declare = OPS[self.op].state
+        assert declare is not None
+        state = declare(self.attributes)
+        assert isinstance(state, RecurrentState)
+        return state
+
+    def texts(self, number: int) -> list[F32]:
+        return [normal((ROWS, size), 10 * number + len(name)) for name, size in self.widths.items()]
+
+
+HEADS, WIDTH = 4, 2 * 2 * 32 + 4 * 48
+DELTA = Mixing(
+    "gated_delta",
+    {
+        **{"key_heads": 2, "value_heads": HEADS, "key_dim": 32, "value_dim": 48, "count": 4},
+        **{"layer": 0, "epsilon": 1e-6},
+    },
+    {"qkv": WIDTH, "decay": HEADS, "write": HEADS},
+    {
+        "taps": normal((4 * WIDTH,), 4),
+        "rate": -np.exp(normal((HEADS,), 5)),
+        "offset": normal((HEADS,), 6),
+    },
+)
+SPACE = Mixing(
+    "state_space",
+    {"heads": HEADS, "groups": 2, "head_dim": 48, "state_dim": 32, "count": 4, "layer": 0},
+    {"xbc": WIDTH, "step": HEADS},
+    {
+        "taps": normal((4 * WIDTH,), 4),
+        "bias": normal((WIDTH,), 7),
+        "rate": -np.exp(normal((HEADS,), 5)),
+        "offset": normal((HEADS,), 6),
+        "skip": normal((HEADS,), 8),
+    },
+)
 
 
 class Layer:
     """The op alone, with a store and texts whose rows differ from position to position."""
 
-    def __init__(self, executable: Executable, slots: int = 4) -> None:
-        self.executable = executable
-        self.store = SequenceStore([state_of()], 256, slots)
+    def __init__(self, mixing: Mixing, executable: Executable, slots: int = 4) -> None:
+        self.mixing, self.executable = mixing, executable
+        self.store = SequenceStore([mixing.state], 256, slots)
 
     def run(self, parts: Sequence[tuple[int, int, int]], *, commit: bool = True) -> F32:
         """Appends rows of texts to slots: of each part the slot, the text and how many."""
@@ -59,9 +108,9 @@ class Layer:
             start = self.store.length(slot)
             self.store.reserve(slot, start + count)
             batches.append(Batch.of([0] * count, start, slot))
-            rows.append([array[start : start + count] for array in texts(text)])
+            rows.append([array[start : start + count] for array in self.mixing.texts(text)])
         values = [np.concatenate(arrays) for arrays in zip(*rows, strict=True)]
-        batch, given = Batch.join(batches), dict(zip(NAMES, values, strict=True))
+        batch, given = Batch.join(batches), dict(zip(self.mixing.widths, values, strict=True))
         result = self.executable(batch, self.store, given)["result"].copy()
         for slot, _, count in parts if commit else ():
             self.store.commit(slot, self.store.length(slot) + count)
@@ -69,23 +118,29 @@ class Layer:
 
     def state(self, slot: int) -> list[F32]:
         length = self.store.length(slot)
-        return list(self.store.read_block(state_of().name, slot, length, length))
+        return list(self.store.read_block(self.mixing.state.name, slot, length, length))
 
 
-def texts(number: int) -> list[F32]:
-    widths = [(name, shape.width) for name, shape in SHAPES.items()]
-    return [normal((ROWS, width), 10 * number + len(name)) for name, width in widths]
+Programs = tuple[Mixing, dict[int, Executable]]
 
 
-@pytest.fixture(scope="module", params=[(1, 1 << 40), (2, 0)], ids=["alone", "past caches"])
-def executables(request: pytest.FixtureRequest) -> Iterator[dict[int, Executable]]:
-    """Programs for one row, a few and many, whose units differ."""
-    threads, outgrowing_bytes = request.param
+@pytest.fixture(
+    scope="module",
+    params=[(mixing, *way) for mixing in (DELTA, SPACE) for way in ((1, 1 << 40), (2, 0))],
+    ids=lambda param: f"{param[0].op}-{'alone' if param[1] == 1 else 'past caches'}",
+)
+def programs(request: pytest.FixtureRequest) -> Iterator[Programs]:
+    """An op's programs for one row, a few and many, whose units differ."""
+    mixing, threads, outgrowing_bytes = request.param
     backend = make_backend("cpu", given={"threads": threads})
-    options = CompileOptions((state_of(),))
+    options = CompileOptions((mixing.state,))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(emitter, "OUTGROWING_BYTES", outgrowing_bytes)
-        yield {rows: backend.compile(GRAPH, Shape.of(rows), options) for rows in (1, 8, 64)}
+        patch.setattr(states, "OUTGROWING_BYTES", outgrowing_bytes)
+        shapes = {rows: Shape.of(rows) for rows in (1, 8, 64)}
+        yield (
+            mixing,
+            {rows: backend.compile(mixing.graph, shape, options) for rows, shape in shapes.items()},
+        )
     backend.close()
 
 
@@ -95,9 +150,10 @@ def same(actual: Sequence[F32], expected: Sequence[F32]) -> None:
 
 
 def test_rows_have_the_same_bits_at_once_in_pieces_and_beside_others(
-    executables: dict[int, Executable],
+    programs: Programs,
 ) -> None:
-    layer = Layer(executables[64])
+    mixing, executables = programs
+    layer = Layer(mixing, executables[64])
     slot = layer.store.open()
     whole = layer.run([(slot, 0, ROWS)])
     state = layer.state(slot)
@@ -114,42 +170,46 @@ def test_rows_have_the_same_bits_at_once_in_pieces_and_beside_others(
     first = layer.run([(slots[1], 0, 4), (slots[0], 1, 6), (slots[2], 2, 9)])
     second = layer.run([(slots[2], 2, 1), (slots[1], 0, ROWS - 4)])
     same([np.concatenate([first[:4], second[1:]]), *layer.state(slots[1])], [whole, *state])
-    alone = Layer(executables[64])
+    alone = Layer(mixing, executables[64])
     slot = alone.store.open()
     same([np.concatenate([other, first[4:10]])], [alone.run([(slot, 1, 11)])])
 
 
-def test_it_computes_what_the_definition_says(executables: dict[int, Executable]) -> None:
-    layer, exact = Layer(executables[64]), SequenceStore([state_of()], 256)
+def test_it_computes_what_the_definition_says(programs: Programs) -> None:
+    mixing, executables = programs
+    layer, exact = Layer(mixing, executables[64]), SequenceStore([mixing.state], 256)
     slot, other = layer.store.open(), exact.open()
     exact.reserve(other, ROWS)
-    arrays = [*texts(3), *CONSTANTS.values()]
+    arrays = [*mixing.texts(3), *mixing.constants.values()]
     batch = Batch.of([0] * ROWS, 0, other)
-    (expected,) = OPS["gated_delta"].evaluate(arrays, ATTRIBUTES, batch, exact)
+    (expected,) = OPS[mixing.op].evaluate(arrays, mixing.attributes, batch, exact)
     exact.commit(other, ROWS)
     computed = layer.run([(slot, 3, ROWS)])
-    states = exact.read_block(state_of().name, other, ROWS, ROWS)
+    states = exact.read_block(mixing.state.name, other, ROWS, ROWS)
     for array, reference in zip([computed, *layer.state(slot)], [expected, *states], strict=True):
         assert np.abs(array - reference).max() < 1e-5 * np.abs(reference).max()
 
 
-def test_the_definition_warns_of_nothing_where_weights_are_damaged() -> None:
-    exact = SequenceStore([state_of()], 256)
+@pytest.mark.parametrize("mixing", [DELTA, SPACE], ids=lambda mixing: mixing.op)
+def test_the_definition_warns_of_nothing_where_weights_are_damaged(mixing: Mixing) -> None:
+    exact = SequenceStore([mixing.state], 256)
     slot = exact.open()
     exact.reserve(slot, ROWS)
-    arrays = [np.float32(1e25) * texts(3)[0], *texts(3)[1:], *CONSTANTS.values()]
-    arrays[4] = np.full(HEADS, 100, np.float32)  # a rate at which matrices grow
-    (result,) = OPS["gated_delta"].evaluate(
-        arrays, ATTRIBUTES, Batch.of([0] * ROWS, 0, slot), exact
-    )
+    first, *others = mixing.texts(3)
+    # A rate at which matrices grow.
+    damaged = {**mixing.constants, "rate": np.full(HEADS, 100, np.float32)}
+    arrays = [np.float32(1e25) * first, *others, *damaged.values()]
+    batch = Batch.of([0] * ROWS, 0, slot)
+    (result,) = OPS[mixing.op].evaluate(arrays, mixing.attributes, batch, exact)
     assert np.isnan(result).any()
-    OPS["rms_norm"].define(arrays[0], np.ones(WIDTH, np.float32), epsilon=1e-6)
+    OPS["rms_norm"].define(first, np.ones(WIDTH, np.float32), epsilon=1e-6)
 
 
 def test_a_call_that_fails_changes_nothing_and_one_in_chunks_goes_on(
-    executables: dict[int, Executable],
+    programs: Programs,
 ) -> None:
-    layer = Layer(executables[64])
+    mixing, executables = programs
+    layer = Layer(mixing, executables[64])
     slot = layer.store.open()
     whole = [layer.run([(slot, 0, ROWS)]), *layer.state(slot)]
     layer.store.rewind(slot, 0)
@@ -160,7 +220,9 @@ def test_a_call_that_fails_changes_nothing_and_one_in_chunks_goes_on(
     layer.store.reserve(slot, ROWS)
     rest = []
     for start, stop in ((6, 8), (8, 9), (9, ROWS)):  # all of them before the commit
-        given = dict(zip(NAMES, (array[start:stop] for array in texts(0)), strict=True))
+        given = dict(
+            zip(mixing.widths, (array[start:stop] for array in mixing.texts(0)), strict=True)
+        )
         batch = Batch.of([0] * (stop - start), start, slot)
         rest.append(layer.executable(batch, layer.store, given)["result"].copy())
         same(layer.state(slot), before)
@@ -169,9 +231,10 @@ def test_a_call_that_fails_changes_nothing_and_one_in_chunks_goes_on(
 
 
 def test_a_sequence_goes_back_forks_and_leaves_its_room_to_others(
-    executables: dict[int, Executable],
+    programs: Programs,
 ) -> None:
-    layer = Layer(executables[64], slots=2)
+    mixing, executables = programs
+    layer = Layer(mixing, executables[64], slots=2)
     slot = layer.store.open()
     whole = [layer.run([(slot, 0, ROWS)]), *layer.state(slot)]
     layer.store.rewind(slot, 0)
@@ -191,21 +254,21 @@ def test_a_sequence_goes_back_forks_and_leaves_its_room_to_others(
         same([layer.run([(slot, 0, ROWS)]), *layer.state(slot)], whole)
     layer.store.rewind(slot, 0)
     layer.run([(slot, 0, 2)])
-    same(layer.state(slot)[0], [np.zeros(WIDTH, np.float32), *texts(0)[0][:2]])
+    same(layer.state(slot)[0], [np.zeros(WIDTH, np.float32), *mixing.texts(0)[0][:2]])
 
 
 def test_a_store_of_other_states_is_refused() -> None:
-    backend, name = make_backend("cpu", given={"threads": 1}), state_of().name
+    backend, name = make_backend("cpu", given={"threads": 1}), DELTA.state.name
     with pytest.raises(BackendError, match=f"keeps .*{name}.* which the store does not have"):
-        backend.compile(GRAPH, Shape.of(1), CompileOptions((RecurrentState(name, ()),)))
+        backend.compile(DELTA.graph, Shape.of(1), CompileOptions((RecurrentState(name, ()),)))
     backend.close()
 
 
 def test_memory_for_one_more_state_is_asked_for_before_a_call() -> None:
-    (state,) = states = [state_of()]
+    (state,) = declared = [DELTA.state]
     place = 2 * sum(array.nbytes for array in state.arrays)
     free = [2 * place + 1]
-    store = SequenceStore(states, 64, 4, memory=Memory(lambda: free[0], spare_bytes=0))
+    store = SequenceStore(declared, 64, 4, memory=Memory(lambda: free[0], spare_bytes=0))
     slots = [store.open() for _ in range(3)]
     assert store.room().slots == 1
     for slot in slots[:2]:
@@ -227,19 +290,24 @@ def test_memory_for_one_more_state_is_asked_for_before_a_call() -> None:
     assert store.room().slots == 0
 
 
-def test_estimates_count_what_is_moved_and_what_is_multiplied() -> None:
+@pytest.mark.parametrize(("mixing", "products"), [(DELTA, 3), (SPACE, 2)])
+def test_estimates_count_what_is_moved_and_what_is_multiplied(
+    mixing: Mixing, products: int
+) -> None:
     elements, shape = 4 * 32 * 48, Shape.of(64)
     backend = make_backend("cpu", given={"threads": 1})
     free = {"fork_join_s": {1: 1e-30}}
-    for bandwidth, rate, expected in ((1e9, 1e30, 12), (1e30, 1e9, 3 * 64)):
+    for bandwidth, rate, expected in ((1e9, 1e30, 12), (1e30, 1e9, products * 64)):
         rates = {"float/float32": {1: rate}}
         machine = MachineProfile(bandwidth={1: bandwidth}, rates=rates, threads=1, **free)
         backend.configure({"threads": 1, "machine": machine})
-        seconds = backend.cost(GRAPH, NODE, shape)
+        seconds = backend.cost(mixing.graph, mixing.node, shape)
         assert seconds == pytest.approx(expected * elements / 1e9)
     calls = {"float/float32": (Call(32, 1000, 1e-6),)}
     device = DeviceProfile(calls, load_bytes_s=1e9, store_bytes_s=2e9)
-    moved = 2 * (1 / 1e9 + 1 / 2e9) * sum(array.nbytes for array in state_of().arrays)
-    macs = 3 * elements + 4 * WIDTH
-    assert node_seconds(device, GRAPH, NODE, shape) == pytest.approx(moved + 64 * macs / 1e9)
+    moved = 2 * (1 / 1e9 + 1 / 2e9) * sum(array.nbytes for array in mixing.state.arrays)
+    macs = products * elements + 4 * WIDTH
+    assert node_seconds(device, mixing.graph, mixing.node, shape) == pytest.approx(
+        moved + 64 * macs / 1e9
+    )
     backend.close()

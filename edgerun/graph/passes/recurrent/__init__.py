@@ -1,0 +1,1 @@
+"""What mixes the tokens of a sequence, each with a few before it or with a state."""
