@@ -103,45 +103,42 @@ def test_what_is_taken_back_leaves_nothing(
 
 
 def interrupted_at(number: int, function: Callable[[], object]) -> bool:
-    """Whether Ctrl-C came before that line of what a function calls; else it has run to its end."""
+    """Whether Ctrl-C came before that line of what a function calls, or it has ended."""
     lines, before = itertools.count(1), sys.gettrace()
 
     def trace(frame: Any, event: str, arg: Any) -> Any:
-        is_ours = frame.f_globals["__name__"].startswith("edgerun.engine.")
-        if event == "line" and is_ours and next(lines) == number:
+        is_line = event == "line" and frame.f_globals["__name__"].startswith("edgerun.engine.")
+        if is_line and next(lines) == number:
             raise KeyboardInterrupt
         return trace
 
     sys.settrace(trace)
     try:
         function()
+        return False
     except KeyboardInterrupt:
         return True
     finally:
         sys.settrace(before)
-    return False
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_ctrl_c_in_a_filter_leaves_nothing(options: dict[str, Any]) -> None:
-    params, prompt = SamplingParams(seed=5, **options), [1, 2, 3, 1, 2]
-    favours = np.float32([0, 0, 4] + [0] * (VOCAB - 3))  # what would repeat the prompt
-    fresh = Chooser(params, prompt, VOCAB)
-    for id_ in (3, 1):
-        fresh.accept(id_)
+    params, favours = SamplingParams(seed=5, **options), np.zeros(VOCAB, np.float32)
+    favours[1] = 4  # what would repeat the prompt
+    fresh = Chooser(params, [3, 1, 2, 3, 1, 2], VOCAB)
+    fresh.accept(3)
     for number in itertools.count(1):
-        ids = [*prompt]  # the sequence's, which grows
-        chooser = Chooser(params, ids, VOCAB)
-        for id_ in (3, 1):
-            chooser.accept(id_)
-            ids.append(id_)
+        chooser = Chooser(params, ids := [3, 1, 2, 3, 1, 2], VOCAB)
+        chooser.accept(3)
+        ids.append(3)  # the sequence's list, which grows
         is_cut = interrupted_at(number, partial(chooser.accept, 2))
         chooser.recover(len(ids))
-        assert_same_state(chooser, fresh)
-        ours, theirs = (each.distribution(favours).probabilities for each in (chooser, fresh))
-        assert ours.tolist() == theirs.tolist()
+        for logits in (favours, logits_behind(ids)):
+            left = chooser.distribution(logits).probabilities
+            assert left.tolist() == fresh.distribution(logits).probabilities.tolist()
         if not is_cut:
-            return
+            break
 
 
 def test_more_than_was_accepted_cannot_be_taken_back() -> None:
