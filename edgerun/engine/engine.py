@@ -213,9 +213,9 @@ class Engine:
             self._queue.recover()
         self._interrupted = True
         parts = self._queue.parts(self.limits)
-        self._draft(parts)
         try:
             self._computes_in = os.getpid()
+            self._draft(parts)
             advanced = self._compute(parts)
         finally:
             self._computes_in = 0
@@ -249,8 +249,6 @@ class Engine:
         store = self._store
         rows = min(largest_call(store.states), store.context) if programs.is_layered else 0
         self._programs, self.limits = programs, replace(self.limits, call_rows=rows)
-        if self._drafting:
-            programs.expect(MOST_ROWS)
 
     def _check_ids(self, ids: Sequence_[int]) -> None:
         """Makes sure that all ids, of which there is one at least, can be computed.
@@ -269,9 +267,12 @@ class Engine:
 
     def _draft(self, parts: list[Part]) -> None:
         """Lets a reply that is alone in a call be drafted: beside others, rows cost more."""
-        if self._drafting and len(parts) == 1 and self._check_open().has_rows_alike:
+        programs = self._check_open()
+        if self._drafting and len(parts) == 1 and programs.has_rows_alike:
             room = min(self._queue.spare_tokens(parts[0]), self.limits.chunk_rows - parts[0].rows)
             self._drafting.draft(*parts[0], room)
+            if parts[0].sequence.drafted:  # more will follow; short prompts alone need none
+                programs.expect(MOST_ROWS)
 
     def _compute(self, parts: list[Part]) -> list[Sequence]:
         """Runs parts in one call; one that fails is repeated part by part, to find whose it is.
@@ -304,10 +305,10 @@ class Engine:
     def _commit(self, part: Part, logits: NDArray[np.float32], seconds: float) -> None:
         """Takes what a call computed of a sequence."""
         sequence, stats = part.sequence, part.sequence.stats
-        if sequence.is_reply:
-            stats.decode_steps += 1
-        else:
+        if not sequence.is_reply:
             stats.prefill_s += seconds
+        elif len(logits):
+            stats.decode_steps += 1
         length, drafted = sequence.cached + part.rows, len(sequence.drafted)
         if len(logits):
             try:

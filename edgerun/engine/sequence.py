@@ -188,13 +188,13 @@ class Sequence:
             How many drafted ids were right.
         """
         right, drafted, self.drafted = 0, self.drafted, ()
+        self.stats.drafted_tokens += len(drafted)
         for row, draft in zip(logits, (*drafted, None), strict=True):
             self._choose(row)
             if self.is_finished or self.ids[-1] != draft:
                 break
             right += 1
-        self.stats.drafted_tokens += len(drafted)
-        self.stats.accepted_tokens += right
+            self.stats.accepted_tokens += 1  # at once: the next may be an error, or Ctrl-C
         return right
 
     def _choose(self, logits: NDArray[np.float32]) -> None:
@@ -224,7 +224,7 @@ class Sequence:
         self.cached, self.drafted = cached, ()
         self.is_finished = self.finish_reason is not None
         if self._chooser is not None:
-            self._chooser.undo(max(0, self._chooser.position - len(self.ids)))
+            self._chooser.recover(len(self.ids))
 
     def _reason(self, length: int) -> FinishReason | None:
         if length > self.prompt_tokens and self.ids[length - 1] in self.ending.stop_ids:

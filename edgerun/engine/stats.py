@@ -13,7 +13,8 @@ class Stats:
     Attributes:
         prompt_tokens: tokens of the prompt, cached ones included.
         reused_tokens: how many of them were in the cache already.
-        completion_tokens: tokens generated, without the one that ends the reply.
+        completion_tokens: tokens generated, without the one that ends the reply; at the end of a
+            completion, those that it has, and not those behind a stop text.
         decode_steps: model calls behind the first token. Each makes a token, and another one for
             each drafted token that was right.
         drafted_tokens: tokens that were drafted (``edgerun/engine/drafting``).

@@ -101,6 +101,7 @@ def write(
         raise
     finally:
         tokens.close()
+        completion.stats.completion_tokens = len(completion.ids)  # others were never read
         completion.finish_reason = completion.finish_reason or "cancelled"
         ended(completion)
 

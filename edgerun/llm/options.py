@@ -106,8 +106,8 @@ class LoadOptions:
             expected, and then seen, to be faster than the processor alone, or ``"always"``.
         draft: what guesses how a reply goes on, so that several tokens are computed at a time where
             that is seen to be faster: ``"lookup"``, by what the text has said before, or
-            ``"none"``; ``"auto"`` is lookup where its back-ends allow it. No text
-            depends on it.
+            ``"none"``; ``"auto"`` is lookup where its back-ends allow it and prompts are computed
+            as replies are, not "fast" or elsewhere. No text depends on it.
         think: whether replies of chats begin with thinking, where the chat template has a switch
             for that; None for what it does by itself.
         template_values: what else the chat template is told, ``{"reasoning_effort": "high"}``.

@@ -12,7 +12,8 @@ from edgerun.ops.base import COUNT, F32, Attribute, Example, Op, normal, rows, v
 
 
 def _softmax(logits: F32) -> F32:
-    weights: F32 = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    with np.errstate(over="ignore"):  # of differences, whose exponential is 0
+        weights: F32 = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True), np.float32)
 
 
@@ -59,7 +60,7 @@ def ranking(logits: F32, bias: F32 | None, *, scoring: str, groups: Groups = ALL
     if groups.count == 1:
         return ranks
     parts = ranks.reshape(*ranks.shape[:-1], groups.count, -1)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         worth = _comparable(np.sort(parts, axis=-1)[..., -groups.best :].sum(axis=-1))
     chosen = np.argsort(-worth, axis=-1, kind="stable")[..., : groups.chosen]
     others = np.full_like(worth, -np.inf)

@@ -41,8 +41,8 @@ class Programs:
 
     Attributes:
         meters: of its segments.
-        has_rows_alike: whether rows with logits have the bits that each alone has, up to
-            ``FEW_ROWS``.
+        has_rows_alike: whether rows have the bits that each alone has, in calls of few rows, of
+            replies, and of many, of prompts.
     """
 
     def __init__(
@@ -208,12 +208,20 @@ def compile_plan(
         later = Deferred(partial(program, plan.segments[shape.phase], shape))
         later.is_due = have_their_own(plan, backends)  # that of prompts must not stand in
         compiled[shape] = later if _can_wait(plan, shape, by_name) else later.prepare()
-    return Programs(compiled, prompts, meters, has_rows_alike=_has_rows_alike(plan, by_name))
+    return Programs(compiled, prompts, meters, has_rows_alike=_has_rows_alike(plan, backends))
 
 
-def _has_rows_alike(plan: Plan, by_name: Mapping[str, Backend]) -> bool:
-    segments = chain(*plan.segments.values())
-    return all(by_name[each.backend].has_rows_alike for each in segments)
+def _has_rows_alike(plan: Plan, backends: Sequence[Backend]) -> bool:
+    """Whether it does not matter how the rows of a text are divided into calls.
+
+    What is left of a reply that was ended early, or of one whose states cannot be taken back, is
+    computed with the prompt that goes on with it: how much that is depends on drafts. (Where times
+    say which prompts go elsewhere, texts depend on these anyway.)
+    """
+    by_name = {backend.name: backend for backend in backends}
+    are_alike = all(by_name[each.backend].has_rows_alike for each in chain(*plan.segments.values()))
+    goes_elsewhere = plan.prompts is not None and plan.is_asked
+    return are_alike and not goes_elsewhere and not have_their_own(plan, backends)
 
 
 def _tried_rows(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -98,6 +100,45 @@ def test_what_is_taken_back_leaves_nothing(
     for id_ in left:
         fresh.accept(id_)
     assert_same_state(chooser, fresh)
+
+
+def interrupted_at(number: int, function: Callable[[], object]) -> bool:
+    """Whether Ctrl-C came before that line of what a function calls, or it has ended."""
+    lines, before = itertools.count(1), sys.gettrace()
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        is_line = event == "line" and frame.f_globals["__name__"].startswith("edgerun.engine.")
+        if is_line and next(lines) == number:
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        function()
+        return False
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_ctrl_c_in_a_filter_leaves_nothing(options: dict[str, Any]) -> None:
+    params, favours = SamplingParams(seed=5, **options), np.zeros(VOCAB, np.float32)
+    favours[1] = 4  # what would repeat the prompt
+    fresh = Chooser(params, [3, 1, 2, 3, 1, 2], VOCAB)
+    fresh.accept(3)
+    for number in itertools.count(1):
+        chooser = Chooser(params, ids := [3, 1, 2, 3, 1, 2], VOCAB)
+        chooser.accept(3)
+        ids.append(3)  # the sequence's list, which grows
+        is_cut = interrupted_at(number, partial(chooser.accept, 2))
+        chooser.recover(len(ids))
+        for logits in (favours, logits_behind(ids)):
+            left = chooser.distribution(logits).probabilities
+            assert left.tolist() == fresh.distribution(logits).probabilities.tolist()
+        if not is_cut:
+            break
 
 
 def test_more_than_was_accepted_cannot_be_taken_back() -> None:

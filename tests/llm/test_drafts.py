@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import edgerun
+from edgerun.backends.base import FEW_ROWS
 from edgerun.cli.screen.report import stats_lines
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.drafting.base import Draft, Drafter
@@ -15,8 +16,8 @@ from edgerun.engine.drafting.drafting import Drafting
 from edgerun.engine.engine import Engine
 from edgerun.engine.stats import Stats
 from edgerun.errors import InputError, UnsupportedError
+from edgerun.kernels.isa import selected_isa
 from edgerun.llm.llm import LLM
-from edgerun.plan.programs import Programs
 from edgerun.state import SequenceStore
 from tests.support.bundles import bundle_of
 
@@ -46,6 +47,17 @@ class Half(Drafter):
         right = self.ids[len(ids) - len(PROMPT) :][:most]
         altered = [id_ if self.rng.random() < 0.88 else (id_ + 1) % 200 for id_ in right]
         return Draft(altered, 0, 0.5) if altered else None
+
+
+class Goes(Drafter):
+    """Drafts what will be said."""
+
+    def __init__(self, ids: list[int], prompt_tokens: int) -> None:
+        self.ids, self.prompt_tokens = ids, prompt_tokens
+
+    def draft(self, ids: list[int], most: int) -> Draft | None:
+        following = self.ids[len(ids) - self.prompt_tokens :][:most]
+        return Draft(following, 0, 0.5) if following else None
 
 
 class Eager:
@@ -94,15 +106,22 @@ def test_drafts_change_no_reply(name: str, weights: str, options: dict[str, Any]
     assert stats.decode_steps < 45
 
 
-def test_a_program_for_drafts_is_compiled_with_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected: list[int] = []
-    monkeypatch.setattr(Programs, "expect", lambda self, rows: expected.append(rows))
-    for draft in ("none", "lookup"):
-        with edgerun.load(draft=draft) as llm:
-            assert expected == [16] * (draft == "lookup")
-            if expected:
-                llm.place("decode=cpu")
-                assert expected == [16, 16]
+def test_a_program_for_drafts_is_compiled_with_the_first() -> None:
+    """And not before: most short prompts are not worth it."""
+    with edgerun.load(bundle_of("llama", weights="int4"), backend="cpu", draft="none") as llm:
+        params = llm.params(max_tokens=30, temperature=0, ignore_eos=True)
+        whole = llm.generate([5], max_tokens=30, temperature=0, ignore_eos=True).ids
+        (few,) = (each for shape, each in llm.model.programs._compiled if shape.rows == FEW_ROWS)
+        drafting: Any = Drafting(lambda: Goes(whole, 1))
+        drafting.pace = Eager()
+        engine = engine_of(llm, drafting)
+        sequence = engine.sequence([5], params)
+        tokens = engine.tokens(sequence)
+        next(tokens)
+        assert not few.is_due
+        assert [token.id for token in tokens] == whole[1:]
+        runs = llm.model.programs.launches["few"].runs
+        assert runs == sequence.stats.decode_steps  # each was drafted, the first of them too
 
 
 def test_sessions_and_replies_say_what_they_say_without() -> None:
@@ -123,12 +142,37 @@ def test_sessions_and_replies_say_what_they_say_without() -> None:
     assert texts["none"] == texts["lookup"]
 
 
+def test_tokens_behind_a_stop_text_are_not_of_the_completion() -> None:
+    with edgerun.load() as llm:
+        whole = llm.generate("Tim said", temperature=0, max_tokens=40)
+        drafting: Any = Drafting(lambda: Goes(whole.ids, whole.prompt_tokens))
+        drafting.pace = Eager()
+        llm._engine._drafting = drafting
+        end = llm.tokenizer.decode(whole.ids[:10])
+        short = llm.generate("Tim said", temperature=0, max_tokens=40, stop=[end])
+    assert short.text == ""
+    assert short.ids == whole.ids[:10]
+    assert short.stats.accepted_tokens > 10
+    assert short.stats.completion_tokens == 10
+
+
 def test_a_drafter_that_was_asked_for_is_refused_where_it_cannot_be() -> None:
     path = bundle_of("llama", weights="fp32")
     with pytest.raises(UnsupportedError, match="draft is 'lookup', and replies cannot .* bits"):
         edgerun.load(path, draft="lookup", backend="reference")
     with edgerun.load(path, backend="reference") as llm:  # nobody asked
         assert llm.generate([5, 6, 5, 6], max_tokens=5, temperature=0).stats.drafted_tokens == 0
+
+
+@pytest.mark.skipif(not selected_isa().regroups, reason="nothing is faster by it here")
+@pytest.mark.parametrize("name", ["llama", "qwen3_next"])
+def test_nothing_is_drafted_where_prompts_have_other_bits_than_replies(name: str) -> None:
+    """What a reply that ended early leaves to the prompt behind it would depend on drafts."""
+    path = bundle_of(name, weights="int4")
+    with pytest.raises(UnsupportedError, match="draft is 'lookup', and replies cannot be drafted"):
+        edgerun.load(path, draft="lookup", backend="cpu", prefill="fast")
+    with edgerun.load(path, backend="cpu", prefill="fast") as llm:
+        assert not llm.model.programs.has_rows_alike
 
 
 @pytest.mark.parametrize("draft", ["mtp", "", None, 3])

@@ -271,3 +271,11 @@ def test_calls_that_are_too_small_for_a_place_are_refused() -> None:
     folder = bundle_of("llama", weights="fp32")
     with pytest.raises(UnsupportedError, match="calls have at most 16 rows, .* from 17 rows on"):
         edgerun.load(folder, place="prefill=openvino:CPU", chunk_rows=16)
+
+
+def test_rows_are_not_alike_where_prompts_were_sent_elsewhere() -> None:
+    pytest.importorskip("openvino")
+    folder = bundle_of("llama", weights="fp32")
+    for place, are_alike in (("prefill=openvino:CPU", False), ("prefill=cpu,decode=cpu", True)):
+        with edgerun.load(folder, place=place, chunk_rows=64) as llm:
+            assert llm.model.programs.has_rows_alike == are_alike

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,19 +70,25 @@ class Chooser:
             SamplingError: a value does not suit a vocabulary of this size.
         """
         self._greedy = params.is_greedy
-        self._filters: list[Filter] = [
-            processor.begin(prompt, vocab_size)
-            for processor in _needed(params.processors, greedy=self._greedy)
-        ]
-        only = self._filters[0] if len(self._filters) == 1 else None
+        self._processors = _needed(params.processors, greedy=self._greedy)
+        self._prompt, self._prompt_tokens, self._vocab_size = prompt, len(prompt), vocab_size
+        self._uniform_at = uniform_at or uniform(params.seed)
+        self._begin([])
+
+    def _begin(self, accepted: list[int]) -> None:
+        """Begins behind the prompt, and accepts tokens."""
+        prompt = self._prompt[: self._prompt_tokens]  # a list that grows with the reply
+        filters = [each.begin(prompt, self._vocab_size) for each in self._processors]
+        for filter_, id_ in product(filters, accepted):
+            filter_.accept(id_)
+        only = filters[0] if len(filters) == 1 else None
         self.adjust: Adjust | None = None
         if isinstance(only, AdjustingFilter):
             self.adjust = only.adjustment
-        self.takes_largest = self._greedy and (not self._filters or self.adjust is not None)
-        self._uniform_at = uniform_at or uniform(params.seed)
-        self._before, self._chain = Chain.at_end(self._filters, greedy=self._greedy)
-        self._prompt_tokens = len(prompt)
-        self._accepted: list[int] = []
+        self.takes_largest = self._greedy and (not filters or self.adjust is not None)
+        self._before, self._chain = Chain.at_end(filters, greedy=self._greedy)
+        self._filters: list[Filter] = filters
+        self._accepted, self._is_torn = accepted, False
 
     @property
     def position(self) -> int:
@@ -115,9 +122,11 @@ class Chooser:
 
     def accept(self, id_: int) -> None:
         """Appends a token, whoever chose it."""
+        self._is_torn = True
         self._accepted.append(id_)
         for filter_ in self._filters:
             filter_.accept(id_)
+        self._is_torn = False
 
     def undo(self, count: int) -> None:
         """Takes back the last tokens that were accepted; all is as it was before them.
@@ -127,10 +136,19 @@ class Chooser:
         """
         if not 0 <= count <= len(self._accepted):
             raise ValueError(f"{count} tokens to take back of {len(self._accepted)}")
+        self._is_torn = count > 0
         for _ in range(count):
             id_ = self._accepted.pop()
             for filter_ in self._filters:
                 filter_.undo(id_)
+        self._is_torn = False
+
+    def recover(self, length: int) -> None:
+        """Is behind ``length`` ids at most, wherever Ctrl-C came: also inside of a filter."""
+        if self._is_torn:
+            self._begin(self._accepted[: max(0, length - self._prompt_tokens)])
+        else:
+            self.undo(max(0, self.position - length))
 
     def _uniform(self) -> float:
         """The random number of the next token."""

@@ -32,6 +32,8 @@ class Drafter(ABC):
     def draft(self, ids: list[int], most: int) -> Draft | None:
         """Guesses up to ``most`` ids, at least one, or None.
 
+        Whatever it raises ends all drafts, and no reply.
+
         Args:
             ids: of the text so far; not to be changed.
             most: at least 1.

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 
 from edgerun.engine.drafting.base import Drafter
 from edgerun.engine.drafting.pace import MOST_ROWS, Pace
 from edgerun.engine.sequence import Sequence, shared_prefix
+from edgerun.errors import InputError
+from edgerun.values import as_int, shown
+
+logger = logging.getLogger(__name__)
 
 REMEMBERED = 0.9  # of what was counted, how much is left with every draft: texts change
+LARGEST_ID = (1 << 31) - 1  # of a batch
 PRIOR_WEIGHT = 2.0  # what a drafter says itself counts as much as so many ids
 
 
@@ -33,6 +39,9 @@ class Guesses:
             ids: of the reply so far.
             most: at least 1.
             best: says of how many ids a draft should be; see ``Pace``.
+
+        Raises:
+            InputError: the drafter says what is no id.
         """
         self._learn(ids)
         draft = self._drafter.draft(ids, most)
@@ -40,7 +49,8 @@ class Guesses:
             return ()
         right, looked_at = self._counts.get(draft.evidence, (0.0, 0.0))
         likelihood = (right + draft.likelihood * PRIOR_WEIGHT) / (looked_at + PRIOR_WEIGHT)
-        drafted = draft.ids[: best(len(draft.ids), likelihood)]
+        offered = draft.ids[:most]  # behind that there are no pages
+        drafted = [_id_of(each) for each in offered[: best(len(offered), likelihood)]]
         self._last = len(ids), drafted, draft.evidence
         return tuple(drafted)
 
@@ -58,8 +68,16 @@ class Guesses:
         )
 
 
+def _id_of(value: object) -> int:
+    """An id that a drafter says; whether the vocabulary has it is seen when it is computed."""
+    number = as_int(value)
+    if number is None or not 0 <= number <= LARGEST_ID:
+        raise InputError(f"{shown(value)} is no id")
+    return number
+
+
 class Drafting:
-    """Drafts replies of one model.
+    """Drafts replies of one model, until a drafter fails: no reply does because of it.
 
     Attributes:
         pace: of its calls.
@@ -68,7 +86,7 @@ class Drafting:
 
     def __init__(self, make: Callable[[], Drafter], *, takes_back: bool = True) -> None:
         """Takes what makes a drafter for each reply."""
-        self._make = make
+        self._make: Callable[[], Drafter] | None = make
         self.pace, self.takes_back = Pace(), takes_back
 
     def draft(self, sequence: Sequence, rows: int, room: int) -> None:
@@ -83,9 +101,18 @@ class Drafting:
         last = sequence.ending.length - len(sequence.ids) - 1
         most = min(room, MOST_ROWS - rows, last)
         # Others may leave it rows of a call for a part of what it has to compute again.
-        if most < 1 or not sequence.is_reply or rows < sequence.pending:
+        is_whole = sequence.is_reply and rows == sequence.pending
+        if self._make is None or most < 1 or not is_whole:
             return
-        if sequence.guesses is None:
-            sequence.guesses = Guesses(self._make())
         best = partial(self.pace.best, rows=rows, takes_back=self.takes_back)
-        sequence.drafted = sequence.guesses.next(sequence.ids, most, best)
+        try:
+            if sequence.guesses is None:
+                sequence.guesses = Guesses(self._make())
+            sequence.drafted = sequence.guesses.next(sequence.ids, most, best)
+        except Exception as error:  # of a drafter that anybody may have written
+            self._make = None
+            logger.warning(
+                "replies are not drafted any more, for the drafter failed: %s: %s",
+                type(error).__name__,
+                error,
+            )

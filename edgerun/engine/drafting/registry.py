@@ -38,8 +38,8 @@ def drafting_for(name: str, programs: Programs, states: Iterable[State]) -> Draf
         return None
     if not programs.has_rows_alike and name != AUTO:
         raise UnsupportedError(
-            f"draft is '{name}', and replies cannot be drafted: the back-ends that compute this "
-            "model may compute several tokens at a time to other bits than one; leave draft out"
+            f"draft is '{name}', and replies cannot be drafted: what computes this model, or its "
+            "prompts, may compute several tokens at a time to other bits than one; leave draft out"
         )
     drafter: type[Drafter] = entry_named(ROOM, ENTRY, "draft", USUAL if name == AUTO else name)
     takes_back = not any(isinstance(state, RecurrentState) for state in states)

@@ -150,3 +150,16 @@ def test_a_row_goes_to_the_best_experts_of_the_best_groups(
         allowed = [expert for group in ordered[:2] for expert in groups[group]]
         chosen = sorted(allowed, key=lambda expert: (-ranks[expert], expert))[:3]
         assert np.flatnonzero(scores).tolist() == sorted(chosen)
+
+
+@pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
+def test_logits_of_damaged_weights_are_no_warning(scoring: str) -> None:
+    """Differences and sums beyond float32 are infinite, and so are compared."""
+    given = {"top_k": 2, "scoring": scoring, "normalise": 1, "epsilon": 0.0, "scale": 1.0}
+    logits = np.float32([[-3e38, 2, 3e38, 3e38], [-3e38, -3e38, 1, 2]])
+    with np.errstate(all="raise", under="ignore"):
+        routes = OPS["route"].define(
+            logits, **given, **{"groups": 2, "top_groups": 1, "group_top_k": 2}
+        )
+    assert (routes[:, :2] == 0).all()
+    np.testing.assert_allclose(routes.sum(axis=1), 1, rtol=1e-6)
