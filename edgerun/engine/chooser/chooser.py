@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edgerun.engine.chooser.candidates import Candidates, check_highest, likeliest
 from edgerun.engine.chooser.chain import Chain
 from edgerun.engine.chooser.params import SamplingParams
-from edgerun.engine.chooser.processor import AdjustingFilter, Filter, Processor
+from edgerun.engine.chooser.processor import AdjustingFilter, EndingFilter, Filter, Processor
 from edgerun.engine.chooser.randomness import Uniform, uniform
 from edgerun.engine.chooser.selection import place, scratch
 from edgerun.errors import ChooserError
@@ -56,6 +56,7 @@ class Chooser:
         prompt: Sequence[int],
         vocab_size: int,
         uniform_at: Uniform | None = None,
+        stop_ids: Iterable[int] = (),
     ) -> None:
         """Begins behind a prompt.
 
@@ -64,6 +65,7 @@ class Chooser:
             prompt: ids before the first token to choose.
             vocab_size: ids are below this.
             uniform_at: random numbers in [0, 1) by position; None takes those of the seed.
+            stop_ids: ids that end the reply.
 
         Raises:
             SamplingError: a value does not suit a vocabulary of this size.
@@ -73,6 +75,9 @@ class Chooser:
             processor.begin(prompt, vocab_size)
             for processor in _needed(params.processors, greedy=self._greedy)
         ]
+        self._ending = [each for each in self._filters if isinstance(each, EndingFilter)]
+        for filter_ in self._ending:
+            filter_.end_with(stop_ids)
         only = self._filters[0] if len(self._filters) == 1 else None
         self.adjust: Adjust | None = None
         if isinstance(only, AdjustingFilter):
@@ -87,6 +92,11 @@ class Chooser:
     def position(self) -> int:
         """Of the next token: how many ids are before it."""
         return self._prompt_tokens + len(self._accepted)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no token may follow what was accepted."""
+        return any(filter_.is_complete() for filter_ in self._ending)
 
     def distribution(self, logits: NDArray[np.float32]) -> Distribution:
         """Returns the distribution from which ``draw`` draws."""
