@@ -52,23 +52,23 @@ def check_installed(name: str) -> None:
 
 
 @functools.lru_cache(16)
-def grammar_of(name: str, text: str, named: tuple[tuple[str, int], ...], vocab_size: int) -> str:
+def grammar_of(
+    name: str, text: str, named: tuple[tuple[str, int], ...] = (), vocab_size: int = 0
+) -> str:
     """Tries what somebody asks of replies, and returns it as a grammar of llguidance's.
 
     Args:
         name: of the option: ``json_schema``, ``regex`` or ``grammar``.
         text: its value.
         named: control tokens that a grammar may name, with their ids.
-        vocab_size: ids are below this.
+        vocab_size: ids that a grammar may name are below this.
 
     Raises:
         SamplingError: llguidance does not understand it, it takes too much time or memory, or no
             text follows it.
-        MissingDependencyError: llguidance is not installed.
     """
     from edgerun.model.sandbox.process import sandbox
 
-    check_installed(name)
     request = {"name": name, "named": named, "vocab_size": vocab_size}
     answer = sandbox().ask(
         MODULE, request, text.encode(), cpu_s=CPU_S, memory_bytes=MEMORY_BYTES + 16 * vocab_size

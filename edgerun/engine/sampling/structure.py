@@ -10,6 +10,7 @@ from edgerun.engine.chooser.option import option
 from edgerun.engine.chooser.processor import Filter, TextProcessor
 from edgerun.engine.chooser.vocabulary import Vocabulary
 from edgerun.engine.constraints.kinds import Grammar, Regex, Schema
+from edgerun.engine.constraints.trial import check_installed, grammar_of
 from edgerun.errors import SamplingError
 
 
@@ -33,18 +34,26 @@ class Structure(TextProcessor):
     )
 
     def __post_init__(self) -> None:
-        """Checks every value, and that there is no second one."""
+        """Checks every value, and that there is no second one.
+
+        Raises:
+            SamplingError: there is, or a value is not understood, or takes too much.
+            MissingDependencyError: llguidance is not installed.
+        """
         super().__post_init__()
-        names = [name for name, _ in self._given()]
-        if len(names) > 1:
-            raise SamplingError(f"{names[0]} and {names[1]} are both given: leave one out")
+        given = self._given()
+        if len(given) > 1:
+            raise SamplingError(f"{given[0][0]} and {given[1][0]} are both given: leave one out")
+        for name, text in given:
+            check_installed(name)
+            if name != "grammar":  # which may name control tokens of a model
+                grammar_of(name, text)
 
     def with_vocabulary(self, vocabulary: Vocabulary) -> Structure:
         """Returns the same for the tokens of a model.
 
         Raises:
-            SamplingError: what was asked is not understood, or takes too much.
-            MissingDependencyError: llguidance is not installed.
+            SamplingError: the grammar is not understood, or takes too much.
         """
         for name, text in self._given():
             _grammar(name, text, vocabulary)
@@ -74,11 +83,9 @@ class Structure(TextProcessor):
 
 def _grammar(name: str, text: str, vocabulary: Vocabulary) -> str:
     from edgerun.engine.constraints.matcher import named_controls
-    from edgerun.engine.constraints.trial import check_installed, grammar_of
 
-    check_installed(name)
     if name != "grammar":
-        return grammar_of(name, text, (), 0)
+        return grammar_of(name, text)
     return grammar_of(name, text, tuple(named_controls(vocabulary).items()), vocabulary.vocab_size)
 
 
