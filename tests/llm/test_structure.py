@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,10 @@ from edgerun.engine.drafting.drafting import Drafting
 from edgerun.errors import MissingDependencyError, SamplingError
 from edgerun.llm.completion import Completion
 from edgerun.llm.llm import LLM
+from edgerun.llm.loading import resolve
 from edgerun.model.text.tokenizer import Tokenizer
 from tests.llm.test_drafts import Eager, engine_of
+from tests.llm.test_loading import altered
 from tests.support import fakes
 from tests.support.bundles import bundle_of
 from tests.support.schemas import is_valid, schemas
@@ -215,10 +218,11 @@ def test_mistakes_are_named_before_anything_is_computed(
     assert executable.rows == []
 
 
-def test_a_model_has_no_say_in_what_replies_look_like() -> None:
-    from edgerun.engine.chooser.processor import processor_types
-
-    names = {
-        entry.name for kind in processor_types() if kind.callers_only for entry in kind.options()
-    }
-    assert names == {"json_schema", "regex", "grammar"}
+def test_a_model_has_no_say_in_what_replies_look_like(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recommended = {"regex": "x+", "json_schema": {}, "grammar": "(", "top_k": 7}
+    name, data = "generation_config.json", json.dumps(recommended).encode()
+    with edgerun.load(altered(resolve(None), tmp_path / "b", name, data)) as llm:
+        assert dict(llm.model.sampling_defaults) == {"top_k": 7}
+    assert caplog.messages == []
