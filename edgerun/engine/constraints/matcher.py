@@ -87,7 +87,7 @@ class GrammarFilter:
         """
         self._name, self._grammar, self._tree = name, grammar, tree
         self._vocab_size = vocab_size
-        self._permitted = _permitted(grammar if name == "grammar" else "", tree, vocab_size)
+        self._permitted = _permitted(grammar, tree, vocab_size)
         self._ids: list[int] = []
         self._strayed = 0  # ids at the end that the grammar does not allow
         self._stop_ids = np.zeros(0, np.int64)
@@ -106,10 +106,8 @@ class GrammarFilter:
 
     def is_complete(self) -> bool:
         """See ``EndingFilter``."""
-        if self._strayed or self._matcher.is_error() or not self._ids:
+        if self._strayed or self._matcher.is_error():
             return False
-        if self._matcher.is_stopped():
-            return True
         return self._matcher.is_accepting() and not self._allowed_bits().any()
 
     def accept(self, id_: int) -> None:
@@ -155,7 +153,7 @@ class GrammarFilter:
         if self._bits is None:
             mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
             self._bits = mask[: len(self._permitted)] & self._permitted
-            if self._strayed or self._matcher.is_error() or self._matcher.is_stopped():
+            if self._strayed:
                 self._bits[:] = 0
         return self._bits
 

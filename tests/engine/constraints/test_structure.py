@@ -304,7 +304,7 @@ def test_a_text_that_is_a_stop_ends_a_reply_wherever_it_may_stand() -> None:
 
 
 CONTROLS = [b"<end>", b"<think>", b"<hide>", b"a", b"<", b">", b"think", b"<end>", b"\xff", b"hide"]
-SPOKEN = Spelled(CONTROLS, frozenset({0, 1, 2}), (0,), frozenset({0, 2}))
+SPOKEN = Spelled(CONTROLS, frozenset({0, 1, 2}), (0,), frozenset({2}))
 
 
 @pytest.mark.parametrize(
@@ -359,6 +359,34 @@ def test_logits_wider_or_narrower_than_the_vocabulary() -> None:
         chooser = Chooser(params, [], width, stop_ids=[EOS, width + 5])
         expected = [vocabulary.tokens.index(letter) for letter in (b"a", b"b")]
         assert chooser.distribution(logits_behind([], width)).ids.tolist() == expected
+        chooser.accept(expected[0])
+        assert chooser.distribution(logits_behind([], width)).ids.tolist() == [EOS, *expected]
+
+
+def test_what_ends_replies_is_no_text_even_if_it_looks_like_one() -> None:
+    vocabulary = Spelled([b"a", b"a", b"b"], eos_ids=(0,))
+    chooser = chooser_for(vocabulary, [0], regex="a{2}b?")
+    seen = []
+    for id_ in (1, 1):
+        seen.append(chooser.distribution(logits_behind([], 3)).ids.tolist())
+        chooser.accept(id_)
+    assert [*seen, chooser.distribution(logits_behind([], 3)).ids.tolist()] == [[1], [1], [0, 2]]
+
+
+@pytest.mark.parametrize("regex", ["ab*", "a"])
+def test_behind_a_token_that_is_not_allowed_nothing_is(regex: str) -> None:
+    vocabulary = spelled([])
+    chooser = chooser_for(vocabulary, [EOS], regex=regex)
+    chooser.accept(vocabulary.tokens.index(b"a"))
+    before = states(chooser, vocabulary.vocab_size)
+    for id_ in (vocabulary.tokens.index(b"/"), vocabulary.tokens.index(b"b"), EOS):
+        chooser.accept(id_)
+        assert not chooser.is_complete
+        with pytest.raises(ChooserError, match="no token goes on as regex says"):
+            chooser.draw(logits_behind([], vocabulary.vocab_size))
+    chooser.undo(3)
+    assert states(chooser, vocabulary.vocab_size) == before
+    assert chooser.is_complete == (regex == "a")
 
 
 def test_it_may_stand_behind_others_and_go_to_another_process() -> None:

@@ -72,7 +72,8 @@ GBNF = [
 
 
 @pytest.mark.parametrize(
-    "text", [*GBNF, 'start: "a" | B+\nB: /[b-z]/', '%llguidance {}\nstart: "a"']
+    "text",
+    [*GBNF, 'start: "a" | B+\nB: /[b-z]/', 'start: "a" x\nx: x', '%llguidance {}\nstart: "a"'],
 )
 def test_grammars_of_either_form_are_understood(text: str) -> None:
     params = SamplingParams(grammar=text).with_vocabulary(fakes.byte_tokenizer())
