@@ -223,8 +223,7 @@ class Sequence:
             return None
         id_ = self.ids[self._taken]
         self._taken += 1
-        is_last = self._taken == len(self.ids)
-        return Token(id_, None if is_last and self.is_complete else self._reason(self._taken))
+        return Token(id_, None if self.is_complete else self._reason(self._taken))
 
     def recover(self, cached: int) -> None:
         """Brings all in line with the ids after a call that was interrupted."""

@@ -22,7 +22,9 @@ PACKAGE = "llguidance"
 # A schema of 1 MB that is no attack takes 1 s and 100 MB.
 CPU_S = 4.0
 MEMORY_BYTES = 320 << 20
-STACK_BYTES = 1 << 20  # an eighth of what threads have here, so that what passes has enough there
+STACK_BYTES = 4 << 20  # at most; a chain of a thousand references takes it
+USUAL_STACK_BYTES = {"unlimited": 2 << 20, "unknown": 1 << 20}
+PAGE_BYTES = 4096
 STEPS = 64
 BYTES = 256
 # States of lexers take 1 to 2 kB each, and belong to a sequence.
@@ -111,11 +113,25 @@ def reason(error: str, *, places: bool) -> str:
 def answer(request: Mapping[str, Any], payload: bytes) -> dict[str, Any]:
     """Answers a request of ``grammar_of``: the grammar, or why it is refused."""
     results: list[dict[str, Any]] = []
-    threading.stack_size(STACK_BYTES)
+    threading.stack_size(stack_bytes())
     thread = threading.Thread(target=lambda: results.append(_tried(request, payload.decode())))
     thread.start()
     thread.join()
     return {"result": results[0]} if results else {"error": "llguidance fails on it"}
+
+
+def stack_bytes() -> int:
+    """Half of the stack that threads have where the limits are those of this process.
+
+    The C library gives them what the main thread may have, and glibc 2 MB if that is unlimited.
+    """
+    try:
+        import resource
+    except ImportError:
+        return USUAL_STACK_BYTES["unknown"] // 2
+    limit, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    usual = USUAL_STACK_BYTES["unlimited"] if limit == resource.RLIM_INFINITY else limit
+    return min(STACK_BYTES, usual // 2) // PAGE_BYTES * PAGE_BYTES
 
 
 def _tried(request: Mapping[str, Any], text: str) -> dict[str, Any]:

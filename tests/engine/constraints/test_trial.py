@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from typing import Any
@@ -103,9 +104,22 @@ def test_whoever_has_no_llguidance_is_told_what_to_install(monkeypatch: pytest.M
 def test_the_sandbox_dies_and_the_next_grammar_is_tried_in_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    message = refusal(json_schema=hostile.references(3000))
+    message = refusal(json_schema=hostile.references(1500))  # twice as many would die here
     assert "it needs more time or memory (4 s or 320 MB) than is allowed; expected" in message
     assert SamplingParams(regex="[ab]d").values()["regex"] == "[ab]d"
+
+
+def test_a_trial_has_half_of_the_stack_that_threads_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit, expected in (
+        (8 << 20, 4 << 20),
+        (64 << 20, 4 << 20),
+        (1_000_000, 122 * 4096),
+        (resource.RLIM_INFINITY, 1 << 20),
+    ):
+        monkeypatch.setattr(resource, "getrlimit", lambda which, limit=limit: (limit, limit))
+        assert trial.stack_bytes() == expected
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert trial.stack_bytes() == 1 << 19
 
 
 def outcome_of(name: str, seconds: int) -> dict[str, Any]:
