@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import select
 import sys
 import time
@@ -145,27 +144,6 @@ def test_settings_are_shown_as_they_are_typed(run: Run) -> None:
     breakers = [line.removeprefix("dry_sequence_breakers ") for line in settings[3:7]]
     assert breakers == [r'["\n", "é"]', "[]", '["x y"]', r'["\n", ":", "\"", "*"]']
     assert {"max_tokens 4", "seed none", "stop_ids 5,7", "ignore_eos False"} <= set(settings[7:])
-
-
-def test_what_replies_look_like_may_be_set(run: Run, tmp_path: Path) -> None:
-    grammar = tmp_path / "g.lark"
-    grammar.write_text('start: "yes" | "no"')
-    lines = ["/set regex [ab]{3}", "one", '/set json_schema {"const": 7}', "/set regex none"]
-    lines += ['/set json_schema {"const": 7}', "two", "/set json_schema none"]
-    lines += [f"/set grammar {grammar}", "three", "/set grammar (", "/set grammar none", "four"]
-    result = talk([*lines, "/set regex ("], run)
-    replies = result.out.splitlines()
-    assert re.fullmatch("[ab]{3}", replies[0])
-    assert replies[1] == "7"
-    assert replies[2] in ("yes", "no")
-    assert len(replies[3]) == 4
-    assert "regex [ab]{3}" in " ".join(result.err.split())
-    for words in (
-        "json_schema and regex are both given: leave one out",
-        "'(' cannot be read: No such file or directory",
-        "regex is '(': unclosed group",
-    ):
-        assert words in result.err
 
 
 def talk(lines: list[str], run: Run, *options: str, **model: Any) -> Result:

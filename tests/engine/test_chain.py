@@ -22,7 +22,7 @@ from edgerun.engine.sampling.top_k import TopK
 from edgerun.engine.sampling.top_p import TopP
 from edgerun.engine.sampling.typical_p import TypicalP
 from edgerun.errors import ChooserError
-from tests.support.vocabularies import Spelled
+from tests.engine.constraints.vocabularies import Spelled
 
 SIZES = [1, 2, 15, 17, 100, 511, 513, 1025, 6144]
 VALUES: dict[str, list[float]] = {

@@ -21,11 +21,11 @@ from edgerun.llm.completion import Completion
 from edgerun.llm.llm import LLM
 from edgerun.llm.loading import resolve
 from edgerun.model.text.tokenizer import Tokenizer
+from tests.engine.constraints.schemas import is_valid, schemas
 from tests.llm.test_drafts import Eager, engine_of
 from tests.llm.test_loading import altered
 from tests.support import fakes
 from tests.support.bundles import bundle_of
-from tests.support.schemas import is_valid, schemas
 
 PERSON: dict[str, Any] = {
     "type": "object",

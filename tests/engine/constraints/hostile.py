@@ -15,8 +15,8 @@ from typing import Any
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.errors import ChooserError, SamplingError
+from tests.engine.constraints.vocabularies import logits_behind
 from tests.support import fakes
-from tests.support.vocabularies import logits_behind
 
 ADDRESS_BYTES = 2 << 30
 STEPS = 300

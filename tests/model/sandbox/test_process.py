@@ -212,6 +212,7 @@ def test_packages_are_found_wherever_they_are(monkeypatch: pytest.MonkeyPatch) -
     def find(name: str) -> ModuleSpec | None:
         return ModuleSpec(name, None, origin=places[name]) if name in places else None
 
+    monkeypatch.setattr(process, "PACKAGES", ("minijinja", "tokenizers"))
     monkeypatch.setattr(process.importlib.util, "find_spec", find)
     with pytest.raises(MissingDependencyError, match="tokenizers is not installed: pip install"):
         process._module_path()

@@ -1,14 +1,21 @@
-"""Vocabularies of a few tokens, and replies by logits that a rule makes of the ids before."""
+"""Vocabularies of a few tokens, choosers for them, and replies by logits that a rule makes of the ids before."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.engine.chooser.chooser import Chooser
+from edgerun.engine.chooser.params import SamplingParams
+from edgerun.errors import ChooserError
+
+EOS = 0
+PROMPT = [1]
+PARTS = ("a", "b", "ab", "é", "☃", "\n", "/", '"', " ")
 
 
 @dataclass(eq=False)
@@ -62,3 +69,25 @@ def reply(
         chooser.accept(id_)
         ids.append(id_)
     return ids, chooser.is_complete
+
+
+def chooser_for(vocabulary: Any, stop_ids: Sequence[int] = (), **options: Any) -> Chooser:
+    params = SamplingParams(**options).with_vocabulary(vocabulary)
+    return Chooser(params, PROMPT, vocabulary.vocab_size, stop_ids=stop_ids)
+
+
+def spelled(extra: list[bytes]) -> Spelled:
+    """All bytes of ``PARTS``, other tokens, some of them twice, and one that ends replies."""
+    single = sorted({bytes([byte]) for byte in "".join(PARTS).encode()})
+    tokens = [b"<end>", *single, *extra, b"", b"<x>"]
+    controls = frozenset({EOS, len(tokens) - 1})
+    return Spelled(tokens, controls, (EOS,), controls)
+
+
+def states(chooser: Chooser, vocab_size: int) -> Any:
+    """All that can be seen of a chooser."""
+    try:
+        distribution = chooser.distribution(logits_behind([], vocab_size))
+    except ChooserError as error:
+        return str(error), chooser.is_complete
+    return distribution.ids.tolist(), distribution.probabilities.tolist(), chooser.is_complete
