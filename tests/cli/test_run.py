@@ -182,6 +182,26 @@ def test_everything_that_chooses_is_an_option(run: Run) -> None:
         assert len(report["ids"]) == count
 
 
+def test_replies_follow_a_schema_a_regular_expression_or_a_grammar(
+    run: Run, tmp_path: Path
+) -> None:
+    """The model says something else, of which the reply has what is allowed."""
+    schema, grammar = tmp_path / "schema.json", tmp_path / "grammar.gbnf"
+    schema.write_text('{"const": {"a": ["hello", 1]}}')
+    grammar.write_text('root ::= "h" [a-f] "llo" "!"?')
+    arguments = ["run", "-p", "hi", "--temperature", "0"]
+    for more, text in (
+        (["--json-schema", str(schema)], '{"a":["hello",1]}\n'),
+        (["--json-schema", '{"enum": ["x", "hello"]}', "--json"], '"hello"'),
+        (["--regex", "[hx]el+o"], "hello\n"),
+        (["--grammar", str(grammar)], "hello\n"),
+    ):
+        result = run(*arguments, *more, model=saying("hello" if "--json" not in more else '"hello'))
+        assert result.code == 0, result.err
+        out = json.loads(result.out)["text"] if "--json" in more else result.out
+        assert (out, result.err) == (text, "")
+
+
 def test_stats_go_to_stderr(run: Run) -> None:
     result = run("run", "-p", "hi", "--stats", model=saying("hello"))
     assert result.out == "hello\n"

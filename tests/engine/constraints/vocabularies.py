@@ -1,4 +1,4 @@
-"""Vocabularies of a few tokens, choosers for them, and replies by logits that a rule makes of the ids before."""
+"""Vocabularies of a few tokens, choosers for them, and replies by logits of a rule."""
 
 from __future__ import annotations
 
