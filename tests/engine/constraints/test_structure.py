@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,31 @@ def test_replies_are_json_that_the_schema_describes(
     assert is_valid(json.loads(text), schema)
     assert tokenizer.stream(continues=True).push(ids[0]) in text
     assert tokenizer.control_ids.isdisjoint(ids)
+
+
+PERSON: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "tags": {"type": "array", "items": {"enum": ["☃", "ü"]}, "minItems": 1, "maxItems": 2},
+    },
+    "required": ["name", "tags"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("folder", ["tokenizers/minimind/model", "models/onnx-tiny-random/phi3-v"])
+def test_tokenizers_of_real_models_spell_what_was_asked(folder: str, shared_data: Path) -> None:
+    text = (shared_data / folder / "tokenizer.json").read_text("utf-8")
+    config = json.loads((shared_data / folder / "tokenizer_config.json").read_text("utf-8"))
+    tokenizer = Tokenizer.from_json(text, config)
+    options: dict[str, Any] = {"json_schema": PERSON, "temperature": 1.5, "seed": 2}
+    chooser = chooser_for(tokenizer, tokenizer.eos_ids, **options)
+    ids, is_ended = reply(chooser, tokenizer.vocab_size, tokenizer.eos_ids, 200)
+    assert is_ended
+    decoder = tokenizer.stream(continues=True)
+    said = "".join(map(decoder.push, ids)) + decoder.finish()
+    assert is_valid(json.loads(said), PERSON)
 
 
 EXPRESSIONS = [

@@ -6,6 +6,7 @@ import json
 import resource
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -120,6 +121,22 @@ def test_a_trial_has_half_of_the_stack_that_threads_have(monkeypatch: pytest.Mon
         assert trial.stack_bytes() == expected
     monkeypatch.setitem(sys.modules, "resource", None)
     assert trial.stack_bytes() == 1 << 19
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_panic_in_the_sandbox_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicError(BaseException):
+        """As those of Rust, which are no exceptions of Python's."""
+
+    def tried(request: Any, text: str) -> Any:
+        raise PanicError
+
+    monkeypatch.setattr(trial, "_tried", tried)
+    size = threading.stack_size()
+    try:
+        assert trial.answer({"name": "regex"}, b"a") == {"error": "llguidance fails on it"}
+    finally:
+        threading.stack_size(size)
 
 
 def outcome_of(name: str, seconds: int) -> dict[str, Any]:
