@@ -99,7 +99,8 @@ class Engine:
         Raises:
             PromptError: the prompt is empty, holds an id outside the vocabulary, or leaves no room
                 for one token.
-            SamplingError: a stop id lies outside the vocabulary.
+            SamplingError: a stop id lies outside the vocabulary, or a processor refuses what it is
+                asked.
             InputError: the engine was closed.
         """
         self._check_open()
@@ -111,7 +112,8 @@ class Engine:
         stops = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
         limited = length - len(ids) == params.max_tokens
         ending = Ending(length, "length" if limited else "context", stops)
-        return Sequence(ids, ending, Chooser(params, ids, self.vocab_size), stats)
+        chooser = Chooser(params, ids, self.vocab_size, stop_ids=stops)
+        return Sequence(ids, ending, chooser, stats)
 
     def add(self, sequence: Sequence) -> None:
         """Lets a sequence take part in the steps until it has ended or is cancelled; once."""

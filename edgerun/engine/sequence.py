@@ -78,6 +78,8 @@ class Sequence:
         is_added: whether it is or was its engine's.
         cancelled: whether nobody wants more of it.
         is_finished: whether no id follows.
+        is_complete: whether that is because nothing may follow its text, of which the last id is
+            part.
         is_starved: whether that is because memory was too small, though nothing else ran.
         error: what ended it, or None.
         previous: an ended sequence, whose slot this one goes on with if it is still there.
@@ -103,6 +105,7 @@ class Sequence:
         self.is_added = False
         self.cancelled = False
         self.is_finished = False
+        self.is_complete = False
         self.is_starved = False
         self.error: Exception | None = None
         self.previous: Sequence | None = None
@@ -150,7 +153,9 @@ class Sequence:
     @property
     def finish_reason(self) -> FinishReason | None:
         """Why no id follows; None if one does, or if it was cancelled or failed."""
-        return "memory" if self.is_starved else self._reason(len(self.ids))
+        if self.is_starved:
+            return "memory"
+        return "stop" if self.is_complete else self._reason(len(self.ids))
 
     @property
     def is_ended(self) -> bool:
@@ -203,6 +208,7 @@ class Sequence:
         if id_ not in self.ending.stop_ids:
             self._chooser.accept(id_)
             self.stats.completion_tokens += 1
+        self.is_complete = self._chooser.is_complete  # before a reader sees the id
         self.stats.mark(first=len(self.ids) == self.prompt_tokens)
         self.ids.append(id_)
         self.is_finished = self.finish_reason is not None
@@ -217,14 +223,15 @@ class Sequence:
             return None
         id_ = self.ids[self._taken]
         self._taken += 1
-        return Token(id_, self._reason(self._taken))
+        return Token(id_, None if self.is_complete else self._reason(self._taken))
 
     def recover(self, cached: int) -> None:
         """Brings all in line with the ids after a call that was interrupted."""
         self.cached, self.drafted = cached, ()
-        self.is_finished = self.finish_reason is not None
         if self._chooser is not None:
             self._chooser.recover(len(self.ids))
+            self.is_complete = self._chooser.is_complete
+        self.is_finished = self.finish_reason is not None
 
     def _reason(self, length: int) -> FinishReason | None:
         if length > self.prompt_tokens and self.ids[length - 1] in self.ending.stop_ids:

@@ -24,7 +24,8 @@ class Completion:
         text: the reply without stop texts and control tokens.
         ids: the generated ids, without the one that ended the reply.
         prompt_tokens: length of the prompt in tokens.
-        finish_reason: ``"stop"`` (the model or a stop text ended it), ``"length"`` (max_tokens),
+        finish_reason: ``"stop"`` (the model or a stop text ended it, or what was asked of it is
+            complete), ``"length"`` (max_tokens),
             ``"context"`` (no room left), ``"memory"`` (none left for keys and values),
             ``"cancelled"`` (closed early), ``"error"``, ``""`` while it runs.
         error: what went wrong, or None.

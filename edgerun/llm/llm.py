@@ -348,7 +348,7 @@ class LLM:
         params = [self.params(**sampling) for _, sampling in requests]
         prompts = self._prompt_ids([prompt for prompt, _ in requests])
         return [
-            self._stream(self._engine.sequence(ids, own, times), own, self._continuation(ids))
+            self._stream(self._engine.sequence(ids, own, times), own, self._visible(ids))
             for ids, own, times in zip(prompts, params, stats, strict=True)
         ]
 
@@ -361,14 +361,13 @@ class LLM:
         conversations = [messages for messages, _ in requests]
         chats = self._format.encode_many(conversations, context=self.model.context)
         return [
-            self._stream(self._engine.sequence(chat.ids, own, times), own, self.tokenizer.stream())
+            self._stream(self._engine.sequence(chat.ids, own, times), own)
             for chat, own, times in zip(chats, params, stats, strict=True)
         ]
 
-    def _continuation(self, ids: Sequence[int]) -> Any:
-        """A decoder for what follows ``ids``."""
-        visible = any(id_ not in self.tokenizer.hidden_ids for id_ in ids)
-        return self.tokenizer.stream(continues=visible)
+    def _visible(self, ids: Sequence[int]) -> bool:
+        """Whether a prompt gives text, which a reply continues."""
+        return any(id_ not in self.tokenizer.hidden_ids for id_ in ids)
 
     def _prompt_ids(self, prompts: Sequence[str | list[int]]) -> list[list[int]]:
         texts = [prompt for prompt in prompts if isinstance(prompt, str)]
@@ -381,9 +380,10 @@ class LLM:
         self,
         sequence: EngineSequence,
         params: SamplingParams,
-        decoder: Any,
+        continues: bool = False,
         ended: Callable[[Completion], None] = lambda completion: None,
     ) -> TextStream:
+        decoder = self.tokenizer.stream(continues=continues or params.shapes_text)
         completion = Completion(prompt_tokens=sequence.prompt_tokens, stats=sequence.stats)
         writer = Writer(completion, decoder, params.stop)
         pieces = write(self._engine, sequence, writer, ended)

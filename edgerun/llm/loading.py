@@ -192,6 +192,7 @@ def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
             {
                 entry.name: entry.kind.check
                 for processor in processor_types()
+                if not processor.callers_only
                 for entry in processor.options()
             },
             bundle.path / GENERATION_CONFIG,

@@ -182,6 +182,26 @@ def test_everything_that_chooses_is_an_option(run: Run) -> None:
         assert len(report["ids"]) == count
 
 
+def test_replies_follow_a_schema_a_regular_expression_or_a_grammar(
+    run: Run, tmp_path: Path
+) -> None:
+    """The model says something else, of which the reply has what is allowed."""
+    schema, grammar = tmp_path / "schema.json", tmp_path / "grammar.gbnf"
+    schema.write_text('{"const": {"a": ["hello", 1]}}')
+    grammar.write_text('root ::= "h" [a-f] "llo" "!"?')
+    arguments = ["run", "-p", "hi", "--temperature", "0"]
+    for more, text in (
+        (["--json-schema", str(schema)], '{"a":["hello",1]}\n'),
+        (["--json-schema", '{"enum": ["x", "hello"]}', "--json"], '"hello"'),
+        (["--regex", "[hx]el+o"], "hello\n"),
+        (["--grammar", str(grammar)], "hello\n"),
+    ):
+        result = run(*arguments, *more, model=saying("hello" if "--json" not in more else '"hello'))
+        assert result.code == 0, result.err
+        out = json.loads(result.out)["text"] if "--json" in more else result.out
+        assert (out, result.err) == (text, "")
+
+
 def test_stats_go_to_stderr(run: Run) -> None:
     result = run("run", "-p", "hi", "--stats", model=saying("hello"))
     assert result.out == "hello\n"
@@ -220,6 +240,11 @@ MISTAKES = [
     (["-p", "x", "--threads", "0"], "threads is 0"),
     (["-p", "x", "--kv-cache", "fp8"], "kv_cache is 'fp8'"),
     (["-p", "x", "--stop", ""], "stop holds an empty text"),
+    (["-p", "x", "--regex", "("], "regex is '(': unclosed group; expected a regular expression"),
+    (["-p", "x", "--regex", "a", "--json-schema", "true"], "json_schema and regex are both given"),
+    (["-p", "x", "--json-schema", "{"], "json_schema is '{', which is not JSON"),
+    (["-p", "x", "--json-schema", "none.json"], "'none.json' cannot be read: No such file"),
+    (["-p", "x", "--grammar", "."], "'.' cannot be read: Is a directory; expected a file with a"),
     (["-p", "x", "--frobnicate"], "--frobnicate"),
     (["-p", "x" * 600], "tokens and the context is 512"),
     (["-p", "x", "--raw", "--system", "y"], "leave --raw out"),

@@ -16,11 +16,13 @@ from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.chooser.processor import Processor, StatelessProcessor
 from edgerun.engine.sampling.min_p import MinP
 from edgerun.engine.sampling.penalties import Penalties
+from edgerun.engine.sampling.structure import Structure
 from edgerun.engine.sampling.temperature import Temperature
 from edgerun.engine.sampling.top_k import TopK
 from edgerun.engine.sampling.top_p import TopP
 from edgerun.engine.sampling.typical_p import TypicalP
 from edgerun.errors import ChooserError
+from tests.engine.constraints.vocabularies import Spelled
 
 SIZES = [1, 2, 15, 17, 100, 511, 513, 1025, 6144]
 VALUES: dict[str, list[float]] = {
@@ -91,6 +93,22 @@ def test_a_chain_chooses_what_its_processors_would(seed: int) -> None:
         assert chooser.draw(logits) == plain.draw(logits)
 
 
+def test_a_chain_stands_behind_what_a_reply_must_look_like() -> None:
+    """What is not allowed is impossible to it, and it goes on choosing with the next token."""
+    rng = np.random.default_rng(1)
+    vocabulary = Spelled([bytes([byte]) for byte in range(256)])
+    options: dict[str, Any] = {"temperature": 1.2, "top_k": 20, "top_p": 0.9, "min_p": 0.01}
+    params = SamplingParams(regex="([a-c]{2}|[^a]){9}", seed=2, **options)
+    chooser, plain = pair(params.with_vocabulary(vocabulary), [1], 256)
+    for _ in range(9):
+        logits = random_logits(rng, 256)
+        logits[np.isinf(logits)] = 0
+        assert chooser.draw(logits) == (expected := plain.draw(logits))
+        for each in (chooser, plain):
+            each.accept(expected)
+    assert (len(chooser._before), chooser._chain is not None) == (1, True)
+
+
 def chain_of(*processors: Processor) -> tuple[int, bool]:
     """How many filters are before the chain, and whether there is one."""
     chooser = Chooser(SamplingParams(processors=processors), [1, 2], 8)
@@ -127,6 +145,8 @@ def test_which_processors_have_a_chain() -> None:
     assert chain_of(warm, TypicalP(typical_p=0.5)) == (2, False)
     assert chain_of(warm, Doubled(top_k=3)) == (2, False)
     assert chain_of(warm, Rounded()) == (2, False)
+    asked = Structure(regex="a+").with_vocabulary(Spelled([b"a"] * 8))
+    assert chain_of(asked, warm, nucleus) == (1, True)
     greedy = Temperature(temperature=0)
     assert chain_of(greedy) == (0, False)
     assert chain_of(penalties, greedy) == (0, True)

@@ -26,7 +26,7 @@ Written by ``python -m tools.ci.sampling_options``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from edgerun.engine.chooser.processor import Processor
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edgerun.engine.chooser.candidates import Candidates, check_highest, likeliest
 from edgerun.engine.chooser.chain import Chain
 from edgerun.engine.chooser.params import SamplingParams
-from edgerun.engine.chooser.processor import AdjustingFilter, Filter, Processor
+from edgerun.engine.chooser.processor import AdjustingFilter, EndingFilter, Filter, Processor
 from edgerun.engine.chooser.randomness import Uniform, uniform
 from edgerun.engine.chooser.selection import place, scratch
 from edgerun.errors import ChooserError
@@ -57,6 +57,7 @@ class Chooser:
         prompt: Sequence[int],
         vocab_size: int,
         uniform_at: Uniform | None = None,
+        stop_ids: Iterable[int] = (),
     ) -> None:
         """Begins behind a prompt.
 
@@ -65,6 +66,7 @@ class Chooser:
             prompt: ids before the first token to choose.
             vocab_size: ids are below this.
             uniform_at: random numbers in [0, 1) by position; None takes those of the seed.
+            stop_ids: ids that end the reply.
 
         Raises:
             SamplingError: a value does not suit a vocabulary of this size.
@@ -72,13 +74,16 @@ class Chooser:
         self._greedy = params.is_greedy
         self._processors = _needed(params.processors, greedy=self._greedy)
         self._prompt, self._prompt_tokens, self._vocab_size = prompt, len(prompt), vocab_size
-        self._uniform_at = uniform_at or uniform(params.seed)
+        self._uniform_at, self._stop_ids = uniform_at or uniform(params.seed), stop_ids
         self._begin([])
 
     def _begin(self, accepted: list[int]) -> None:
         """Begins behind the prompt, and accepts tokens."""
         prompt = self._prompt[: self._prompt_tokens]  # a list that grows with the reply
         filters = [each.begin(prompt, self._vocab_size) for each in self._processors]
+        self._ending = [each for each in filters if isinstance(each, EndingFilter)]
+        for ending in self._ending:
+            ending.end_with(self._stop_ids)
         for filter_, id_ in product(filters, accepted):
             filter_.accept(id_)
         only = filters[0] if len(filters) == 1 else None
@@ -94,6 +99,11 @@ class Chooser:
     def position(self) -> int:
         """Of the next token: how many ids are before it."""
         return self._prompt_tokens + len(self._accepted)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no token may follow what was accepted."""
+        return any(filter_.is_complete() for filter_ in self._ending)
 
     def distribution(self, logits: NDArray[np.float32]) -> Distribution:
         """Returns the distribution from which ``draw`` draws."""

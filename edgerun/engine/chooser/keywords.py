@@ -6,7 +6,7 @@ Written by ``python -m tools.ci.sampling_options``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from edgerun.engine.chooser.processor import Processor
 
@@ -19,6 +19,9 @@ class SamplingKeywords(TypedDict, total=False):
     stop_ids: Iterable[int]
     ignore_eos: bool
     seed: int | None
+    json_schema: Mapping[str, Any] | bool | str | None
+    regex: str | None
+    grammar: str | None
     logit_bias: Mapping[int, float]
     repetition_penalty: float
     presence_penalty: float

@@ -143,6 +143,11 @@ class SamplingParams(Options):
         """Whether the likeliest token is taken every time."""
         return any(processor.is_greedy for processor in self.processors)
 
+    @property
+    def shapes_text(self) -> bool:
+        """Whether it says what the text of a reply looks like."""
+        return any(each.shapes_text and each.is_active for each in self.processors)
+
     def check_stops(self, vocab_size: int) -> None:
         """Makes sure that a model of so many tokens may say those that end its reply.
 

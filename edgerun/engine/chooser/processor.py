@@ -8,16 +8,17 @@ not wait for NumPy: a file that needs it imports it where it is used.
 
 The places in the order are those of Hugging Face's ``generate``: logit bias 10, penalties 20,
 temperature 30, top-k 40, top-p 50, min-p 60, typical-p 70; DRY, which it lacks, is at 25, where
-llama.cpp has it. Each filter sees the probabilities that the ones before it left, renormalised.
+llama.cpp has it, and what a reply must look like is at 5. Each filter sees the probabilities that
+the ones before it left, renormalised.
 """
 
 from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from edgerun.discovery import entries
 from edgerun.engine.chooser.option import Options
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
     from edgerun.engine.chooser.vocabulary import Vocabulary
     from edgerun.state import Adjustment
+
+    Self = TypeVar("Self", bound="TextProcessor")
 
 ROOM = "edgerun.engine.sampling"
 
@@ -51,6 +54,17 @@ class AdjustingFilter(Filter, Protocol):
         """What ``apply`` would do now; None for nothing."""
 
 
+@runtime_checkable
+class EndingFilter(Filter, Protocol):
+    """A filter that knows where a text may end."""
+
+    def end_with(self, stop_ids: Iterable[int]) -> None:
+        """Learns which ids end a reply; they are never accepted."""
+
+    def is_complete(self) -> bool:
+        """Whether nothing may follow what was accepted."""
+
+
 @dataclass(frozen=True)
 class Processor(Options, ABC):
     """Base of processors: small frozen values, whose defaults change nothing.
@@ -62,10 +76,14 @@ class Processor(Options, ABC):
         order: place among the others, lowest first; no two have the same.
         keeps_likeliest: it never changes which of the candidates is the likeliest, so that greedy
             choice can leave it out where no other processor follows it.
+        callers_only: what a model recommends for its options counts for nothing.
+        shapes_text: it says what a reply looks like, so that a space at its start is not taken off.
     """
 
     order: ClassVar[int]
     keeps_likeliest: ClassVar[bool] = False
+    callers_only: ClassVar[bool] = False
+    shapes_text: ClassVar[bool] = False
 
     @property
     def is_active(self) -> bool:
@@ -88,6 +106,30 @@ class Processor(Options, ABC):
         Raises:
             SamplingError: a value does not suit a vocabulary of this size.
         """
+
+
+@dataclass(frozen=True)
+class TextProcessor(Processor):
+    """Base of processors with options that are texts.
+
+    Attributes:
+        vocabulary: what tokens spell, once somebody said it.
+    """
+
+    vocabulary: Vocabulary | None = field(default=None, compare=False, repr=False, kw_only=True)
+
+    def with_vocabulary(self: Self, vocabulary: Vocabulary) -> Self:
+        return replace(self, vocabulary=vocabulary) if self.is_active else self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Goes to other processes without the vocabulary: the model there has its own."""
+        return {**self.__dict__, "vocabulary": None}
+
+    def __copy__(self: Self) -> Self:
+        return self  # with the vocabulary: a copy stays in this process
+
+    def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
+        return self
 
 
 class StatelessProcessor(Processor):

@@ -6,7 +6,17 @@ from typing import Protocol
 
 
 class Vocabulary(Protocol):
-    """Texts of tokens, below the packages that have a tokenizer."""
+    """Texts of tokens, below the packages that have a tokenizer.
+
+    Attributes:
+        vocab_size: number of ids.
+        eos_ids: ids that end a reply.
+        hidden_ids: ids that give no text.
+    """
+
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    hidden_ids: frozenset[int]
 
     @property
     def control_ids(self) -> frozenset[int]:

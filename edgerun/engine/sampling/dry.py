@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from edgerun.engine.chooser.option import Number, Whole, option
-from edgerun.engine.chooser.processor import Filter, Processor
+from edgerun.engine.chooser.processor import Filter, TextProcessor
 from edgerun.errors import SamplingError
 from edgerun.values import shown
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
-    from edgerun.engine.chooser.vocabulary import Vocabulary
     from edgerun.state import Adjustment
 
 MAX_BREAKERS = 64
@@ -56,7 +55,7 @@ class BreakerTexts:
 
 
 @dataclass(frozen=True)
-class Dry(Processor):
+class Dry(TextProcessor):
     """Subtracts from the logits of tokens that would go on with a repetition.
 
     Where the last n ids were followed by a token before, with n at least ``dry_allowed_length``,
@@ -85,24 +84,10 @@ class Dry(Processor):
     dry_sequence_breakers: Sequence[str] = option(
         ("\n", ":", '"', "*"), BreakerTexts(), "No run goes over one of these texts."
     )
-    vocabulary: Vocabulary | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_active(self) -> bool:
         return self.dry_multiplier > 0 and self.dry_penalty_last_n != 0
-
-    def with_vocabulary(self, vocabulary: Vocabulary) -> Dry:
-        return replace(self, vocabulary=vocabulary) if self.is_active else self
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Goes to other processes without the vocabulary: the model there has its own."""
-        return {**self.__dict__, "vocabulary": None}
-
-    def __copy__(self) -> Dry:
-        return self  # with the vocabulary: a copy stays in this process
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Dry:
-        return self
 
     def begin(self, prompt: Sequence[int], vocab_size: int) -> Filter:
         """Reads the prompt.

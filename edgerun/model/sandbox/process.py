@@ -23,6 +23,7 @@ from typing import IO, Any
 from edgerun.errors import MissingDependencyError
 
 PACKAGES = ("minijinja", "tokenizers")
+OPTIONAL_PACKAGES = ("llguidance",)
 WORKER = Path(__file__).with_name("worker.py")
 START_S = 30.0
 # A machine that is busy with other things takes longer than the processor time that it spends.
@@ -171,11 +172,12 @@ def _has_come(stream: IO[bytes], seconds: float) -> bool:
 def _module_path() -> list[str]:
     """Folders in which the child finds what it imports."""
     folders = [Path(__file__).parents[3]]
-    for package in PACKAGES:
+    for package in (*PACKAGES, *OPTIONAL_PACKAGES):
         spec = importlib.util.find_spec(package)
-        if spec is None or spec.origin is None:
+        if spec is not None and spec.origin is not None:
+            folders.append(Path(spec.origin).parents[1])
+        elif package in PACKAGES:
             raise MissingDependencyError(f"{package} is not installed: pip install {package}")
-        folders.append(Path(spec.origin).parents[1])
     return [str(folder) for folder in dict.fromkeys(folders)]
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,20 @@ def test_a_forked_process_asks_a_child_of_its_own_and_ends() -> None:
         [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=250, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_packages_are_found_wherever_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that some requests need may be missing, others not."""
+    places = {name: f"/{name}-here/{name}/__init__.py" for name in ("minijinja", "llguidance")}
+
+    def find(name: str) -> ModuleSpec | None:
+        return ModuleSpec(name, None, origin=places[name]) if name in places else None
+
+    monkeypatch.setattr(process, "PACKAGES", ("minijinja", "tokenizers"))
+    monkeypatch.setattr(process.importlib.util, "find_spec", find)
+    with pytest.raises(MissingDependencyError, match="tokenizers is not installed: pip install"):
+        process._module_path()
+    places["tokenizers"] = "/elsewhere/tokenizers/__init__.py"
+    assert process._module_path()[1:] == ["/minijinja-here", "/elsewhere", "/llguidance-here"]
+    del places["llguidance"]
+    assert process._module_path()[1:] == ["/minijinja-here", "/elsewhere"]

@@ -1,0 +1,1 @@
+"""Replies that follow a grammar: what says so, how it is checked, and which tokens it allows."""

@@ -1,0 +1,142 @@
+"""The three ways to say what a reply is: a JSON schema, a regular expression, a grammar."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgerun.errors import SamplingError
+from edgerun.values import shown
+
+MAX_BYTES = 1 << 20  # of a schema or a grammar; what llguidance makes of more is over its limits
+MAX_REGEX_BYTES = 1 << 16
+SHOWN_CHARACTERS = 400
+WHOLE_SCHEMAS = ("true", "false")  # JSON schemas that are no objects
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A JSON schema, held as JSON text; typed as it is, or as the name of a file."""
+
+    accepts, flag, metavar = "Mapping[str, Any] | bool | str | None", str, "FILE|JSON"
+    values = "a JSON schema: an object, or its text"
+
+    def check(self, name: str, value: Any) -> str | None:
+        if value is None:
+            return None
+        if isinstance(value, str):
+            value = _loaded(name, _sized(name, value, MAX_BYTES))
+        if not isinstance(value, Mapping | bool):
+            raise SamplingError(f"{name} is {shown(value)}; expected {self.values}")
+        return _sized(name, _dumped(name, value), MAX_BYTES)
+
+    def parse(self, text: str) -> str:
+        inline = text.lstrip().startswith("{") or text.strip() in WHOLE_SCHEMAS
+        return text if inline else _read(text, "a JSON schema, or the schema itself: {...}")
+
+    def write(self, value: str | None) -> str:
+        return _short(value)
+
+
+@dataclass(frozen=True)
+class Regex:
+    """A regular expression that the whole reply matches."""
+
+    accepts, flag, metavar = "str | None", str, "TEXT"
+    values = "a regular expression"
+
+    def check(self, name: str, value: Any) -> str | None:
+        if value is None:
+            return None
+        if not isinstance(value, str) or not value:
+            raise SamplingError(f"{name} is {shown(value)}; expected {self.values}")
+        return _sized(name, value, MAX_REGEX_BYTES)
+
+    def parse(self, text: str) -> str:
+        return text
+
+    def write(self, value: str | None) -> str:
+        return _short(value)
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """A grammar, typed as the name of a file."""
+
+    accepts, flag, metavar = "str | None", str, "FILE"
+    values = "a grammar in Lark's form, or in llama.cpp's (GBNF)"
+
+    def check(self, name: str, value: Any) -> str | None:
+        if value is None:
+            return None
+        if not isinstance(value, str) or not value.strip():
+            raise SamplingError(f"{name} is {shown(value)}; expected {self.values}")
+        return _sized(name, value, MAX_BYTES)
+
+    def parse(self, text: str) -> str:
+        return _read(text, self.values)
+
+    def write(self, value: str | None) -> str:
+        return _short(value)
+
+
+def _sized(name: str, text: str, most: int) -> str:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise SamplingError(f"{name} holds half of a pair of surrogates: no character") from error
+    if size > most:
+        raise SamplingError(f"{name} has {size} bytes; expected at most {most}")
+    return text
+
+
+def _loaded(name: str, text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except ValueError as error:
+        raise SamplingError(f"{name} is {shown(text)}, which is not JSON: {error}") from error
+    except RecursionError as error:
+        raise SamplingError(f"{name} is nested too deeply") from error
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _dumped(name: str, value: Any) -> str:
+    try:
+        return json.dumps(dict(value) if isinstance(value, Mapping) else value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise SamplingError(f"{name} holds what JSON cannot express: {error}") from error
+    except RecursionError as error:
+        raise SamplingError(f"{name} is nested too deeply") from error
+
+
+def _read(name: str, what: str) -> str:
+    """Reads a file of at most ``MAX_BYTES``.
+
+    Raises:
+        SamplingError: it cannot be read, or is no text of that size.
+    """
+    expected = f"expected a file with {what}"
+    try:
+        with Path(name).expanduser().open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        text = data.decode("utf-8-sig")
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        raise SamplingError(f"{shown(name)} cannot be read: {reason}; {expected}") from error
+    if len(data) > MAX_BYTES:
+        raise SamplingError(f"{shown(name)} has more than {MAX_BYTES} bytes; {expected}")
+    return text
+
+
+def _short(value: str | None) -> str:
+    """A value on a line: in full where that is of a length that a person would read."""
+    if value is None:
+        return "none"
+    line = value if len(value) <= SHOWN_CHARACTERS else f"{value[:SHOWN_CHARACTERS]}…"
+    return line.replace("\n", " ")

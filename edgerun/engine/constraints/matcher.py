@@ -1,0 +1,169 @@
+"""Which tokens a grammar allows: llguidance's matcher as a filter of candidates."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.engine.constraints.trial import LIMITS, MARKER, reason, token_library
+from edgerun.errors import ChooserError, SamplingError
+
+if TYPE_CHECKING:
+    from edgerun.engine.chooser.candidates import Candidates
+    from edgerun.engine.chooser.vocabulary import Vocabulary
+
+
+class TokenTree(NamedTuple):
+    """A vocabulary as matchers want it.
+
+    Attributes:
+        library: llguidance's tokenizer.
+        controls: control tokens that a grammar may name, with their ids.
+        texts: packed bits, little-endian, of the ids that are no control tokens.
+    """
+
+    library: Any
+    controls: dict[str, int]
+    texts: NDArray[np.uint8]
+
+
+_TREES: WeakKeyDictionary[Vocabulary, dict[int, TokenTree]] = WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+def token_tree(vocabulary: Vocabulary, vocab_size: int) -> TokenTree:
+    """The tokens of a vocabulary as a tree, built once: 150,000 take most of a second.
+
+    Args:
+        vocabulary: texts of tokens.
+        vocab_size: width of logits; ids of the vocabulary beyond it are left out.
+    """
+    with _LOCK:
+        trees = _TREES.setdefault(vocabulary, {})
+        if vocab_size not in trees:
+            trees[vocab_size] = _token_tree(vocabulary, vocab_size)
+        return trees[vocab_size]
+
+
+def named_controls(vocabulary: Vocabulary) -> dict[str, int]:
+    """Control tokens that are part of a reply's text, by their spelling."""
+    unseen = vocabulary.hidden_ids | frozenset(vocabulary.eos_ids)
+    ids = sorted(vocabulary.control_ids - unseen)
+    return {vocabulary.token_bytes(id_).decode(): id_ for id_ in ids}
+
+
+def _token_tree(vocabulary: Vocabulary, vocab_size: int) -> TokenTree:
+    controls = {name: id_ for name, id_ in named_controls(vocabulary).items() if id_ < vocab_size}
+    no_texts = vocabulary.control_ids | vocabulary.hidden_ids | frozenset(vocabulary.eos_ids)
+    tokens = [
+        vocabulary.token_bytes(id_) if id_ not in no_texts else b"" for id_ in range(vocab_size)
+    ]
+    texts = np.array([bool(token) for token in tokens])
+    for name, id_ in controls.items():
+        tokens[id_] = MARKER + name.encode()
+    bits = np.packbits(texts, bitorder="little")
+    return TokenTree(token_library(tokens), controls, bits)
+
+
+class GrammarFilter:
+    """Allows the tokens of one sequence with which its text goes on as a grammar says."""
+
+    def __init__(self, name: str, grammar: str, tree: TokenTree, vocab_size: int) -> None:
+        """Begins an empty text.
+
+        Args:
+            name: of the option that it comes from, for errors.
+            grammar: which ``trial.grammar_of`` returned.
+            tree: of the vocabulary.
+            vocab_size: width of logits.
+
+        Raises:
+            SamplingError: no text of this vocabulary follows the grammar.
+        """
+        self._name, self._grammar, self._tree = name, grammar, tree
+        self._vocab_size = vocab_size
+        self._permitted = _permitted(grammar, tree, vocab_size)
+        self._ids: list[int] = []
+        self._strayed = 0  # ids at the end that the grammar does not allow
+        self._stop_ids = np.zeros(0, np.int64)
+        self._bits: NDArray[np.uint8] | None = None  # what is allowed now, once somebody asked
+        self._matcher = self._begun()
+        if not self._allowed_bits().any():
+            raise SamplingError(
+                f"no text of this model's tokens follows {name}"
+                f"{self._reason() or ', but for the empty one'}"
+            )
+
+    def end_with(self, stop_ids: Iterable[int]) -> None:
+        """See ``EndingFilter``."""
+        ids = [id_ for id_ in stop_ids if id_ < self._vocab_size]
+        self._stop_ids = np.array(sorted(ids), np.int64)
+
+    def is_complete(self) -> bool:
+        """See ``EndingFilter``."""
+        if self._strayed or self._matcher.is_error():
+            return False
+        return self._matcher.is_accepting() and not self._allowed_bits().any()
+
+    def accept(self, id_: int) -> None:
+        self._bits = None
+        self._ids.append(id_)
+        if self._strayed or not self._consume(self._ids[-1:]):
+            self._strayed += 1
+
+    def undo(self, id_: int) -> None:
+        self._bits = None
+        self._ids.pop()
+        if self._strayed:
+            self._strayed -= 1
+        elif not self._matcher.rollback(1):  # it came to one of its limits, which it never forgets
+            self._matcher = self._begun()
+            self._consume(self._ids)
+
+    def apply(self, candidates: Candidates) -> Candidates:
+        """Makes what is not allowed impossible, and leaves it there: what follows counts on it."""
+        bits = self._allowed_bits()
+        allowed = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
+        if not self._strayed and self._matcher.is_accepting():
+            allowed[self._stop_ids] = True
+        if candidates.ids is not None:
+            allowed = allowed[candidates.ids]
+        np.copyto(candidates.logits, -np.inf, where=~allowed)
+        if not np.isfinite(candidates.logits.max()):
+            raise ChooserError(f"no token goes on as {self._name} says{self._reason()}")
+        return candidates
+
+    def _begun(self) -> Any:
+        import llguidance
+
+        limits = llguidance.LLParserLimits(**LIMITS)
+        return llguidance.LLMatcher(self._tree.library, self._grammar, log_level=0, limits=limits)
+
+    def _consume(self, ids: list[int]) -> bool:
+        """Goes on with ids, as far as that is allowed; whether it was."""
+        return bool(self._matcher.try_consume_tokens(ids) == len(ids))
+
+    def _allowed_bits(self) -> NDArray[np.uint8]:
+        """Packed bits of the tokens that may follow, stop ids aside; none behind an error."""
+        if self._bits is None:
+            mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+            self._bits = mask[: len(self._permitted)] & self._permitted
+            if self._strayed:
+                self._bits[:] = 0
+        return self._bits
+
+    def _reason(self) -> str:
+        error = self._matcher.get_error()
+        return f": {reason(error, places=False)}" if error else ""
+
+
+def _permitted(grammar: str, tree: TokenTree, vocab_size: int) -> NDArray[np.uint8]:
+    """Packed bits of tokens that may be part of a text: of control tokens, those that it names."""
+    permitted = np.unpackbits(tree.texts, count=vocab_size, bitorder="little")
+    permitted[[id_ for name, id_ in tree.controls.items() if name in grammar]] = 1
+    return np.packbits(permitted, bitorder="little")
