@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
+from edgerun.engine.constraints.matcher import make_impossible
 from edgerun.errors import ChooserError, SamplingError
 from tests.engine.constraints.vocabularies import (
     EOS,
@@ -75,6 +77,18 @@ def test_a_reply_that_no_token_goes_on_with_fails_alone() -> None:
     chooser.accept(chooser.draw(logits_behind([], 2)))
     with pytest.raises(ChooserError, match="no token goes on as regex says: no text follows it"):
         chooser.draw(logits_behind([], 2))
+
+
+def test_what_is_not_allowed_is_impossible_and_all_else_as_it_was() -> None:
+    rng = np.random.default_rng(1)
+    for size in (1, 7, 5000):
+        logits = rng.normal(0, 30, size).astype(np.float32)
+        logits[rng.random(size) < 0.1] = -np.inf
+        logits[rng.random(size) < 0.1] = -0.0
+        allowed = rng.random(size) < 0.5
+        expected = np.where(allowed, logits, -np.inf).astype(np.float32)
+        make_impossible(logits, allowed)
+        assert logits.tobytes() == expected.tobytes()
 
 
 def test_logits_wider_or_narrower_than_the_vocabulary() -> None:
