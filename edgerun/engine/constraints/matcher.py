@@ -10,8 +10,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.engine.chooser.selection import scratch
 from edgerun.engine.constraints.trial import LIMITS, MARKER, reason, token_library
 from edgerun.errors import ChooserError, SamplingError
+
+SIGN_BIT = np.uint32(31)
+MINUS_INFINITY = np.float32(-np.inf).view(np.uint32)
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
@@ -133,7 +137,7 @@ class GrammarFilter:
             allowed[self._stop_ids] = True
         if candidates.ids is not None:
             allowed = allowed[candidates.ids]
-        np.copyto(candidates.logits, -np.inf, where=~allowed)
+        make_impossible(candidates.logits, allowed)
         if not np.isfinite(candidates.logits.max()):
             raise ChooserError(f"no token goes on as {self._name} says{self._reason()}")
         return candidates
@@ -160,6 +164,19 @@ class GrammarFilter:
     def _reason(self) -> str:
         error = self._matcher.get_error()
         return f": {reason(error, places=False)}" if error else ""
+
+
+def make_impossible(logits: NDArray[np.float32], allowed: NDArray[np.bool_]) -> None:
+    """Sets logits to minus infinity where they are not allowed, in place; both ``[n]``.
+
+    The minimum with an infinity whose sign is made of bits takes the same time for any mask. Where
+    allowed and other tokens alternate, assigning to some takes ten times as long.
+    """
+    bounds = scratch("bounds", len(logits), "u4")
+    bounds[:] = allowed
+    bounds <<= SIGN_BIT
+    bounds ^= MINUS_INFINITY
+    np.minimum(logits, bounds.view(np.float32), out=logits)
 
 
 def _permitted(grammar: str, tree: TokenTree, vocab_size: int) -> NDArray[np.uint8]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
 import pytest
 
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
+from edgerun.engine.constraints.matcher import make_impossible, token_tree
 from edgerun.errors import ChooserError, SamplingError
 from tests.engine.constraints.vocabularies import (
     EOS,
@@ -75,6 +81,31 @@ def test_a_reply_that_no_token_goes_on_with_fails_alone() -> None:
     chooser.accept(chooser.draw(logits_behind([], 2)))
     with pytest.raises(ChooserError, match="no token goes on as regex says: no text follows it"):
         chooser.draw(logits_behind([], 2))
+
+
+def test_the_tree_of_a_vocabulary_is_built_once_and_goes_with_it() -> None:
+    vocabulary = spelled([])
+    size = vocabulary.vocab_size
+    tree = token_tree(vocabulary, size)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(each is tree for each in pool.map(token_tree, [vocabulary] * 8, [size] * 8))
+    assert token_tree(vocabulary, size + 1) is not tree
+    forgotten = weakref.ref(vocabulary)
+    del vocabulary, tree
+    gc.collect()
+    assert forgotten() is None
+
+
+def test_what_is_not_allowed_is_impossible_and_all_else_as_it_was() -> None:
+    rng = np.random.default_rng(1)
+    for size in (1, 7, 5000):
+        logits = rng.normal(0, 30, size).astype(np.float32)
+        logits[rng.random(size) < 0.1] = -np.inf
+        logits[rng.random(size) < 0.1] = -0.0
+        allowed = rng.random(size) < 0.5
+        expected = np.where(allowed, logits, -np.inf).astype(np.float32)
+        make_impossible(logits, allowed)
+        assert logits.tobytes() == expected.tobytes()
 
 
 def test_logits_wider_or_narrower_than_the_vocabulary() -> None:
