@@ -53,12 +53,9 @@ TINY = [
     ("mixtral", {"weights": "int4"}),
     ("olmoe", {"weights": "ternary"}),
     ("qwen2_moe", {"weights": "int4"}),
-    ("qwen3_moe", {"weights": "int8"}),
     ("gpt_oss", {"weights": "int4"}),
-    ("deepseek_v2", {"weights": "int4"}),
     ("deepseek_v3-groups", {"weights": "int4"}),
     ("glm4_moe_lite", {"weights": "int8"}),
-    ("glm4_moe", {"weights": "int4"}),
     (
         "olmoe",
         {"weights": "int4_asym", "rules": ("*.down_proj=int2_asym:16", "layers.1.*=int8_asym")},
