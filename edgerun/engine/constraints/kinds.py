@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,43 +18,21 @@ SHOWN_CHARACTERS = 400
 WHOLE_SCHEMAS = ("true", "false")  # JSON schemas that are no objects
 
 
-@dataclass(frozen=True)
-class Schema:
-    """A JSON schema, held as JSON text; typed as it is, or as the name of a file."""
+class _Form(ABC):
+    """A text of some form, or None; ``values`` says which."""
 
-    accepts, flag, metavar = "Mapping[str, Any] | bool | str | None", str, "FILE|JSON"
-    values = "a JSON schema: an object, or its text"
+    accepts, flag, metavar, values = "str | None", str, "TEXT", ""
 
     def check(self, name: str, value: Any) -> str | None:
-        if value is None:
-            return None
-        if isinstance(value, str):
-            value = _loaded(name, _sized(name, value, MAX_BYTES))
-        if not isinstance(value, Mapping | bool):
-            raise SamplingError(f"{name} is {shown(value)}; expected {self.values}")
-        return _sized(name, _dumped(name, value), MAX_BYTES)
+        """The text that stands for a value.
 
-    def parse(self, text: str) -> str:
-        inline = text.lstrip().startswith("{") or text.strip() in WHOLE_SCHEMAS
-        return text if inline else _read(text, "a JSON schema, or the schema itself: {...}")
+        Raises:
+            SamplingError: it is not of the form, or longer than it may be.
+        """
+        return None if value is None else self._checked(name, value)
 
-    def write(self, value: str | None) -> str:
-        return _short(value)
-
-
-@dataclass(frozen=True)
-class Regex:
-    """A regular expression that the whole reply matches."""
-
-    accepts, flag, metavar = "str | None", str, "TEXT"
-    values = "a regular expression"
-
-    def check(self, name: str, value: Any) -> str | None:
-        if value is None:
-            return None
-        if not isinstance(value, str) or not value:
-            raise SamplingError(f"{name} is {shown(value)}; expected {self.values}")
-        return _sized(name, value, MAX_REGEX_BYTES)
+    @abstractmethod
+    def _checked(self, name: str, value: Any) -> str: ...
 
     def parse(self, text: str) -> str:
         return text
@@ -61,26 +40,55 @@ class Regex:
     def write(self, value: str | None) -> str:
         return _short(value)
 
+    def _wrong(self, name: str, value: Any) -> SamplingError:
+        return SamplingError(f"{name} is {shown(value)}; expected {self.values}")
+
 
 @dataclass(frozen=True)
-class Grammar:
+class Schema(_Form):
+    """A JSON schema, held as JSON text; typed as it is, or as the name of a file."""
+
+    accepts, metavar = "Mapping[str, Any] | bool | str | None", "FILE|JSON"
+    values = "a JSON schema: an object, or its text"
+
+    def _checked(self, name: str, value: Any) -> str:
+        if isinstance(value, str):
+            value = _loaded(name, _sized(name, value, MAX_BYTES))
+        if not isinstance(value, Mapping | bool):
+            raise self._wrong(name, value)
+        return _sized(name, _dumped(name, value), MAX_BYTES)
+
+    def parse(self, text: str) -> str:
+        inline = text.lstrip().startswith("{") or text.strip() in WHOLE_SCHEMAS
+        return text if inline else _read(text, "a JSON schema, or the schema itself: {...}")
+
+
+@dataclass(frozen=True)
+class Regex(_Form):
+    """A regular expression that the whole reply matches."""
+
+    values = "a regular expression"
+
+    def _checked(self, name: str, value: Any) -> str:
+        if not isinstance(value, str) or not value:
+            raise self._wrong(name, value)
+        return _sized(name, value, MAX_REGEX_BYTES)
+
+
+@dataclass(frozen=True)
+class Grammar(_Form):
     """A grammar, typed as the name of a file."""
 
-    accepts, flag, metavar = "str | None", str, "FILE"
+    metavar = "FILE"
     values = "a grammar in Lark's form, or in llama.cpp's (GBNF)"
 
-    def check(self, name: str, value: Any) -> str | None:
-        if value is None:
-            return None
+    def _checked(self, name: str, value: Any) -> str:
         if not isinstance(value, str) or not value.strip():
-            raise SamplingError(f"{name} is {shown(value)}; expected {self.values}")
+            raise self._wrong(name, value)
         return _sized(name, value, MAX_BYTES)
 
     def parse(self, text: str) -> str:
         return _read(text, self.values)
-
-    def write(self, value: str | None) -> str:
-        return _short(value)
 
 
 def _sized(name: str, text: str, most: int) -> str:

@@ -216,7 +216,7 @@ class Tokens:
 
     def __call__(self, text: str) -> list[int]:
         """Would encode what is forced; see ``OPTIONS``."""
-        raise NotImplementedError(f"nothing is forced, and so nothing is encoded: {text!r}")
+        raise RuntimeError(f"nothing is forced, and so nothing is encoded: {text!r}")
 
 
 def _from_schema(text: str) -> tuple[str, bool]:

@@ -72,7 +72,7 @@ def gated_delta(
         slot, start = int(batch.sequences[first]), int(batch.positions[first])
         past, matrix = cache.read_block(name, slot, start, start)
         tokens = np.concatenate([past, qkv[first:stop]])
-        mixed = _convolved(tokens, taps.reshape(count, width))
+        mixed = convolved(tokens, taps.reshape(count, width))
         queries, keys, values = _heads(mixed, sizes, np.float32(epsilon))
         matrix = matrix.copy()
         for place, row in enumerate(range(first, stop)):
@@ -85,10 +85,13 @@ def gated_delta(
     return results.reshape(batch.rows, value_heads * value_dim)
 
 
-def _convolved(tokens: F32, taps: F32) -> F32:
-    """SiLU of what taps make of tokens, of which ``len(taps) - 1`` come before the first result."""
+def convolved(tokens: F32, taps: F32, bias: F32 | float = 0.0) -> F32:
+    """SiLU of what taps make of tokens, of which ``len(taps) - 1`` come before the first result.
+
+    Sums begin with ``bias``, ``[width]``.
+    """
     count, height = len(taps), len(tokens) - len(taps) + 1
-    total = np.zeros((height, tokens.shape[1]), np.float32)
+    total = np.full((height, tokens.shape[1]), bias, np.float32)
     for place in range(count):
         total += tokens[place : place + height] * taps[place]
     return total * _sigmoid(total)
@@ -112,14 +115,18 @@ def _heads(mixed: F32, sizes: tuple[int, int, int, int], epsilon: np.float32) ->
     return shared[0] * scale, shared[1], values.reshape(-1, value_heads, value_dim)
 
 
+def matrix_arrays(
+    count: int, width: int, shape: tuple[int, int, int]
+) -> tuple[RecurrentArray, RecurrentArray]:
+    """The latest tokens before a convolution of ``count``, and a matrix of every head."""
+    return RecurrentArray("conv", (count - 1, width)), RecurrentArray("matrix", shape)
+
+
 def _state(attributes: Mapping[str, Any]) -> RecurrentState:
     """The latest tokens before the convolution, and the matrix of every value head."""
     heads, key_dim, value_dim = (attributes[n] for n in ("value_heads", "key_dim", "value_dim"))
     width = 2 * attributes["key_heads"] * key_dim + heads * value_dim
-    arrays = (
-        RecurrentArray("conv", (attributes["count"] - 1, width)),
-        RecurrentArray("matrix", (heads, key_dim, value_dim)),
-    )
+    arrays = matrix_arrays(attributes["count"], width, (heads, key_dim, value_dim))
     return RecurrentState(attention_name(attributes["layer"]), arrays)
 
 

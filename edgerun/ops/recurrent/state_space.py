@@ -21,9 +21,9 @@ from edgerun.ops.base import (
     rows,
     vector,
 )
-from edgerun.ops.recurrent.gated_delta import MAX_TAPS
+from edgerun.ops.recurrent.gated_delta import MAX_TAPS, convolved, matrix_arrays
 from edgerun.state import Batch, RecurrentState, SequenceStore
-from edgerun.state.spec import RecurrentArray, matrices_name
+from edgerun.state.spec import matrices_name
 
 _WIDTH = "heads*head_dim+2*groups*state_dim"
 
@@ -68,7 +68,7 @@ def state_space(
         slot, start = int(batch.sequences[first]), int(batch.positions[first])
         past, matrix = cache.read_block(name, slot, start, start)
         tokens = np.concatenate([past, xbc[first:stop]])
-        mixed = _convolved(tokens, taps.reshape(count, width), bias)
+        mixed = convolved(tokens, taps.reshape(count, width), bias)
         x, keys, queries = np.split(
             mixed, [heads * head_dim, heads * head_dim + groups * state_dim], axis=1
         )
@@ -88,23 +88,11 @@ def state_space(
     return results.reshape(batch.rows, heads * head_dim)
 
 
-def _convolved(tokens: F32, taps: F32, bias: F32) -> F32:
-    """SiLU of what taps make of tokens, of which ``len(taps) - 1`` come before the first result."""
-    count, height = len(taps), len(tokens) - len(taps) + 1
-    total = np.repeat(bias[None], height, axis=0)
-    for place in range(count):
-        total += tokens[place : place + height] * taps[place]
-    return np.asarray(total / (1 + np.exp(-np.clip(total, -80, None))), np.float32)
-
-
 def _state(attributes: Mapping[str, Any]) -> RecurrentState:
     """The latest tokens before the convolution, and the matrix of every head."""
     heads, head_dim, state_dim = (attributes[n] for n in ("heads", "head_dim", "state_dim"))
     width = heads * head_dim + 2 * attributes["groups"] * state_dim
-    arrays = (
-        RecurrentArray("conv", (attributes["count"] - 1, width)),
-        RecurrentArray("matrix", (heads, state_dim, head_dim)),
-    )
+    arrays = matrix_arrays(attributes["count"], width, (heads, state_dim, head_dim))
     return RecurrentState(matrices_name(attributes["layer"]), arrays)
 
 

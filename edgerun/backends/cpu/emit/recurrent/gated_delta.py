@@ -10,19 +10,17 @@ from edgerun.backends.base import Shape, Support
 from edgerun.backends.cpu.binder import ROWS, Binder
 from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.emit.recurrent.states import (
-    FLOAT_BYTES,
     MANY_REGISTERS,
-    MOVES,
+    cost_of,
     emit_inputs,
     emit_update,
     rows_of,
+    supports_heads,
     vectors_of_unit,
 )
 from edgerun.backends.cpu.operands import Argument
 from edgerun.graph.ir import Graph, Node
-from edgerun.machine.profile import GATE
 
-MAX_HEADS = 1024  # of values; times rows they are chunks of an instruction
 PRODUCTS = 3  # of an element of a matrix, for each token
 _SIZES = ("count", "key_heads", "value_heads", "key_dim", "value_dim")
 
@@ -74,24 +72,13 @@ def emit_gated_delta(binder: Binder, node: Node, index: int) -> None:
 
 
 def _supports(graph: Graph, node: Node) -> Support:
-    heads = node.attrs["value_heads"]
-    if heads > MAX_HEADS:
-        return Support(False, f"{heads} heads of values, more than {MAX_HEADS}")
-    return Support(True)
+    return supports_heads(node.attrs["value_heads"], "heads of values")
 
 
 def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
-    """The larger of the times to move the state of a sequence and to multiply, and the inputs'.
-
-    What is written is read before. Products are as fast as those of attention, in float32 too.
-    """
-    key_dim, rows = node.attrs["key_dim"], shape.rows
-    elements = node.attrs["value_heads"] * key_dim * node.attrs["value_dim"]
-    width = 2 * node.attrs["key_heads"] * key_dim + elements // key_dim
-    moved = speeds.read_seconds(MOVES * FLOAT_BYTES * elements)
-    multiplied = speeds.attention_seconds(PRODUCTS * elements * rows, key_dim, rows)
-    inputs = speeds.element_seconds(rows * width, GATE, rows)
-    return speeds.start_seconds(2) + max(moved, multiplied) + inputs
+    matrix = node.attrs["value_heads"], node.attrs["key_dim"], node.attrs["value_dim"]
+    width = 2 * node.attrs["key_heads"] * matrix[1] + matrix[0] * matrix[2]
+    return cost_of(matrix, width, PRODUCTS, shape.rows, speeds)
 
 
 EMITTER = Emitter(emit_gated_delta, _supports, _cost)

@@ -8,19 +8,17 @@ from edgerun.backends.base import Shape, Support
 from edgerun.backends.cpu.binder import ROWS, Binder
 from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.emit.recurrent.states import (
-    FLOAT_BYTES,
     MANY_REGISTERS,
-    MOVES,
+    cost_of,
     emit_inputs,
     emit_update,
     rows_of,
+    supports_heads,
     vectors_of_unit,
 )
 from edgerun.backends.cpu.operands import Argument
 from edgerun.graph.ir import Graph, Node
-from edgerun.machine.profile import GATE
 
-MAX_HEADS = 1024  # times rows they are chunks of an instruction
 PRODUCTS = 2  # of an element of a matrix, for each token
 _SIZES = ("count", "heads", "groups", "head_dim", "state_dim")
 
@@ -72,21 +70,13 @@ def emit_state_space(binder: Binder, node: Node, index: int) -> None:
 
 
 def _supports(graph: Graph, node: Node) -> Support:
-    heads = node.attrs["heads"]
-    if heads > MAX_HEADS:
-        return Support(False, f"{heads} heads, more than {MAX_HEADS}")
-    return Support(True)
+    return supports_heads(node.attrs["heads"])
 
 
 def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
-    """As that of linear attention, with one product less of an element."""
-    state_dim, rows = node.attrs["state_dim"], shape.rows
-    elements = node.attrs["heads"] * node.attrs["head_dim"] * state_dim
-    width = elements // state_dim + 2 * node.attrs["groups"] * state_dim
-    moved = speeds.read_seconds(MOVES * FLOAT_BYTES * elements)
-    multiplied = speeds.attention_seconds(PRODUCTS * elements * rows, state_dim, rows)
-    inputs = speeds.element_seconds(rows * width, GATE, rows)
-    return speeds.start_seconds(2) + max(moved, multiplied) + inputs
+    matrix = node.attrs["heads"], node.attrs["state_dim"], node.attrs["head_dim"]
+    width = matrix[0] * matrix[2] + 2 * node.attrs["groups"] * matrix[1]
+    return cost_of(matrix, width, PRODUCTS, shape.rows, speeds)
 
 
 EMITTER = Emitter(emit_state_space, _supports, _cost)

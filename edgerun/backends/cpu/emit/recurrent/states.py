@@ -7,15 +7,19 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.backends.base import Support
 from edgerun.backends.cpu.binder import ROWS, RUNS, Binder, Patch, Preparation
 from edgerun.backends.cpu.buffers import Buffer
+from edgerun.backends.cpu.emit.emitter import Speeds
 from edgerun.backends.cpu.operands import WITH_CACHE, Argument
 from edgerun.errors import BackendError
 from edgerun.graph.ir import Node
+from edgerun.machine.profile import GATE
 from edgerun.ops.registry import OPS
 from edgerun.state import RecurrentState, SequenceStore
 from edgerun.state.capacity import fixed_bytes
 
+MAX_HEADS = 1024  # times rows they are chunks of an instruction
 FEW_ROWS, MANY_REGISTERS = 16, 32
 OUTGROWING_BYTES = 16 << 20  # of the states of all layers, beside weights that are streamed
 FLOAT_BYTES, MOVES = 4, 3  # of an element of a matrix, for each token
@@ -159,3 +163,31 @@ def vectors_of_unit(available: int, limit: int, binder: Binder) -> int:
     """
     most = 2 * limit if binder.shape.rows <= FEW_ROWS else limit
     return max(each for each in range(1, most + 1) if available % each == 0)
+
+
+def supports_heads(heads: int, what: str = "heads") -> Support:
+    """Whether there are few enough for the chunks of an instruction."""
+    if heads > MAX_HEADS:
+        return Support(False, f"{heads} {what}, more than {MAX_HEADS}")
+    return Support(True)
+
+
+def cost_of(
+    matrix: tuple[int, int, int], width: int, products: int, rows: int, speeds: Speeds
+) -> float:
+    """The larger of the times to move the state of a sequence and to multiply, and the inputs'.
+
+    What is written is read before. Products are as fast as those of attention, in float32 too.
+
+    Args:
+        matrix: heads, and rows and columns of the matrix of each.
+        width: elements that go through the convolution.
+        products: of an element of a matrix, for each token.
+        rows: of a call.
+        speeds: of the machine.
+    """
+    elements = matrix[0] * matrix[1] * matrix[2]
+    moved = speeds.read_seconds(MOVES * FLOAT_BYTES * elements)
+    multiplied = speeds.attention_seconds(products * elements * rows, matrix[1], rows)
+    inputs = speeds.element_seconds(rows * width, GATE, rows)
+    return speeds.start_seconds(2) + max(moved, multiplied) + inputs
