@@ -91,7 +91,7 @@ class ChatSession:
 
         sequence = self._llm._engine.sequence(chat.ids, params, stats)
         sequence.previous, sequence.is_retained = self._sequence, True
-        stream = self._llm._stream(sequence, params, ended=ended)
+        stream = self._llm._opener.stream(sequence, params, ended=ended)
         self._stream = weakref.ref(stream)  # one that is dropped must end at once
         return stream
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,6 @@ from edgerun.backends.cpu.transfer import NativeTransfer
 from edgerun.backends.figures import ExpertReads, Report
 from edgerun.engine.chooser.params import STOP, SamplingParams
 from edgerun.engine.engine import Engine
-from edgerun.engine.sequence import Sequence as EngineSequence
-from edgerun.engine.stats import Stats
 from edgerun.errors import InputError
 from edgerun.llm.arguments import (
     check_conversation,
@@ -29,8 +27,9 @@ from edgerun.llm.arguments import (
 )
 from edgerun.llm.chat_session import ChatSession
 from edgerun.llm.compiling import compile_bundle
-from edgerun.llm.completion import Completion, TextStream, Writer, together, write
+from edgerun.llm.completion import Completion, TextStream, together
 from edgerun.llm.loading import Model, host_memory, prepare, prompt_rows
+from edgerun.llm.opening import ChatRequest, Opener, TextRequest
 from edgerun.llm.options import LoadOptions
 from edgerun.model.chat.format import ChatFormat
 from edgerun.model.chat.template import DEFAULT_STOPS, Message
@@ -105,6 +104,7 @@ class LLM:
             prompt_rows=prompt_rows(model.options, model.experts),
             drafting=model.drafting,
         )
+        self._opener = Opener(self._engine, model.tokenizer, self._format, model.context)
         # A stream keeps the engine, so it goes on when the model it came from is forgotten.
         self._forgotten = weakref.finalize(self._engine, _release, model)
         self._forgotten.atexit = False
@@ -134,7 +134,7 @@ class LLM:
         self, prompt: str | Sequence[int], **sampling: Unpack[SamplingKeywords]
     ) -> TextStream:
         """Like ``generate``, piece by piece; nothing is computed before the first is asked for."""
-        return self._streams([(check_prompt(prompt), sampling)])[0]
+        return self._texts([(check_prompt(prompt), sampling)])[0]
 
     def generate_many(
         self,
@@ -159,7 +159,7 @@ class LLM:
             SamplingError: a sampling parameter is unknown or outside its range.
         """
         each = with_options(check_prompts(prompts), options, sampling)
-        return self._completed(self._streams(each))
+        return self._completed(self._texts(each))
 
     def chat_many(
         self,
@@ -169,7 +169,7 @@ class LLM:
     ) -> list[Completion]:
         """Answers several conversations together; see ``generate_many`` and ``chat``."""
         each = with_options(check_conversations(conversations), options, sampling)
-        return self._completed(self._chat_streams(each))
+        return self._completed(self._chats(each))
 
     def together(self, streams: Iterable[TextStream]) -> Generator[tuple[int, str], None, None]:
         """Yields ``(index of the stream, piece)`` of several streams, as pieces come.
@@ -205,7 +205,7 @@ class LLM:
         self, messages: Sequence[Message], **sampling: Unpack[SamplingKeywords]
     ) -> TextStream:
         """Like ``chat``, piece by piece."""
-        return self._chat_streams([(check_conversation(messages), sampling)])[0]
+        return self._chats([(check_conversation(messages), sampling)])[0]
 
     def session(self) -> ChatSession:
         """Opens a chat, whose keys and values stay cached between turns while there is room."""
@@ -340,54 +340,19 @@ class LLM:
             pass
         return [stream.completion for stream in streams]
 
-    def _streams(
+    def _texts(
         self, requests: Sequence[tuple[str | list[int], SamplingKeywords]]
     ) -> list[TextStream]:
-        """Continuations of prompts, which are encoded together; none runs before all are."""
-        stats = [Stats() for _ in requests]
-        params = [self.params(**sampling) for _, sampling in requests]
-        prompts = self._prompt_ids([prompt for prompt, _ in requests])
-        return [
-            self._stream(self._engine.sequence(ids, own, times), own, self._visible(ids))
-            for ids, own, times in zip(prompts, params, stats, strict=True)
-        ]
+        return self._opener.texts(
+            [TextRequest(prompt, self.params(**sampling)) for prompt, sampling in requests]
+        )
 
-    def _chat_streams(
+    def _chats(
         self, requests: Sequence[tuple[Sequence[Message], SamplingKeywords]]
     ) -> list[TextStream]:
-        """Replies to conversations; see ``_streams``."""
-        stats = [Stats() for _ in requests]
-        params = [self.chat_params(**sampling) for _, sampling in requests]
-        conversations = [messages for messages, _ in requests]
-        chats = self._format.encode_many(conversations, context=self.model.context)
-        return [
-            self._stream(self._engine.sequence(chat.ids, own, times), own)
-            for chat, own, times in zip(chats, params, stats, strict=True)
-        ]
-
-    def _visible(self, ids: Sequence[int]) -> bool:
-        """Whether a prompt gives text, which a reply continues."""
-        return any(id_ not in self.tokenizer.hidden_ids for id_ in ids)
-
-    def _prompt_ids(self, prompts: Sequence[str | list[int]]) -> list[list[int]]:
-        texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-        for text in texts:
-            self.tokenizer.check_fits(text, self.model.context)
-        encoded = iter(self.tokenizer.encode_many(texts))
-        return [next(encoded) if isinstance(prompt, str) else prompt for prompt in prompts]
-
-    def _stream(
-        self,
-        sequence: EngineSequence,
-        params: SamplingParams,
-        continues: bool = False,
-        ended: Callable[[Completion], None] = lambda completion: None,
-    ) -> TextStream:
-        decoder = self.tokenizer.stream(continues=continues or params.shapes_text)
-        completion = Completion(prompt_tokens=sequence.prompt_tokens, stats=sequence.stats)
-        writer = Writer(completion, decoder, params.stop)
-        pieces = write(self._engine, sequence, writer, ended)
-        return TextStream(self._engine, sequence, pieces, completion)
+        return self._opener.chats(
+            [ChatRequest(messages, self.chat_params(**sampling)) for messages, sampling in requests]
+        )
 
 
 def _release(model: Model) -> None:

@@ -53,7 +53,7 @@ def test_many_prompts_that_are_interrupted_give_their_sequences_back(
         raise KeyboardInterrupt
 
     llm = model(max_sessions=3)
-    monkeypatch.setattr("edgerun.llm.llm.Writer.push", interrupted)
+    monkeypatch.setattr("edgerun.llm.opening.Writer.push", interrupted)
     with pytest.raises(KeyboardInterrupt) as excinfo:  # as a notebook keeps the last traceback
         llm.generate_many(["a", "b"])
     assert excinfo.tb is not None
