@@ -24,6 +24,7 @@ ENTRY_POINTS = "edgerun.commands"
 COMMANDS = {
     "run": "Answer or continue one prompt.",
     "chat": "Hold a conversation.",
+    "serve": "Answer programs that speak OpenAI's API.",
     "bench": "Measure the speed of a model.",
     "plan": "Show which part of a model runs where.",
     "inspect": "Show what is in a bundle.",
@@ -36,14 +37,13 @@ COMMANDS = {
 _STORE = "edgerun keeps no store of models: a model is a folder, which `edgerun inspect` shows"
 # What users of other runtimes type.
 ABSENT = {
-    "serve": "there is no server yet: use `edgerun chat`, or `edgerun.load` in Python",
     "pull": "there are no downloads of bundles yet: `edgerun export HUB_ID -o FOLDER` fetches a "
     "checkpoint and makes one",
     "push": "there are no uploads: a bundle is a folder, which you can copy",
     "ls": _STORE,
     "list": _STORE,
-    "ps": "nothing of edgerun runs in the background yet: a model lives as long as its command",
-    "stop": "nothing of edgerun runs in the background yet: Ctrl-C ends a command",
+    "ps": "nothing of edgerun runs in the background: a model lives as long as its command",
+    "stop": "nothing of edgerun runs in the background: Ctrl-C ends a command",
     "rm": "edgerun keeps no store of models: a model is a folder, which you can delete",
     "show": "it is called `edgerun inspect` here",
     "create": "it is called `edgerun export` here",

@@ -189,9 +189,17 @@ class Engine:
         Raises:
             InputError: the engine was closed.
         """
-        while not (ready := self._store.lock.run(self._step_for, sequences)):
+        while not (ready := self.advance(sequences)):
             pass
         return ready
+
+    def advance(self, sequences: Sequence_[Sequence]) -> list[Sequence]:
+        """Like ``wait``, but makes at most one step: there may be none whose reader need not wait.
+
+        Raises:
+            InputError: the engine was closed.
+        """
+        return self._store.lock.run(self._step_for, sequences)
 
     def _step_for(self, sequences: Sequence_[Sequence]) -> list[Sequence]:
         """Makes a step, if no other thread's came first; those whose readers need not wait."""

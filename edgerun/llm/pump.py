@@ -1,0 +1,119 @@
+"""A thread that reads streams of one model, for callers that must not wait, such as servers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from edgerun.engine.sequence import Sequence
+from edgerun.errors import InputError
+from edgerun.llm.completion import TextStream
+
+if TYPE_CHECKING:
+    from edgerun.llm.llm import LLM
+
+
+class Piece(NamedTuple):
+    """What came of a stream.
+
+    Attributes:
+        stream: whose completion goes on growing meanwhile.
+        text: what is new of its text; ``""`` at the end of some, in the middle of none.
+        tokens: how many ids its completion had.
+        is_last: whether the completion has its finish reason, and nothing will come.
+    """
+
+    stream: TextStream
+    text: str
+    tokens: int
+    is_last: bool
+
+
+class Pump:
+    """Reads streams of one model together, whenever they come, and hands over their pieces.
+
+    Each call of the model serves all streams, and what came of one call is handed over together. A
+    stream that fails ends alone, with the ``error`` of its completion.
+    """
+
+    def __init__(self, llm: LLM, deliver: Callable[[list[Piece]], None]) -> None:
+        """Starts the thread.
+
+        Args:
+            llm: whose streams these are.
+            deliver: called in the thread with what came; it should return at once.
+        """
+        self._engine, self._deliver = llm._engine, deliver
+        self._running: dict[Sequence, TextStream] = {}
+        self._joining: list[TextStream] = []
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="edgerun-pump", daemon=True)
+        self._thread.start()
+
+    def add(self, streams: Iterable[TextStream]) -> None:
+        """Begins to read streams, which nobody else reads; never waits for the model.
+
+        Raises:
+            InputError: the pump was closed, or a stream is another model's.
+        """
+        joining = list(streams)
+        if any(stream._engine is not self._engine for stream in joining):
+            raise InputError("a stream is another model's: a pump reads those of its own")
+        with self._changed:
+            if self._is_closed:
+                raise InputError("this model is no longer served")
+            self._joining += joining
+            self._changed.notify()
+
+    def cancel(self, stream: TextStream) -> None:
+        """Ends a stream soon; its last piece comes as ever. Never waits for the model."""
+        self._engine.cancel(stream._sequence)
+
+    def close(self) -> None:
+        """Ends all streams, hands over their last pieces, and ends the thread."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self._join():
+            try:
+                ready = self._engine.advance(list(self._running))
+            except Exception as error:  # a defect, or the model was closed: no call can be made
+                ready = list(self._running)
+                for stream in self._running.values():
+                    self._engine.cancel(stream._sequence)
+                    stream.completion.error, stream.completion.finish_reason = error, "error"
+            self._hand_over(ready)
+
+    def _join(self) -> bool:
+        """Waits until there is something to read; False when there never will be."""
+        with self._changed:
+            while not (self._joining or self._running or self._is_closed):
+                self._changed.wait()
+            joining, self._joining = self._joining, []
+        for stream in joining:
+            self._running[stream._sequence] = stream
+            self._engine.add(stream._sequence)
+        if self._is_closed:
+            for stream in self._running.values():
+                self.cancel(stream)
+        return bool(self._running)
+
+    def _hand_over(self, ready: list[Sequence]) -> None:
+        pieces: list[Piece] = []
+        for sequence in ready:
+            stream, text = self._running[sequence], ""
+            with suppress(Exception):  # which its completion has
+                text = stream._lock.run(stream._came)
+            is_last = bool(stream.completion.finish_reason)
+            if is_last:
+                del self._running[sequence]
+            if text or is_last:
+                pieces.append(Piece(stream, text, len(stream.completion.ids), is_last))
+        if pieces:
+            self._deliver(pieces)

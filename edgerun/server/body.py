@@ -1,0 +1,95 @@
+"""Bodies of requests: JSON of a bounded size, and what its fields mean."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from edgerun.engine.chooser.params import all_options
+from edgerun.server.problems import Problem
+from edgerun.values import shown, suggestion
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+BODY_S = 30.0  # for all of a body to come
+LEAST_BODY_BYTES = 1 << 20
+BODY_BYTES_PER_TOKEN = 24  # six for every byte of a long word where all is escaped
+PLACE = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
+
+
+async def read_json(request: Request, most_bytes: int) -> dict[str, Any]:
+    """Reads a JSON object.
+
+    Raises:
+        Problem: there is none, or it is too large or too slow.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Problem(
+            415,
+            f"the body is {shown(kind or 'of no type')}; expected Content-Type: application/json",
+        )
+    try:
+        body = await asyncio.wait_for(_read(request, most_bytes), BODY_S)
+    except (asyncio.TimeoutError, TimeoutError):
+        raise Problem(408, f"the body did not come within {BODY_S:.0f} seconds") from None
+    except ClientDisconnect:
+        raise Problem(400, "the body ended early") from None
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        reason = "lists in lists, too deep" if isinstance(error, RecursionError) else str(error)
+        raise Problem(400, f"the body is no JSON: {reason}", "invalid_json") from error
+    if not isinstance(value, dict):
+        raise Problem(400, f"the body is {shown(value)}; expected a JSON object", "invalid_json")
+    return value
+
+
+def split(
+    body: Mapping[str, Any], kind: type[T], special: frozenset[str] = frozenset()
+) -> tuple[T, dict[str, Any]]:
+    """Splits a body into fields of a kind, checked, and sampling options, which are not yet.
+
+    Args:
+        body: fields by name; null means that one is left out.
+        kind: of the fields that are no sampling options.
+        special: fields of ``kind`` that have the name of a sampling option.
+
+    Raises:
+        Problem: there is no such field, or a value has another type.
+    """
+    options = {entry.name for entry in all_options()} - special
+    names = set(kind.__struct_fields__)
+    given = {name: value for name, value in body.items() if value is not None}
+    for name in given:
+        if name not in names | options:
+            near = suggestion(name, sorted(names | options))
+            raise Problem(400, f"there is no field {shown(name)}{near}", "unknown_field", name)
+    own = {name: value for name, value in given.items() if name in names}
+    try:
+        fields = msgspec.convert(own, kind)
+    except msgspec.ValidationError as error:
+        message, place = str(error), None
+        if match := PLACE.fullmatch(message):
+            message, place = match[1], match[2]
+        message = f"{message[:1].lower()}{message[1:]}"
+        raise Problem(400, f"{place or 'body'}: {message}", "invalid_value", place) from error
+    return fields, {name: value for name, value in given.items() if name not in names}
+
+
+async def _read(request: Request, most_bytes: int) -> bytes:
+    too_large = Problem(413, f"the body is larger than {most_bytes} bytes", "too_large")
+    declared = request.headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and int(declared[:20]) > most_bytes:
+        raise too_large
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most_bytes:
+            raise too_large
+    return bytes(body)

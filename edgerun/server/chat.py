@@ -1,0 +1,116 @@
+"""``/v1/chat/completions``: replies to conversations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from edgerun.llm.completion import Completion
+from edgerun.server.body import split
+from edgerun.server.problems import Problem
+from edgerun.server.work import CommonFields, Head, Work, each_seed, finish_reason, with_bias
+
+if TYPE_CHECKING:
+    from edgerun.llm.llm import LLM
+
+
+class SchemaFields(msgspec.Struct, forbid_unknown_fields=True):
+    """``response_format.json_schema``; a reply follows its schema whether it is strict or not."""
+
+    schema: dict[str, Any] | bool | None = None
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class FormatFields(msgspec.Struct, forbid_unknown_fields=True):
+    """``response_format``."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: SchemaFields | None = None
+
+
+class ChatFields(CommonFields, kw_only=True):
+    """Fields of a request that are no sampling options."""
+
+    messages: list[dict[str, Any]]
+    max_completion_tokens: Any = None
+    response_format: FormatFields | None = None
+
+
+class ChatForm:
+    """Writes replies as messages of the assistant."""
+
+    def __init__(self, head: Head) -> None:
+        """Takes what all objects of the answer share."""
+        self._head = head
+
+    def head(self) -> dict[str, Any]:
+        return self._head.of("chat.completion")
+
+    def whole(self, index: int, completion: Completion) -> dict[str, Any]:
+        message = {"role": "assistant", "content": completion.text}
+        return {"message": message, "logprobs": None, **finish_reason(completion)}
+
+    def first(self, index: int) -> list[dict[str, Any]]:
+        return [_delta({"role": "assistant", "content": ""})]
+
+    def piece(self, index: int, text: str, completion: Completion) -> dict[str, Any]:
+        return _delta({"content": text})
+
+    def last(self, index: int, completion: Completion) -> dict[str, Any]:
+        return {**_delta({}), **finish_reason(completion)}
+
+
+class ChatChunkForm(ChatForm):
+    """The same in chunks."""
+
+    def head(self) -> dict[str, Any]:
+        return self._head.of("chat.completion.chunk")
+
+
+def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
+    """What a request asks for.
+
+    Raises:
+        Problem: it cannot be done.
+    """
+    fields, sampling = split(body, ChatFields)
+    sampling = with_bias({**sampling, **_length(fields, sampling), **_schema(fields, sampling)})
+    form = (ChatChunkForm if fields.stream else ChatForm)(head)
+    each = each_seed(sampling, fields.n)
+    return Work(
+        fields,
+        lambda: [llm.stream_chat(fields.messages, **own) for own in each],
+        fields.n,
+        form,
+    )
+
+
+def _delta(delta: dict[str, Any]) -> dict[str, Any]:
+    return {"delta": delta, "logprobs": None, "finish_reason": None}
+
+
+def _length(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Any]:
+    most = fields.max_completion_tokens
+    if most is None:
+        return {}
+    if sampling.get("max_tokens", most) != most:
+        raise Problem(
+            400, "max_tokens and max_completion_tokens say different things: leave one out"
+        )
+    return {"max_tokens": most}
+
+
+def _schema(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Any]:
+    wanted = fields.response_format
+    if wanted is None or wanted.type == "text":
+        return {}
+    if "json_schema" in sampling:
+        raise Problem(400, "response_format and json_schema are both given: leave one out")
+    if wanted.type == "json_object":
+        return {"json_schema": {"type": "object"}}
+    if wanted.json_schema is None or wanted.json_schema.schema is None:
+        raise Problem(400, "response_format has no json_schema.schema", None, "response_format")
+    return {"json_schema": wanted.json_schema.schema}

@@ -1,0 +1,146 @@
+"""Stands before all routes and methods: who may call, from which page, and how many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import Headers, MutableHeaders
+
+from edgerun.server.answers import send_problem
+from edgerun.server.hosts import Hosts, is_same_origin
+from edgerun.server.options import ServerOptions
+from edgerun.server.problems import Problem, problem_of
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+OPEN_PATHS = ("/health",)  # say nothing about the model or anybody's texts
+MOST_REQUESTS = 1024  # at a time, most of them waiting for their body or for being refused
+SEND_S = 120.0  # what a caller takes at most to read what was sent, before it counts as gone
+ALLOWED_HEADERS = "authorization, content-type"
+METHODS = "GET, POST, OPTIONS"
+
+
+@dataclass
+class Guard:
+    """An ASGI application before another.
+
+    Attributes:
+        app: what it stands before.
+        options: who may call.
+        tell: is told of each request that was answered: method, path, status.
+    """
+
+    app: ASGIApp
+    options: ServerOptions
+    tell: Callable[[str, str, int], None]
+
+    def __post_init__(self) -> None:
+        self._hosts = Hosts(self.options.host, self.options.hosts)
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in self.options.origins)
+        self._key = None if self.options.key is None else self.options.key.encode()
+        self._requests = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Lets a request through, or refuses it."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http":
+            self._requests += 1
+            try:
+                await self._http(scope, receive, _Sending(self, scope, send))
+            finally:
+                self._requests -= 1
+        else:
+            await send({"type": "websocket.close", "code": 1008, "reason": "there are none here"})
+
+    async def _http(self, scope: Scope, receive: Receive, send: _Sending) -> None:
+        headers = Headers(scope=scope)
+        try:
+            send.origin = self._checked(scope, headers)
+            if scope["method"] == "OPTIONS" and send.origin is not None:
+                await self._preflight(send)
+            else:
+                self._check_key(scope["path"], headers)
+                await self.app(scope, receive, send)
+        except Exception as error:
+            if not send.has_begun:
+                await send_problem(problem_of(error), send)
+            # Else the connection ends in the middle, which a caller can tell from a whole answer.
+
+    def _checked(self, scope: Scope, headers: Headers) -> str | None:
+        """The page that calls, if another server's does.
+
+        Raises:
+            Problem: the request is refused.
+        """
+        hosts, origins = headers.getlist("host"), headers.getlist("origin")
+        if len(hosts) != 1 or not self._hosts.allow(hosts[0]):
+            raise Problem(
+                403,
+                f"this server is not {', '.join(hosts) or 'without a name'}: call it by an address "
+                "of this machine, or start it with --allow-host NAME",
+                "host_not_allowed",
+            )
+        origin = None
+        if origins and not (len(origins) == 1 and is_same_origin(origins[0], hosts[0])):
+            origin = ", ".join(origins)
+            if origin.lower() not in self._origins:
+                raise Problem(
+                    403,
+                    f"pages of {origin} may not call this server: --allow-origin {origin} lets "
+                    "them",
+                    "origin_not_allowed",
+                )
+        if self._requests > MOST_REQUESTS and scope["path"] not in OPEN_PATHS:
+            raise Problem(
+                429, "too many requests at a time", "too_many", headers={"Retry-After": "1"}
+            )
+        return origin
+
+    def _check_key(self, path: str, headers: Headers) -> None:
+        if self._key is None or path in OPEN_PATHS:
+            return
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        is_right = hmac.compare_digest(given.strip().encode(), self._key)
+        if scheme.lower() != "bearer" or not is_right:
+            raise Problem(
+                401,
+                "this server asks for its key: send the header Authorization: Bearer KEY",
+                "invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+    async def _preflight(self, send: _Sending) -> None:
+        allowed = {
+            "access-control-allow-methods": METHODS,
+            "access-control-allow-headers": ALLOWED_HEADERS,
+            "access-control-max-age": "600",
+        }
+        raw = [(name.encode(), value.encode()) for name, value in allowed.items()]
+        await send({"type": "http.response.start", "status": 204, "headers": raw})
+        await send({"type": "http.response.body", "body": b""})
+
+
+class _Sending:
+    """Sends an answer: its headers name the page that may read it."""
+
+    def __init__(self, guard: Guard, scope: Scope, send: Send) -> None:
+        self._guard, self._scope, self._send = guard, scope, send
+        self.origin: str | None = None
+        self.has_begun = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.has_begun = True
+            headers = MutableHeaders(raw=message.setdefault("headers", []))
+            headers["x-content-type-options"] = "nosniff"
+            headers.append("vary", "Origin")
+            if self.origin is not None:
+                headers["access-control-allow-origin"] = self.origin
+            self._guard.tell(self._scope["method"], self._scope["path"], message["status"])
+        await asyncio.wait_for(self._send(message), SEND_S)

@@ -1,0 +1,67 @@
+"""What went wrong, as callers are told: a status and one sentence, in the form of OpenAI's API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from edgerun.errors import EdgerunError, Full, InputError, MissingDependencyError, PromptError
+
+KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+
+
+@dataclass
+class Problem(Exception):  # noqa: N818 - most of them are the caller's
+    """A request that is not answered.
+
+    Attributes:
+        status: of HTTP.
+        message: one sentence.
+        code: for programs, as of OpenAI's API.
+        param: which field of the body it is about.
+        headers: of the answer.
+    """
+
+    status: int
+    message: str
+    code: str | None = None
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def body(self) -> dict[str, Any]:
+        """The answer, as JSON."""
+        kind = KINDS.get(self.status, "invalid_request_error")
+        if self.status == HTTPStatus.TOO_MANY_REQUESTS:
+            kind = "rate_limit_error"
+        elif self.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            kind = "server_error"
+        return {
+            "error": {
+                "message": self.message,
+                "type": kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+
+def problem_of(error: BaseException) -> Problem:
+    """What a caller is told of an error."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, PromptError) and error.context is not None:
+        return Problem(400, str(error), "context_length_exceeded", "messages")
+    if isinstance(error, InputError):
+        return Problem(400, str(error), "invalid_value")
+    if isinstance(error, MissingDependencyError):
+        return Problem(400, str(error), "not_installed")
+    if isinstance(error, Full | MemoryError):
+        return Problem(503, str(error) or "there is not enough memory", "out_of_memory")
+    if isinstance(error, EdgerunError):
+        return Problem(500, f"the model failed: {error}", "model_failed")
+    return Problem(500, f"unexpected {type(error).__name__}: {error}; this is a defect", "defect")

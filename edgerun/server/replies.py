@@ -1,0 +1,189 @@
+"""Replies under way: how many there may be, and who waits for what comes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from math import ceil
+from typing import TYPE_CHECKING, NamedTuple
+
+from edgerun.errors import BackendError
+from edgerun.llm.completion import Completion, TextStream
+from edgerun.llm.pump import Piece, Pump
+from edgerun.server.problems import Problem
+
+if TYPE_CHECKING:
+    from edgerun.llm.llm import LLM
+    from edgerun.server.metrics import Metrics
+
+ENCODERS = 2  # threads that encode prompts; each of them waits for the sandbox most of the time
+LONGEST_RETRY_S = 60
+
+
+class Came(NamedTuple):
+    """What came of a reply.
+
+    Attributes:
+        choice: which reply of those that were asked for together.
+        text: what is new.
+        tokens: how many ids it has by now.
+        is_last: whether nothing more will come.
+    """
+
+    choice: int
+    text: str
+    tokens: int
+    is_last: bool
+
+
+class Group:
+    """Replies that were asked for together, read by one coroutine.
+
+    Attributes:
+        completions: as far as they came.
+    """
+
+    def __init__(self, streams: list[TextStream]) -> None:
+        """Takes streams that a pump reads."""
+        self._streams = streams
+        self._choices = {stream: index for index, stream in enumerate(streams)}
+        self._came: asyncio.Queue[Came] = asyncio.Queue()
+        self.completions: list[Completion] = [stream.completion for stream in streams]
+        self.is_stopped = False
+
+    async def pieces(self) -> AsyncIterator[Came]:
+        """What comes, of all of them, until the last is whole.
+
+        Raises:
+            Exception: what a reply failed of.
+            Problem: the server was stopped.
+        """
+        left = len(self._streams)
+        while left:
+            came = await self._came.get()
+            completion = self.completions[came.choice]
+            if came.is_last:
+                left -= 1
+                if completion.error is not None:
+                    raise completion.error
+                if completion.finish_reason == "cancelled":
+                    raise _ended_early(self.is_stopped)
+            yield came
+
+    def put(self, piece: Piece) -> None:
+        """Takes what the pump read."""
+        choice = self._choices[piece.stream]
+        self._came.put_nowait(Came(choice, piece.text, piece.tokens, piece.is_last))
+
+
+class Replies:
+    """All replies of a server; for the thread of its event loop.
+
+    Attributes:
+        under_way: replies that run or wait.
+        most: how many there may be.
+    """
+
+    def __init__(self, llm: LLM, queue: int, metrics: Metrics) -> None:
+        """Starts to serve a model, in a running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._pump = Pump(llm, self._deliver)
+        self._encoders = ThreadPoolExecutor(ENCODERS, thread_name_prefix="edgerun-encode")
+        self._groups: dict[TextStream, Group] = {}
+        self._metrics = metrics
+        self._at_a_time = llm.model.options.max_sessions
+        self._mean_s = 1.0
+        self._is_stopped = False
+        self.under_way = 0
+        self.most = self._at_a_time + queue
+
+    @asynccontextmanager
+    async def open(self, make: Callable[[], list[TextStream]], count: int) -> AsyncIterator[Group]:
+        """Has replies run as long as the block lasts.
+
+        Args:
+            make: encodes prompts, in another thread.
+            count: how many streams it makes.
+
+        Raises:
+            Problem: there are too many replies under way, or the server is being stopped.
+            InputError: a prompt or an option is unusable.
+        """
+        self._admit(count)
+        try:
+            streams = await self._loop.run_in_executor(self._encoders, make)
+        except BaseException:
+            self._leave(count)
+            raise
+        group = Group(streams)
+        self._groups.update(dict.fromkeys(streams, group))
+        self._pump.add(streams)
+        try:
+            yield group
+        finally:
+            for stream in streams:
+                self._pump.cancel(stream)
+
+    def stop(self) -> None:
+        """Ends all replies, whose callers are told so, and takes no more."""
+        self._is_stopped = True
+        for stream, group in self._groups.items():
+            group.is_stopped = True
+            self._pump.cancel(stream)
+
+    async def close(self) -> None:
+        """Ends the threads, once all callers are gone."""
+        self.stop()
+        await self._loop.run_in_executor(None, self._pump.close)
+        self._encoders.shutdown(wait=False, cancel_futures=True)
+
+    def _admit(self, count: int) -> None:
+        if self._is_stopped:
+            raise _ended_early(True)
+        if count > self.most:
+            raise Problem(
+                400,
+                f"{count} replies are asked for at once; at most {self.most} fit here",
+                "too_many_replies",
+            )
+        if self.under_way + count > self.most:
+            self._metrics.refused.inc()
+            wait = ceil(self._mean_s * max(1, self.under_way / self._at_a_time) / 2)
+            raise Problem(
+                429,
+                f"{self.under_way} replies run or wait, and at most {self.most} may: try again "
+                "later",
+                "too_many_replies",
+                headers={"Retry-After": str(min(max(1, wait), LONGEST_RETRY_S))},
+            )
+        self.under_way += count
+        self._metrics.under_way.set(self.under_way)
+
+    def _leave(self, count: int) -> None:
+        self.under_way -= count
+        self._metrics.under_way.set(self.under_way)
+
+    def _deliver(self, pieces: list[Piece]) -> None:
+        """In the pump's thread."""
+        self._loop.call_soon_threadsafe(self._dispatch, pieces)
+
+    def _dispatch(self, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            self._groups[piece.stream].put(piece)
+            if piece.is_last:
+                del self._groups[piece.stream]
+                self._leave(1)
+                self._count(piece.stream.completion)
+
+    def _count(self, completion: Completion) -> None:
+        self._metrics.count(completion)
+        seconds = completion.stats.first_token_s + completion.stats.decode_s
+        self._mean_s += 0.1 * (seconds - self._mean_s)
+
+
+def _ended_early(is_stopped: bool) -> Exception:
+    if is_stopped:
+        return Problem(503, "the server is being stopped", "stopped", headers={"Retry-After": "5"})
+    return BackendError("the reply was cancelled")

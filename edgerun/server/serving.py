@@ -1,0 +1,81 @@
+"""Listens, and ends in order when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from edgerun.errors import InputError
+from edgerun.server.app import Server
+
+BACKLOG = 512
+IDLE_S = 30  # for which a connection may stay without a request
+ENDING_S = 10  # for which callers may still read what was sent
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Opens a socket for a server.
+
+    Raises:
+        InputError: there is no such address, or it is taken.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except (OSError, UnicodeError) as error:
+        errno = getattr(error, "errno", None)
+        reason = os.strerror(errno) if errno and errno > 0 else str(error)  # of names errno is < 0
+        raise InputError(
+            f"cannot listen at {host} port {port}: {reason}; another one is --port N"
+        ) from error
+
+
+def address_of(listening: socket.socket) -> str:
+    """Where callers find a server on this machine."""
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def serve(server: Server, listening: socket.socket, ready: Callable[[], None]) -> None:
+    """Answers until Ctrl-C or SIGTERM; replies under way then end, and their callers are told.
+
+    Args:
+        server: what answers.
+        listening: is closed at the end.
+        ready: called when answers begin.
+    """
+    config = uvicorn.Config(
+        server.app,
+        http="h11",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=ENDING_S,
+    )
+    asyncio.run(_Uvicorn(config, server, ready).serve([listening]))
+
+
+class _Uvicorn(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, server: Server, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._edgerun, self._ready = server, ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Also stops replies; and does not raise the signal once more when all is done."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        self._edgerun.replies.stop()

@@ -1,0 +1,106 @@
+"""``/v1/completions``: texts, or ids, that are continued."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edgerun.llm.completion import Completion
+from edgerun.server.body import split
+from edgerun.server.problems import Problem
+from edgerun.server.work import (
+    MOST_CHOICES,
+    CommonFields,
+    Head,
+    Work,
+    each_seed,
+    finish_reason,
+    with_bias,
+)
+
+if TYPE_CHECKING:
+    from edgerun.llm.llm import LLM
+
+
+class TextFields(CommonFields, kw_only=True):
+    """Fields of a request that are no sampling options."""
+
+    prompt: str | list[str | int | list[int]]
+    echo: bool = False
+    best_of: int | None = None
+
+
+class TextForm:
+    """Writes replies as texts."""
+
+    def __init__(self, head: Head, echoed: list[str]) -> None:
+        """Takes what all objects of the answer share, and for each reply what goes before it."""
+        self._head, self._echoed = head, echoed
+
+    def head(self) -> dict[str, Any]:
+        return self._head.of("text_completion")
+
+    def whole(self, index: int, completion: Completion) -> dict[str, Any]:
+        text = self._echoed[index] + completion.text
+        return {"text": text, "logprobs": None, **finish_reason(completion)}
+
+    def first(self, index: int) -> list[dict[str, Any]]:
+        echoed = self._echoed[index]
+        return [_choice(echoed)] if echoed else []
+
+    def piece(self, index: int, text: str, completion: Completion) -> dict[str, Any]:
+        return _choice(text)
+
+    def last(self, index: int, completion: Completion) -> dict[str, Any]:
+        return {**_choice(""), **finish_reason(completion)}
+
+
+def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
+    """What a request asks for.
+
+    Raises:
+        Problem: it cannot be done.
+    """
+    fields, sampling = split(body, TextFields)
+    if fields.best_of not in (None, fields.n):
+        raise Problem(400, "best_of: all replies are returned here; leave it out", None, "best_of")
+    prompts = _prompts(fields)
+    each = each_seed(with_bias(sampling), fields.n)
+    echoed = [_text(prompt, llm) if fields.echo else "" for prompt in prompts for _ in each]
+    return Work(
+        fields,
+        lambda: [llm.stream(prompt, **own) for prompt in prompts for own in each],
+        len(prompts) * fields.n,
+        TextForm(head, echoed),
+        len(prompts),
+    )
+
+
+def _choice(text: str) -> dict[str, Any]:
+    return {"text": text, "logprobs": None, "finish_reason": None}
+
+
+def _prompts(fields: TextFields) -> list[str | list[int]]:
+    """One prompt or several, each a text or ids."""
+    given: Any = fields.prompt
+    if isinstance(given, str) or (given and all(isinstance(item, int) for item in given)):
+        return [given]
+    if not given or any(isinstance(item, int) for item in given):
+        raise Problem(
+            400,
+            "prompt: expected a text, a list of token ids, or a list of either",
+            "invalid_value",
+            "prompt",
+        )
+    if len(given) * fields.n > MOST_CHOICES:
+        raise Problem(
+            400,
+            f"{len(given)} prompts with {fields.n} replies each; at most {MOST_CHOICES} fit",
+            "too_many_replies",
+            "prompt",
+        )
+    prompts: list[str | list[int]] = given
+    return prompts
+
+
+def _text(prompt: str | list[int], llm: LLM) -> str:
+    return prompt if isinstance(prompt, str) else llm.tokenizer.decode(prompt)

@@ -1,0 +1,197 @@
+"""What is to be done for a request, and how its answer is written."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import msgspec
+
+from edgerun.engine.chooser.params import MAX_SEED
+from edgerun.llm.completion import Completion, TextStream
+from edgerun.server.answers import send_events, send_json
+from edgerun.server.problems import Problem
+
+if TYPE_CHECKING:
+    from starlette.types import Send
+
+    from edgerun.server.replies import Group, Replies
+
+MOST_CHOICES = 128
+LENGTHS = ("length", "context", "memory")  # ends that callers know as "length"
+Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_CHOICES)]
+
+
+class StreamFields(msgspec.Struct, forbid_unknown_fields=True):
+    """``stream_options``."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # nothing here is to be obfuscated
+
+
+class CommonFields(msgspec.Struct, kw_only=True):
+    """Fields that all replies share; those of sampling are not among them.
+
+    ``user``, ``metadata``, ``safety_identifier`` and ``prompt_cache_key`` say who asks, which makes
+    no difference to a model.
+    """
+
+    model: str | None = None
+    n: Count = 1
+    stream: bool = False
+    stream_options: StreamFields = msgspec.field(default_factory=StreamFields)
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+class Form(Protocol):
+    """How the replies of one kind of request are written."""
+
+    def head(self) -> dict[str, Any]:
+        """What every object of the answer has; ``object`` is its kind."""
+
+    def whole(self, index: int, completion: Completion) -> dict[str, Any]:
+        """A choice, once it has ended."""
+
+    def first(self, index: int) -> list[dict[str, Any]]:
+        """What is said of a choice before its text."""
+
+    def piece(self, index: int, text: str, completion: Completion) -> dict[str, Any]:
+        """Text of a choice that has not ended."""
+
+    def last(self, index: int, completion: Completion) -> dict[str, Any]:
+        """The end of a choice."""
+
+
+@dataclass
+class Work:
+    """One request.
+
+    Attributes:
+        fields: what they all have.
+        make: encodes the prompts.
+        count: replies in all.
+        form: writes them.
+        prompts: of them, each with ``n`` replies.
+    """
+
+    fields: CommonFields
+    make: Callable[[], list[TextStream]]
+    count: int
+    form: Form
+    prompts: int = 1
+
+    async def answer(self, replies: Replies, send: Send) -> None:
+        """Runs the replies and sends what comes of them.
+
+        Raises:
+            Problem, EdgerunError: nothing was sent.
+        """
+        async with replies.open(self.make, self.count) as group:
+            if self.fields.stream:
+                await send_events(self._events(group), send)
+            else:
+                async for _ in group.pieces():
+                    pass
+                choices = [
+                    {"index": index, **self.form.whole(index, completion)}
+                    for index, completion in enumerate(group.completions)
+                ]
+                usage = self._usage(group.completions)
+                await send_json(200, {**self.form.head(), "choices": choices, "usage": usage}, send)
+
+    async def _events(self, group: Group) -> AsyncIterator[dict[str, Any]]:
+        form, head = self.form, self.form.head()
+        with_usage = bool(self.fields.stream_options.include_usage)
+        shared = {**head, "usage": None} if with_usage else head
+        seen: set[int] = set()
+        async for came in group.pieces():
+            index, completion = came.choice, group.completions[came.choice]
+            choices = [] if index in seen else form.first(index)
+            seen.add(index)
+            if came.text:
+                choices.append(form.piece(index, came.text, completion))
+            if came.is_last:
+                choices.append(form.last(index, completion))
+            for choice in choices:
+                yield {**shared, "choices": [{"index": index, **choice}]}
+        if with_usage:
+            yield {**head, "choices": [], "usage": self._usage(group.completions)}
+
+    def _usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        prompts = completions[:: len(completions) // self.prompts]  # the first reply of each
+        prompt = sum(completion.prompt_tokens for completion in prompts)
+        generated = sum(len(completion.ids) for completion in completions)
+        reused = sum(completion.stats.reused_tokens for completion in prompts)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": generated,
+            "total_tokens": prompt + generated,
+            "prompt_tokens_details": {"cached_tokens": reused},
+        }
+
+
+@dataclass
+class Head:
+    """What every object of an answer has.
+
+    Attributes:
+        prefix: begins its id.
+        model: name of the model.
+        fingerprint: of the model.
+    """
+
+    prefix: str
+    model: str
+    fingerprint: str
+    created: int = field(default_factory=lambda: int(time.time()))
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def of(self, kind: str) -> dict[str, Any]:
+        """The fields of an object of a kind."""
+        return {
+            "id": f"{self.prefix}-{self.id}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }
+
+
+def finish_reason(completion: Completion) -> dict[str, Any]:
+    """Why a reply ended, as callers know it, and more exactly where that says too little."""
+    reason = completion.finish_reason
+    if reason not in LENGTHS:
+        return {"finish_reason": reason}
+    detail = {} if reason == "length" else {"finish_detail": reason}
+    return {"finish_reason": "length", **detail}
+
+
+def with_bias(sampling: dict[str, Any]) -> dict[str, Any]:
+    """Sampling options in which ids are numbers, which JSON cannot have as names.
+
+    Raises:
+        Problem: one is no number.
+    """
+    bias = sampling.get("logit_bias")
+    if not isinstance(bias, dict):
+        return sampling
+    try:
+        return {**sampling, "logit_bias": {int(key): value for key, value in bias.items()}}
+    except ValueError as error:
+        raise Problem(
+            400, "logit_bias: expected ids of tokens as names", "invalid_value", "logit_bias"
+        ) from error
+
+
+def each_seed(sampling: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    """Options of several replies to one prompt: with a seed, each has another."""
+    seed = sampling.get("seed")
+    if type(seed) is not int or count == 1:
+        return [sampling] * count
+    return [{**sampling, "seed": (seed + index) % (MAX_SEED + 1)} for index in range(count)]
