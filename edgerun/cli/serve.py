@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,7 +81,7 @@ def serve(
             server = Server(llm, settings, (lambda line: None) if quiet else tell)
             address = serving.address_of(listening)
 
-            def ready() -> None:
+            def ready(stop: Callable[[], None]) -> None:
                 at_a_time = llm.model.options.max_sessions
                 say(
                     f"{server.name} answers at {address}/v1, {at_a_time} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,7 @@ class Server:
         path = llm.model.path
         self.name = options.name or ("edgerun" if is_own_model(path) else path.name)
         self.metrics = Metrics()
+        self._started = int(time.time())
         most = max(LEAST_BODY_BYTES, llm.model.context * BODY_BYTES_PER_TOKEN)
         routes = [
             Route("/", Get(self._overview)),
@@ -120,7 +122,7 @@ class Server:
         return {
             "id": self.name,
             "object": "model",
-            "created": int(model.path.stat().st_mtime),
+            "created": self._started,
             "owned_by": "edgerun",
             "context_length": model.context,
             "has_chat_template": self.llm.has_chat_template,

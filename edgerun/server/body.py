@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+import anyio
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
@@ -35,8 +35,9 @@ async def read_json(request: Request, most_bytes: int) -> dict[str, Any]:
             f"the body is {shown(kind or 'of no type')}; expected Content-Type: application/json",
         )
     try:
-        body = await asyncio.wait_for(_read(request, most_bytes), BODY_S)
-    except (asyncio.TimeoutError, TimeoutError):
+        with anyio.fail_after(BODY_S):
+            body = await _read(request, most_bytes)
+    except TimeoutError:
         raise Problem(408, f"the body did not come within {BODY_S:.0f} seconds") from None
     except ClientDisconnect:
         raise Problem(400, "the body ended early") from None

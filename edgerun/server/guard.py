@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import anyio
 from starlette.datastructures import Headers, MutableHeaders
 
 from edgerun.server.answers import send_problem
@@ -143,4 +143,6 @@ class _Sending:
             if self.origin is not None:
                 headers["access-control-allow-origin"] = self.origin
             self._guard.tell(self._scope["method"], self._scope["path"], message["status"])
-        await asyncio.wait_for(self._send(message), SEND_S)
+        # Not asyncio's wait_for, which before Python 3.12 loses a cancellation that comes just then.
+        with anyio.fail_after(SEND_S):
+            await self._send(message)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 import uvicorn
@@ -28,13 +29,17 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except (OSError, UnicodeError) as error:
         errno = getattr(error, "errno", None)
         reason = os.strerror(errno) if errno and errno > 0 else str(error)  # of names errno is < 0
         raise InputError(
             f"cannot listen at {host} port {port}: {reason}; another one is --port N"
         ) from error
+    # Connections inherit it. asyncio does so for sockets of its own alone, and without it each piece
+    # of a stream waits for the caller to confirm the one before, 40 ms.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def address_of(listening: socket.socket) -> str:
@@ -43,13 +48,17 @@ def address_of(listening: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def serve(server: Server, listening: socket.socket, ready: Callable[[], None]) -> None:
-    """Answers until Ctrl-C or SIGTERM; replies under way then end, and their callers are told.
+def serve(
+    server: Server, listening: socket.socket, ready: Callable[[Callable[[], None]], None]
+) -> None:
+    """Answers until Ctrl-C, SIGTERM or a call of ``stop``.
+
+    Replies under way then end, and their callers are told so. A second Ctrl-C waits for nobody.
 
     Args:
         server: what answers.
         listening: is closed at the end.
-        ready: called when answers begin.
+        ready: called with ``stop``, a function for any thread, when answers begin.
     """
     config = uvicorn.Config(
         server.app,
@@ -66,16 +75,30 @@ def serve(server: Server, listening: socket.socket, ready: Callable[[], None]) -
 
 
 class _Uvicorn(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, server: Server, ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server: Server,
+        ready: Callable[[Callable[[], None]], None],
+    ) -> None:
         super().__init__(config)
         self._edgerun, self._ready = server, ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._ready()
+        loop = asyncio.get_running_loop()
+        self._ready(lambda: _soon(loop, self._end))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Also stops replies; and does not raise the signal once more when all is done."""
+        """Does not raise the signal once more when all is done, as uvicorn's own does."""
         self.force_exit = self.should_exit
+        self._end()
+
+    def _end(self) -> None:
         self.should_exit = True
         self._edgerun.replies.stop()
+
+
+def _soon(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # it has ended already
+        loop.call_soon_threadsafe(function)

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.served import Served, served
+
+
+@pytest.fixture(scope="package")
+def client() -> Iterator[Served]:
+    """A server of the fake model, which many tests share."""
+    with served() as client:
+        yield client

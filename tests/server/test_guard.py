@@ -1,0 +1,136 @@
+"""Who may call: every route, every method."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from itertools import product
+
+import httpx
+import pytest
+
+from edgerun.server import answers, guard
+from tests.support.served import CHAT, HELLO, Served, served, until
+
+KEY = "correct-horse-battery"
+PAGE = "https://page.example"
+ROUTES = (
+    "/",
+    "/health",
+    "/metrics",
+    "/v1/models",
+    "/v1/models/fake",
+    CHAT,
+    "/v1/completions",
+    "/x",
+)
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY")
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[Served]:
+    with served(key=KEY, origins=[PAGE], hosts=["box.lan"]) as client:
+        yield client
+
+
+def _status(client: Served, method: str, path: str, **headers: str) -> httpx.Response:
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    return client.request(method, path, headers=given)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_route_is_guarded(locked: Served, method: str) -> None:
+    good = f"Bearer {KEY}"
+    for path in ROUTES:
+        for host, origin in product(
+            ("localhost", "evil.example"), (None, PAGE, "https://evil.example")
+        ):
+            headers = {"Host": host, **({"Origin": origin} if origin else {})}
+            allowed = host == "localhost" and origin in (None, PAGE)
+            answer = _status(locked, method, path, Authorization=good, **headers)
+            assert (answer.status_code != 403) is allowed, (method, path, headers)
+            assert ("access-control-allow-origin" in answer.headers) is (allowed and origin == PAGE)
+            is_preflight = method == "OPTIONS" and origin == PAGE
+            for wrong in ({}, {"Authorization": "Bearer x"}, {"Authorization": f"Basic {KEY}"}):
+                answer = _status(locked, method, path, **headers, **wrong)
+                needs = allowed and path != "/health" and not is_preflight
+                assert (answer.status_code == 401) is needs, (method, path, headers, wrong)
+                if needs and method != "HEAD":
+                    assert answer.json()["error"]["type"] == "authentication_error"
+
+
+def test_with_the_key_all_is_there(locked: Served) -> None:
+    headers = {"Authorization": f"bearer {KEY}", "Origin": PAGE, "Host": "box.lan:1"}
+    answer = locked.post(CHAT, json={"messages": HELLO, "max_tokens": 2}, headers=headers)
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, PAGE)
+
+
+@pytest.mark.parametrize("key", [KEY[:-1], KEY + "x", KEY.upper(), "é" * 9, "x y"])
+def test_a_wrong_key_is_refused(locked: Served, key: str) -> None:
+    headers = {"Authorization": f"Bearer {key}".encode()}
+    assert locked.get("/v1/models", headers=headers).status_code == 401
+
+
+def test_a_preflight_says_what_a_page_may_send(locked: Served) -> None:
+    headers = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
+    answer = locked.options(CHAT, headers=headers)
+    assert answer.status_code == 204
+    assert answer.headers["access-control-allow-origin"] == PAGE
+    assert "authorization" in answer.headers["access-control-allow-headers"]
+    assert "Origin" in answer.headers["vary"]
+
+
+def test_a_page_of_the_server_itself_may_call(client: Served) -> None:
+    origin = str(client.base_url).rstrip("/")
+    assert client.get("/v1/models", headers={"Origin": origin}).status_code == 200
+    assert client.get("/v1/models", headers={"Origin": "null"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GET /health HTTP/1.0\r\n\r\n",
+        "GET /health HTTP/1.0\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+        "GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: null\r\nOrigin: x\r\n\r\n",
+        "GET http://evil.example/health HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    ],
+)
+def test_a_request_without_a_name_or_with_two_is_refused(client: Served, head: str) -> None:
+    assert _raw(client, head).split()[1] in (b"403", b"400")
+
+
+def test_web_sockets_are_closed(client: Served) -> None:
+    upgrade = (
+        "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n"
+        "Connection: Upgrade\r\nUpgrade: websocket\r\n"
+        "Origin: http://evil.example\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+        "Sec-WebSocket-Version: 13\r\n\r\n"
+    )
+    assert b" 403 " in _raw(client, upgrade).splitlines()[0]
+
+
+def test_too_many_requests_are_refused_but_for_health(
+    client: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "MOST_REQUESTS", 0)
+    answer = client.get("/v1/models")
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+    assert client.get("/health").json() == {"status": "ok"}
+
+
+def test_who_does_not_read_is_let_go(client: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that nobody takes ends after a while, and with it what is done for it."""
+    monkeypatch.setattr(guard, "SEND_S", 0.2)
+    monkeypatch.setattr(answers, "_event", lambda event: b"x" * (8 << 20))
+    fields = {"messages": HELLO, "stream": True}
+    with client.stream("POST", CHAT, json=fields) as answer:
+        until(lambda: client.server.app._requests == 0)
+        with pytest.raises(httpx.RemoteProtocolError):
+            answer.read()
+
+
+def _raw(client: Served, head: str) -> bytes:
+    address = (client.base_url.host, client.base_url.port or 80)
+    with socket.create_connection(address, timeout=5) as connection:
+        connection.sendall(head.encode())
+        return connection.recv(4096)

@@ -1,0 +1,84 @@
+"""``/v1/completions`` as its callers see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edgerun.llm.llm import LLM
+from tests.server.test_chat import events
+from tests.support import fakes
+from tests.support.served import Served
+
+
+def alone(prompt: Any, **sampling: Any) -> str:
+    with LLM(fakes.fake_model()) as llm:
+        return llm.generate(prompt, **sampling).text
+
+
+def texts(answer: Any) -> list[str]:
+    return [choice["text"] for choice in answer.json()["choices"]]
+
+
+@pytest.mark.parametrize("prompt", ["Once", [79, 110, 99, 101]])
+def test_a_prompt_is_continued(client: Served, prompt: Any) -> None:
+    answer = client.text(prompt, max_tokens=9)
+    assert texts(answer) == [alone(prompt, max_tokens=9)]
+    assert answer.json()["object"] == "text_completion"
+    assert answer.json()["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_several_prompts_have_several_replies_each(client: Served, stream: bool) -> None:
+    fields = {"max_tokens": 6, "n": 2, "seed": 4, "temperature": 1.5, "echo": True}
+    expected = [
+        prompt + alone(prompt, max_tokens=6, temperature=1.5, seed=seed)
+        for prompt in ("Once", "A cat")
+        for seed in (4, 5)
+    ]
+    answer = client.text(["Once", "A cat"], **fields, stream=stream)
+    if not stream:
+        assert texts(answer) == expected
+        usage = answer.json()["usage"]
+        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (5 + 6, 24)
+        return
+    joined = [""] * 4
+    for chunk in events(answer.text):
+        for choice in chunk["choices"]:
+            joined[choice["index"]] += choice["text"]
+    assert joined == expected
+
+
+def test_ids_are_echoed_as_text(client: Served) -> None:
+    answer = client.text([[79, 110], [99, 101]], max_tokens=1, echo=True)
+    assert [text[:2] for text in texts(answer)] == ["On", "ce"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"prompt": ""}, "empty"),
+        ({"prompt": []}, "expected a text"),
+        ({"prompt": [""]}, "empty"),
+        ({"prompt": ["a", 1]}, "expected a text"),
+        ({"prompt": [[]]}, "empty"),
+        ({"prompt": [1.5]}, "prompt"),
+        ({"prompt": [True]}, "prompt"),
+        ({"prompt": {"a": 1}}, "prompt: expected"),
+        ({"prompt": [-1]}, "vocabulary"),
+        ({"prompt": [10**9]}, "vocabulary"),
+        ({"prompt": "x" * 600}, "context"),
+        ({"prompt": ["a"] * 65, "n": 2}, "at most 128"),
+        ({"prompt": ["a"] * 69}, "at most 68"),
+        ({"prompt": "a", "best_of": 3}, "best_of"),
+        ({"prompt": "a", "suffix": "b"}, "no field 'suffix'"),
+        ({"prompt": "a", "echo": "yes"}, "echo: expected `bool`"),
+        ({}, "prompt"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(client: Served, fields: dict[str, Any], says: str) -> None:
+    answer = client.post("/v1/completions", json=fields)
+    assert answer.status_code == 400
+    assert says in answer.json()["error"]["message"]
+    assert client.server.replies.under_way == 0
