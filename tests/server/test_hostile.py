@@ -1,0 +1,122 @@
+"""Whatever callers send: an answer of theirs to mend, and never a failure of the server."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edgerun.engine.chooser.params import all_options
+from edgerun.server import body
+from edgerun.server.chat import ChatFields
+from edgerun.server.text import TextFields
+from tests.support.served import CHAT, TEXT, Served
+
+NUMBERS = st.one_of(
+    st.integers(-3, 3),
+    st.sampled_from([2**31, 2**63, 2**64, -(2**63), 10**40, 1e308, -0.0, 1e-320, 0.5]),
+)
+LEAVES = st.one_of(st.none(), st.booleans(), NUMBERS, st.text(max_size=8), st.just("text"))
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+MESSAGE = st.fixed_dictionaries(
+    {},
+    optional={
+        "role": st.one_of(st.sampled_from(["user", "system", "assistant", "tool"]), LEAVES),
+        "content": st.one_of(st.text(max_size=20), VALUES),
+        "tool_calls": VALUES,
+        "name": LEAVES,
+    },
+)
+NAMES = [entry.name for entry in all_options()]
+FIELDS = sorted({*NAMES, *ChatFields.__struct_fields__, *TextFields.__struct_fields__})
+BODIES = st.fixed_dictionaries(
+    {"max_tokens": st.just(2)},
+    optional={
+        "messages": st.one_of(st.lists(MESSAGE, max_size=3), VALUES),
+        "prompt": st.one_of(st.text(max_size=9), st.lists(NUMBERS, max_size=3), VALUES),
+    },
+).flatmap(
+    lambda first: st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=3).map(
+        lambda more: {**more, **first}
+    )
+)
+
+
+def check(client: Served, path: str, fields: Any) -> None:
+    answer = client.post(
+        path,
+        content=json.dumps(fields).encode("utf-8", "surrogatepass"),
+        headers={"Content-Type": "application/json"},
+    )
+    assert answer.status_code in (200, 400, 404), (answer.text, fields)
+    if answer.status_code != 200:
+        assert answer.json()["error"]["message"], fields
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(path=st.sampled_from([CHAT, TEXT]), fields=BODIES)
+def test_no_body_fails_the_server(client: Served, path: str, fields: dict[str, Any]) -> None:
+    check(client, path, fields)
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(path=st.sampled_from([CHAT, TEXT]), fields=BODIES)
+def test_no_body_of_many_fails_the_server(
+    client: Served, path: str, fields: dict[str, Any]
+) -> None:
+    check(client, path, fields)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_field_is_checked(client: Served, name: str) -> None:
+    """Each alone: some may be any of these, but nothing makes the server ill."""
+    for value in (-1, 0, 10**40, 1.5, "", "x", "\ud800", True, [], [[]], {}, {"a": {}}, [1, "a"]):
+        for path, first in ((CHAT, {"messages": []}), (TEXT, {"prompt": ""})):
+            check(client, path, {**first, name: value})
+            mended = (
+                {"messages": [{"role": "user", "content": "x"}]}
+                if path == CHAT
+                else {"prompt": "x"}
+            )
+            check(client, path, {"max_tokens": 1, **mended, name: value})
+
+
+def test_a_body_that_does_not_come_is_given_up(
+    client: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body, "BODY_S", 0.1)
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Content-Length: 1000\r\n\r\n{"
+    )
+    with socket.create_connection((client.base_url.host, client.base_url.port or 80)) as connection:
+        connection.settimeout(5)
+        connection.sendall(head.encode())
+        assert b" 408 " in connection.recv(4096)
+
+
+def test_what_is_refused_is_refused_at_once(client: Served) -> None:
+    """Numbers without end, large bodies: nothing is computed for them."""
+    deep = {"messages": [{"role": "user", "content": "x"}], "json_schema": {"type": ["x"] * 9}}
+    wide = {"messages": [{"role": "user", "content": "x " * 300_000}]}
+    many = {"messages": [{"role": "user", "content": "x"}] * 10_000}
+    for fields in ({"messages": [], "n": 10**9}, deep, wide, many):
+        began = time.perf_counter()
+        check(client, CHAT, fields)
+        assert time.perf_counter() - began < 5  # of a machine that others use, too
