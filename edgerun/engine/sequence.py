@@ -69,7 +69,7 @@ class Sequence:
 
     Its engine computes it; one reader, in any thread, takes what came. Only ``lease``, ``cached``
     and ``ids`` change when it is computed, each at once: a call that is interrupted between two of
-    these changes is repeated.
+    these changes is repeated. What is told of an id is there before the id, and written again then.
 
     Attributes:
         ids: the prompt and what was chosen, a stop id included.
@@ -213,7 +213,7 @@ class Sequence:
     def _choose(self, logits: NDArray[np.float32]) -> None:
         assert self._chooser is not None
         id_ = self._chooser.draw(logits)
-        if self.logprobs is not None:  # before the id is there; a call that is repeated replaces it
+        if self.logprobs is not None:
             self._untaken[len(self.ids)] = token_logprob(logits, id_, self.logprobs)
         if id_ not in self.ending.stop_ids:
             self._chooser.accept(id_)
