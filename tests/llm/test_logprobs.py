@@ -7,12 +7,14 @@ import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import edgerun
+from edgerun.backends.openvino import executable
 from edgerun.engine.drafting.drafting import Drafting
 from edgerun.llm.completion import Completion
 from edgerun.llm.llm import LLM
@@ -119,10 +121,19 @@ def test_nothing_depends_on_others_drafts_or_threads(llm: LLM) -> None:
         ("openvino", "llama", "fp32", 1e-4),
     ],
 )
-def test_every_back_end_gives_them(backend: str, name: str, weights: str, error: float) -> None:
+def test_every_back_end_gives_them(
+    backend: str,
+    name: str,
+    weights: str,
+    error: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options: Any = {}
     if backend == "openvino":
         pytest.importorskip("openvino")
-    options: Any = {"device": "CPU"} if backend == "openvino" else {}
+        monkeypatch.setattr(executable, "settings", lambda: SimpleNamespace(cache_dir=tmp_path))
+        options["device"] = "CPU"
     path, prompts = bundle_of(name, weights=weights), [[5, 6, 5, 6, 5], [5, 9, 2]]
     each: list[Any] = [{"temperature": 0}, {"temperature": 1.3, "seed": 5}]
     with edgerun.load(path, backend=backend, context=128, kv_cache="fp32", **options) as llm:
