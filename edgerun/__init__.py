@@ -14,6 +14,7 @@ from edgerun._version import __version__
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.keywords import SamplingKeywords
+    from edgerun.engine.chooser.logprobs import TokenLogprob
     from edgerun.engine.chooser.params import SamplingParams
     from edgerun.engine.stats import Stats
     from edgerun.errors import (
@@ -56,6 +57,7 @@ __all__ = [
     "Stats",
     "StorageError",
     "TextStream",
+    "TokenLogprob",
     "UnsupportedError",
     "__version__",
     "load",
@@ -68,6 +70,7 @@ if not TYPE_CHECKING:  # a type checker is to see the names above and no others
         "TextStream": "edgerun.llm.completion",
         "SamplingKeywords": "edgerun.engine.chooser.keywords",
         "SamplingParams": "edgerun.engine.chooser.params",
+        "TokenLogprob": "edgerun.engine.chooser.logprobs",
         "Stats": "edgerun.engine.stats",
         "LLM": "edgerun.llm.llm",
         "load": "edgerun.llm.llm",

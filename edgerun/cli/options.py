@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
@@ -297,15 +297,28 @@ def _named(assignments: list[str]) -> dict[str, Any]:
 
 
 def with_sampling(command: Command) -> Command:
-    """Gives a command an option for everything that can be asked of a reply.
+    """Gives a command an option for everything that can be asked of a reply's text.
 
     They stand in the place of its parameter ``sampling``, which becomes a dictionary of those that
     were given, all checked before a model is loaded. A command may have one of them as a parameter
     of its own.
     """
-    from edgerun.engine.chooser.params import SamplingParams, all_options
+    from edgerun.engine.chooser.params import text_options
 
-    offered = {entry.name: entry for entry in all_options()}
+    return _with_sampling(command, text_options())
+
+
+def with_all_sampling(command: Command) -> Command:
+    """Like ``with_sampling``, with what can be told of a reply beside its text."""
+    from edgerun.engine.chooser.params import all_options
+
+    return _with_sampling(command, all_options())
+
+
+def _with_sampling(command: Command, entries: Sequence[Option]) -> Command:
+    from edgerun.engine.chooser.params import SamplingParams
+
+    offered = {entry.name: entry for entry in entries}
 
     def collect(values: dict[str, Any]) -> dict[str, Any]:
         sampling = {

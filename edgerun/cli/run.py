@@ -13,6 +13,7 @@ from edgerun.cli.screen.messages import say
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM, Completion, TextStream
+    from edgerun.model.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 512
 # One word is a model if there is such a folder, and else a text.
@@ -27,7 +28,7 @@ EXAMPLES = options.examples(
 
 
 @options.with_chatting
-@options.with_sampling
+@options.with_all_sampling
 def run(
     model: _Model = None,
     text: _Text = None,
@@ -44,6 +45,7 @@ def run(
     """The prompt goes to a model with a chat format as a user's message."""
     from edgerun.cli.prompt import gather, model_and_text
 
+    _check_effects(sampling, loading, raw=raw, as_json=as_json)
     words = [word for word in (model, text) if word is not None]
     folder, texts = model_and_text(words, named, prompt)
     whole_prompt = gather(texts)
@@ -53,18 +55,14 @@ def run(
         from edgerun.model.chat.template import ChatTemplate
 
         ChatTemplate.prepare()
-    elif options.CHATTING.keys() & loading.keys():
-        from edgerun.errors import InputError
-
-        raise InputError(
-            "--think, --no-think and --template-value are for the chat format: leave --raw out"
-        )
     with options.load(folder, **loading) as llm:
         stream = start(llm, whole_prompt, system, raw, sampling)
         completion = _finish(stream, quiet=as_json)
         if as_json:
             devices = [asdict(report) for report in llm.reports()]
             fields = summary(completion) | ({"devices": devices} if devices else {})
+            if "logprobs" in sampling:
+                fields["logprobs"] = logprobs_of(completion, llm.tokenizer)
             print(json.dumps(fields, ensure_ascii=False))
         else:
             _say_why_it_ended(completion, limited=limited)
@@ -73,6 +71,24 @@ def run(
             from edgerun.cli.screen.report import show_stats
 
             show_stats(llm, completion.stats)
+
+
+def _check_effects(
+    sampling: dict[str, Any], loading: dict[str, Any], *, raw: bool, as_json: bool
+) -> None:
+    """Makes sure that no option is given where it would do nothing.
+
+    Raises:
+        InputError: one is.
+    """
+    from edgerun.errors import InputError
+
+    if raw and options.CHATTING.keys() & loading.keys():
+        raise InputError(
+            "--think, --no-think and --template-value are for the chat format: leave --raw out"
+        )
+    if "logprobs" in sampling and not as_json:
+        raise InputError("--logprobs is for the object that --json prints: add --json")
 
 
 def _say_why_it_ended(completion: Completion, *, limited: bool) -> None:
@@ -93,6 +109,22 @@ def summary(completion: Completion) -> dict[str, Any]:
         "finish_reason": completion.finish_reason,
         "timings": completion.stats.timings(),
     }
+
+
+def logprobs_of(completion: Completion, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """What ``--json`` prints with ``--logprobs``; the names are a contract."""
+
+    def fields(id_: int, logprob: float) -> dict[str, Any]:
+        text = tokenizer.token_bytes(id_).decode("utf-8", "replace")
+        return {"id": id_, "text": text, "logprob": logprob}
+
+    return [
+        {
+            **fields(entry.id, entry.logprob),
+            "top": [fields(id_, logprob) for id_, logprob in entry.top],
+        }
+        for entry in completion.logprobs
+    ]
 
 
 def start(

@@ -113,7 +113,7 @@ class Engine:
         limited = length - len(ids) == params.max_tokens
         ending = Ending(length, "length" if limited else "context", stops)
         chooser = Chooser(params, ids, self.vocab_size, stop_ids=stops)
-        return Sequence(ids, ending, chooser, stats)
+        return Sequence(ids, ending, chooser, stats, params.logprobs)
 
     def add(self, sequence: Sequence) -> None:
         """Lets a sequence take part in the steps until it has ended or is cancelled; once."""

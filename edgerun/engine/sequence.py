@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.engine.chooser.chooser import Chooser
+from edgerun.engine.chooser.logprobs import TokenLogprob, token_logprob
 from edgerun.engine.stats import Stats
 from edgerun.state import Adjust, TakeLogits
 
@@ -29,10 +30,12 @@ class Token:
         id: the token.
         finish_reason: why it is the last one, or None: ``"stop"`` for a stop id (which belongs to
             no text), ``"length"`` for max_tokens, ``"context"`` for the end of the context.
+        logprob: how likely the model held it, if that was asked for.
     """
 
     id: int
     finish_reason: FinishReason | None = None
+    logprob: TokenLogprob | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class Sequence:
 
     Its engine computes it; one reader, in any thread, takes what came. Only ``lease``, ``cached``
     and ``ids`` change when it is computed, each at once: a call that is interrupted between two of
-    these changes is repeated.
+    these changes is repeated. What is told of an id is there before the id, and written again then.
 
     Attributes:
         ids: the prompt and what was chosen, a stop id included.
@@ -86,6 +89,7 @@ class Sequence:
         is_retained: whether another one shall go on with its slot.
         drafted: ids that may follow, which the next call computes as well.
         guesses: where they come from.
+        logprobs: how many of the likeliest tokens to name beside each; None to look at none.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class Sequence:
         ending: Ending,
         chooser: Chooser | None,
         stats: Stats | None = None,
+        logprobs: int | None = None,
     ) -> None:
         """Begins behind a prompt of at least one id."""
         self.ids = prompt
@@ -112,6 +117,8 @@ class Sequence:
         self.is_retained = False
         self.drafted: tuple[int, ...] = ()
         self.guesses: Guesses | None = None
+        self.logprobs = logprobs
+        self._untaken: dict[int, TokenLogprob] = {}  # by position, as far as nobody took them
         self._chooser = chooser
         self._taken = len(prompt)
 
@@ -143,7 +150,8 @@ class Sequence:
     @property
     def takes_largest(self) -> bool:
         """Whether of a row's logits nothing but the largest is looked at, once adjusted."""
-        return self._chooser is not None and self._chooser.takes_largest
+        chooser = self._chooser
+        return chooser is not None and chooser.takes_largest and self.logprobs is None
 
     @property
     def adjust(self) -> Adjust | None:
@@ -205,6 +213,8 @@ class Sequence:
     def _choose(self, logits: NDArray[np.float32]) -> None:
         assert self._chooser is not None
         id_ = self._chooser.draw(logits)
+        if self.logprobs is not None:
+            self._untaken[len(self.ids)] = token_logprob(logits, id_, self.logprobs)
         if id_ not in self.ending.stop_ids:
             self._chooser.accept(id_)
             self.stats.completion_tokens += 1
@@ -221,9 +231,9 @@ class Sequence:
         """Returns the next token; None if it is not there yet, or none will be."""
         if self._taken == len(self.ids):
             return None
-        id_ = self.ids[self._taken]
+        id_, logprob = self.ids[self._taken], self._untaken.pop(self._taken, None)
         self._taken += 1
-        return Token(id_, None if self.is_complete else self._reason(self._taken))
+        return Token(id_, None if self.is_complete else self._reason(self._taken), logprob)
 
     def recover(self, cached: int) -> None:
         """Brings all in line with the ids after a call that was interrupted."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from edgerun.engine.chooser.logprobs import TokenLogprob
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import FinishReason, Sequence, Token
 from edgerun.engine.stats import Stats
@@ -30,6 +31,7 @@ class Completion:
             ``"cancelled"`` (closed early), ``"error"``, ``""`` while it runs.
         error: what went wrong, or None.
         stats: timings.
+        logprobs: how likely the model held each of ``ids``, if that was asked for; else empty.
     """
 
     text: str = ""
@@ -38,6 +40,7 @@ class Completion:
     finish_reason: str = ""
     error: Exception | None = None
     stats: Stats = field(default_factory=Stats)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def __str__(self) -> str:
         return self.text
@@ -65,6 +68,8 @@ class Writer:
         """
         text = ""
         if token.finish_reason != "stop":
+            if token.logprob is not None:  # ``write`` drops it if Ctrl-C comes before the id
+                self.completion.logprobs.append(token.logprob)
             self.completion.ids.append(token.id)
             text = self._stop.push(self._decoder.push(token.id))
         self.completion.text += text
@@ -101,6 +106,7 @@ def write(
         completion.error, completion.finish_reason = error, "error"
         raise
     finally:
+        del completion.logprobs[len(completion.ids) :]
         tokens.close()
         completion.stats.completion_tokens = len(completion.ids)  # others were never read
         completion.finish_reason = completion.finish_reason or "cancelled"

@@ -287,6 +287,7 @@ def test_commands_settings_and_files_are_completed(tmp_path: Path) -> None:
     assert completed("/un") == ["undo"]
     assert set(completed("/")) == {*COMMANDS, *ALIASES}
     assert completed("/set temp") == ["temperature"]
+    assert completed("/set log") == ["logit_bias"]
     assert completed("/history o") == ["on", "off"]
     assert completed(f"/load {tmp_path}/sto") == ["ry.chat"]
     assert completed("un") == completed("/undo x") == completed("a\n/un") == []

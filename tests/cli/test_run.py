@@ -62,6 +62,27 @@ def test_json_is_one_object_with_the_agreed_names(run: Run) -> None:
     }
 
 
+def test_json_has_log_probabilities_if_they_are_asked_for(run: Run) -> None:
+    arguments = ["run", "-p", "hi", "-n", "3", "--json", "--logprobs"]
+    report = json.loads(run(*arguments, "2", model=saying("hé")).out)
+    entries = report["logprobs"]
+    assert [entry["id"] for entry in entries] == report["ids"] == list("hé".encode())
+    assert [entry["text"] for entry in entries] == [
+        "h",
+        "\ufffd",
+        "\ufffd",
+    ]  # halves of a character
+    for entry in entries:
+        assert list(entry) == ["id", "text", "logprob", "top"]
+        likeliest, other = entry["top"]
+        assert likeliest == {name: entry[name] for name in ("id", "text", "logprob")}
+        assert (other["id"], other["text"]) == (0, "\0")
+        assert entry["logprob"] > other["logprob"]
+    without = json.loads(run(*arguments, "0", model=saying("hi")).out)["logprobs"]
+    assert [entry["top"] for entry in without] == [[], []]
+    assert json.loads(run(*arguments, "1", model=saying("")).out)["logprobs"] == []
+
+
 def test_the_prompt_is_a_users_message_for_a_chat_model(run: Run) -> None:
     model = saying("fine", "how are you", "be brief")
     assert run("run", "-p", "how are you", "--system", "be brief", model=model).out == "fine\n"
@@ -239,6 +260,8 @@ MISTAKES = [
     (["-p", "x", "--seed", "-1"], "seed is -1"),
     (["-p", "x", "--threads", "0"], "threads is 0"),
     (["-p", "x", "--kv-cache", "fp8"], "kv_cache is 'fp8'"),
+    (["-p", "x", "--logprobs", "3"], "--logprobs is for the object that --json prints: add --json"),
+    (["-p", "x", "--json", "--logprobs", "21"], "logprobs is 21; expected a whole number from 0"),
     (["-p", "x", "--stop", ""], "stop holds an empty text"),
     (["-p", "x", "--regex", "("], "regex is '(': unclosed group; expected a regular expression"),
     (["-p", "x", "--regex", "a", "--json-schema", "true"], "json_schema and regex are both given"),

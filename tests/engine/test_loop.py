@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from edgerun.engine.chooser.chooser import Chooser
+from edgerun.engine.chooser.logprobs import token_logprob
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.drafting.base import Draft, Drafter
 from edgerun.engine.drafting.drafting import Drafting
@@ -143,6 +144,7 @@ class Day:
                 seed=rng.randrange(99),
                 max_tokens=rng.randint(1, 20),
                 stop_ids=rng.choice([(), (), (rng.randrange(VOCAB),)]),
+                logprobs=rng.choice([None, 0, 3]),
             )
             sequence = self.engine.sequence(prompt, params)
             expected = serial(prompt, params, self.context)
@@ -162,8 +164,15 @@ class Day:
             block = sequence.take_block()
             self.taken[sequence] += [] if block is None else block.argmax(axis=-1).tolist()
         else:
-            token = sequence.take()
-            self.taken[sequence] += [] if token is None else [token.id]
+            taken = self.taken[sequence]
+            if (token := sequence.take()) is None:
+                return
+            if sequence.logprobs is None:
+                assert token.logprob is None
+            else:
+                logits = logits_of([*sequence.ids[: sequence.prompt_tokens], *taken])
+                assert token.logprob == token_logprob(logits, token.id, sequence.logprobs)
+            taken.append(token.id)
 
     def step(self) -> None:
         if self.rng.random() < 0.05:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgerun.cli.screen.messages import tell
 from edgerun.cli.screen.visible import folded, visible
-from edgerun.engine.chooser.params import all_options
+from edgerun.engine.chooser.params import text_options
 from edgerun.engine.session_file import is_session
 from edgerun.env import terminal_erases
 from edgerun.errors import InputError
@@ -151,7 +151,7 @@ def set_(conversation: Conversation, argument: str) -> None:
         conversation.llm.chat_params(**changed)
         conversation.settings = changed
     values = conversation.llm.chat_params(**conversation.settings).values()
-    for entry in all_options():
+    for entry in text_options():
         if name in ("", entry.name):
             tell(f"  {entry.name:<21} {entry.kind.write(values[entry.name])}", indent=" " * 24)
 
@@ -237,7 +237,7 @@ def parsed(name: str, text: str) -> Any:
     Raises:
         InputError: there is no such setting, or the text is no value of it.
     """
-    settings = {entry.name: entry for entry in all_options()}
+    settings = {entry.name: entry for entry in text_options()}
     if name not in settings:
         raise InputError(f"there is no setting {name!r}{suggestion(name, list(settings))}")
     return None if text in ("", "default", "none") else settings[name].read(text)

@@ -129,10 +129,10 @@ def _completer() -> Completer:
     from prompt_toolkit.document import Document
 
     from edgerun.cli.conversation.commands import ALIASES, COMMANDS
-    from edgerun.engine.chooser.params import all_options
+    from edgerun.engine.chooser.params import text_options
 
     files = PathCompleter(expanduser=True)
-    settings = [entry.name for entry in all_options()]
+    settings = [entry.name for entry in text_options()]
     words = {"set": settings, "history": ["on", "off", "clear"]}
 
     class OfCommands(Completer):

@@ -19,6 +19,7 @@ class SamplingKeywords(TypedDict, total=False):
     stop_ids: Iterable[int]
     ignore_eos: bool
     seed: int | None
+    logprobs: int | None
     json_schema: Mapping[str, Any] | bool | str | None
     regex: str | None
     grammar: str | None

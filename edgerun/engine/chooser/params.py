@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 2**31 - 1
 MAX_SEED = 2**64 - 1
+MAX_LOGPROBS = 20
 MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 4096
 
@@ -97,6 +98,8 @@ class SamplingParams(Options):
         stop_ids: ids that end the reply, besides the model's own.
         ignore_eos: go on when the model ends its reply.
         seed: makes the choice repeatable; None draws a fresh one.
+        logprobs: how many of the likeliest tokens to tell of beside each token of the reply, with
+            the logarithms of their probabilities; None for no such figures at all.
         processors: what is done to the logits, in this order.
 
     Raises:
@@ -119,6 +122,11 @@ class SamplingParams(Options):
     ignore_eos: bool = option(False, Switch(), "Go on when the model ends its reply.")
     seed: int | None = option(
         None, Whole(0, MAX_SEED, optional=True), "Makes the choice repeatable."
+    )
+    logprobs: int | None = option(
+        None,
+        Whole(0, MAX_LOGPROBS, optional=True),
+        "Tell how likely the model held each token, and so many of the likeliest beside it.",
     )
     processors: tuple[Processor, ...] = ()
 
@@ -180,6 +188,12 @@ def all_options() -> tuple[Option, ...]:
     """Returns what ends a reply, and what there is to choose, in the order of the processors."""
     classes: Sequence[type[Options]] = (SamplingParams, *processor_types())
     return tuple(entry for options in classes for entry in options.options())
+
+
+@cache
+def text_options() -> tuple[Option, ...]:
+    """Those of ``all_options`` that shape a reply's text, and not what is told of it beside."""
+    return tuple(entry for entry in all_options() if entry.name != "logprobs")
 
 
 def _checked(processors: Any, given: Mapping[str, Any]) -> tuple[Processor, ...]:

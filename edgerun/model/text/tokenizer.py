@@ -204,8 +204,13 @@ class Tokenizer:
         return "".join(stream.push(id_) for id_ in ids) + stream.finish()
 
     def token_bytes(self, id_: int) -> bytes:
-        """Returns the UTF-8 bytes that one id stands for."""
-        return self._bytes(id_)
+        """Returns the bytes that one id stands for, which need not be whole characters of UTF-8.
+
+        There are none of an id that ``decode`` leaves out, or that is outside the vocabulary. Those
+        of several ids make up the text of these, but for a space that a decoder takes off at the
+        start.
+        """
+        return b"" if id_ in self.hidden_ids else self._bytes(id_)
 
     def stream(self, *, continues: bool = False) -> StreamDecoder:
         """Returns a decoder that is fed one id at a time; see ``decode``."""

@@ -174,7 +174,7 @@ def read_sample(file: Path, tokenizer: Tokenizer, windows: int, tokens: int) -> 
 
 
 def _sample(file: Path, windows: NDArray[np.int64], tokenizer: Tokenizer) -> Sample:
-    spelled = {token: _spelled(tokenizer, token) for token in np.unique(windows).tolist()}
+    spelled = {token: len(tokenizer.token_bytes(token)) for token in np.unique(windows).tolist()}
     return Sample(
         file.name, windows, sum(spelled[token] for token in windows[:, 1:].ravel().tolist())
     )
@@ -208,10 +208,6 @@ def _start(tokenizer: Tokenizer) -> list[int]:
     """What a text begins with: the bos ids, or the bos token that prompts do not get."""
     bos = tokenizer.token_id(tokenizer.special_token("bos"))
     return list(tokenizer.bos_ids) or ([] if bos is None else [bos])
-
-
-def _spelled(tokenizer: Tokenizer, token: int) -> int:
-    return 0 if token in tokenizer.hidden_ids else len(tokenizer.token_bytes(token))
 
 
 def _encoded(piece: str, tokenizer: Tokenizer, file: Path) -> list[int]:

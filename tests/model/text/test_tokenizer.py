@@ -112,7 +112,7 @@ def test_a_stream_joins_to_the_whole_text(name: str, data: st.DataObject) -> Non
     pieces = [*map(stream.push, ids), stream.finish()]
     assert "".join(pieces) == tokenizer.decode(ids)
     # Only bytes that are no UTF-8 give U+FFFD, and never before they are known to be wrong.
-    data_bytes = b"".join(tokenizer.token_bytes(i) for i in ids if i not in tokenizer.hidden_ids)
+    data_bytes = b"".join(map(tokenizer.token_bytes, ids))
     assert "".join(pieces).lstrip(" ") == data_bytes.decode("utf-8", "replace").lstrip(" ")
 
 
@@ -121,6 +121,17 @@ def test_a_stream_joins_to_the_whole_text(name: str, data: st.DataObject) -> Non
 def test_decoding_agrees_with_tokenizers_on_whole_characters(name: str, text: str) -> None:
     ids = hugging_face_ids(name, text)
     assert TOKENIZERS[name].decode(ids) == RUST[name].decode(ids)
+
+
+def test_control_tokens_that_give_no_text_have_no_bytes() -> None:
+    tokenizer = fakes.byte_tokenizer()
+    assert [tokenizer.token_bytes(id_) for id_ in (65, 200, fakes.END, fakes.THINK, 10**6)] == [
+        b"A",
+        b"\xc8",
+        b"",
+        b"<think>",
+        b"",
+    ]
 
 
 def test_an_unfinished_character_is_held_back_and_shown_at_the_end() -> None:
