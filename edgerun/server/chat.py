@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from edgerun.engine.chooser.logprobs import TokenLogprob
 from edgerun.llm.completion import Completion
+from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import split
+from edgerun.server.logprobs import chat_logprobs
 from edgerun.server.problems import Problem
 from edgerun.server.work import CommonFields, Head, Work, each_seed, finish_reason, with_bias
 
@@ -37,14 +41,16 @@ class ChatFields(CommonFields, kw_only=True):
     messages: list[dict[str, Any]]
     max_completion_tokens: Any = None
     response_format: FormatFields | None = None
+    logprobs: bool = False
+    top_logprobs: Any = None
 
 
 class ChatForm:
     """Writes replies as messages of the assistant."""
 
-    def __init__(self, head: Head) -> None:
-        """Takes what all objects of the answer share."""
-        self._head = head
+    def __init__(self, head: Head, tokenizer: Tokenizer) -> None:
+        """Takes what all objects of the answer share, and what spells tokens."""
+        self._head, self._tokenizer = head, tokenizer
 
     def head(self) -> dict[str, Any]:
         return self._head.of("chat.completion")
@@ -62,6 +68,9 @@ class ChatForm:
     def last(self, index: int, completion: Completion) -> dict[str, Any]:
         return {**_delta({}), **finish_reason(completion)}
 
+    def logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+        return chat_logprobs(entries, self._tokenizer)
+
 
 class ChatChunkForm(ChatForm):
     """The same in chunks."""
@@ -76,9 +85,10 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
     Raises:
         Problem: it cannot be done.
     """
-    fields, sampling = split(body, ChatFields)
-    sampling = with_bias({**sampling, **_length(fields, sampling), **_schema(fields, sampling)})
-    form = (ChatChunkForm if fields.stream else ChatForm)(head)
+    fields, sampling = split(body, ChatFields, frozenset({"logprobs"}))
+    sampling |= _length(fields, sampling) | _schema(fields, sampling) | _logprobs(fields)
+    sampling = with_bias(sampling)
+    form = (ChatChunkForm if fields.stream else ChatForm)(head, llm.tokenizer)
     each = each_seed(sampling, fields.n)
     return Work(
         fields,
@@ -114,3 +124,13 @@ def _schema(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Any]:
     if wanted.json_schema is None or wanted.json_schema.schema is None:
         raise Problem(400, "response_format has no json_schema.schema", None, "response_format")
     return {"json_schema": wanted.json_schema.schema}
+
+
+def _logprobs(fields: ChatFields) -> dict[str, Any]:
+    if fields.logprobs:
+        return {"logprobs": 0 if fields.top_logprobs is None else fields.top_logprobs}
+    if fields.top_logprobs:
+        raise Problem(
+            400, "top_logprobs is for logprobs: true: add it", "invalid_value", "top_logprobs"
+        )
+    return {}

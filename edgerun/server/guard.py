@@ -143,6 +143,6 @@ class _Sending:
             if self.origin is not None:
                 headers["access-control-allow-origin"] = self.origin
             self._guard.tell(self._scope["method"], self._scope["path"], message["status"])
-        # Not asyncio's wait_for, which before Python 3.12 loses a cancellation that comes just then.
+        # Not asyncio's wait_for: before Python 3.12 it loses a cancellation that comes just then.
         with anyio.fail_after(SEND_S):
             await self._send(message)

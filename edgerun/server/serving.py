@@ -36,8 +36,8 @@ def listen(host: str, port: int) -> socket.socket:
         raise InputError(
             f"cannot listen at {host} port {port}: {reason}; another one is --port N"
         ) from error
-    # Connections inherit it. asyncio does so for sockets of its own alone, and without it each piece
-    # of a stream waits for the caller to confirm the one before, 40 ms.
+    # Connections inherit it. Without it each piece of a stream waits for the caller to confirm the
+    # one before, 40 ms; asyncio sets it on sockets of its own alone.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 

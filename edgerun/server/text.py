@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from edgerun.engine.chooser.logprobs import TokenLogprob
 from edgerun.llm.completion import Completion
+from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import split
+from edgerun.server.logprobs import text_logprobs
 from edgerun.server.problems import Problem
 from edgerun.server.work import (
     MOST_CHOICES,
@@ -27,14 +31,16 @@ class TextFields(CommonFields, kw_only=True):
     prompt: str | list[str | int | list[int]]
     echo: bool = False
     best_of: int | None = None
+    logprobs: Any = None
 
 
 class TextForm:
     """Writes replies as texts."""
 
-    def __init__(self, head: Head, echoed: list[str]) -> None:
-        """Takes what all objects of the answer share, and for each reply what goes before it."""
-        self._head, self._echoed = head, echoed
+    def __init__(self, head: Head, echoed: list[str], tokenizer: Tokenizer) -> None:
+        """Takes what all objects share, what goes before each reply, and what spells tokens."""
+        self._head, self._echoed, self._tokenizer = head, echoed, tokenizer
+        self._characters = [0] * len(echoed)
 
     def head(self) -> dict[str, Any]:
         return self._head.of("text_completion")
@@ -53,6 +59,11 @@ class TextForm:
     def last(self, index: int, completion: Completion) -> dict[str, Any]:
         return {**_choice(""), **finish_reason(completion)}
 
+    def logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+        lists = text_logprobs(entries, self._tokenizer, self._characters[index])
+        self._characters[index] += sum(map(len, lists["tokens"]))
+        return lists
+
 
 def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
     """What a request asks for.
@@ -60,9 +71,13 @@ def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
     Raises:
         Problem: it cannot be done.
     """
-    fields, sampling = split(body, TextFields)
+    fields, sampling = split(body, TextFields, frozenset({"logprobs"}))
     if fields.best_of not in (None, fields.n):
         raise Problem(400, "best_of: all replies are returned here; leave it out", None, "best_of")
+    if fields.logprobs is not None:
+        if fields.echo:
+            raise Problem(400, "logprobs are of replies alone: leave echo or logprobs out")
+        sampling["logprobs"] = fields.logprobs
     prompts = _prompts(fields)
     each = each_seed(with_bias(sampling), fields.n)
     echoed = [_text(prompt, llm) if fields.echo else "" for prompt in prompts for _ in each]
@@ -70,7 +85,7 @@ def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
         fields,
         lambda: [llm.stream(prompt, **own) for prompt in prompts for own in each],
         len(prompts) * fields.n,
-        TextForm(head, echoed),
+        TextForm(head, echoed, llm.tokenizer),
         len(prompts),
     )
 

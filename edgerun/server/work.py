@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 
+from edgerun.engine.chooser.logprobs import TokenLogprob
 from edgerun.engine.chooser.params import MAX_SEED
 from edgerun.llm.completion import Completion, TextStream
 from edgerun.server.answers import send_events, send_json
@@ -67,6 +68,9 @@ class Form(Protocol):
     def last(self, index: int, completion: Completion) -> dict[str, Any]:
         """The end of a choice."""
 
+    def logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """What is told of the tokens of a choice that came since the last call."""
+
 
 @dataclass
 class Work:
@@ -99,26 +103,33 @@ class Work:
                 async for _ in group.pieces():
                     pass
                 choices = [
-                    {"index": index, **self.form.whole(index, completion)}
+                    {"index": index, **self._whole(index, completion)}
                     for index, completion in enumerate(group.completions)
                 ]
                 usage = self._usage(group.completions)
                 await send_json(200, {**self.form.head(), "choices": choices, "usage": usage}, send)
 
+    def _whole(self, index: int, completion: Completion) -> dict[str, Any]:
+        choice = self.form.whole(index, completion)
+        if completion.logprobs:
+            choice["logprobs"] = self.form.logprobs(index, completion.logprobs)
+        return choice
+
     async def _events(self, group: Group) -> AsyncIterator[dict[str, Any]]:
         form, head = self.form, self.form.head()
         with_usage = bool(self.fields.stream_options.include_usage)
         shared = {**head, "usage": None} if with_usage else head
-        seen: set[int] = set()
+        told: dict[int, int] = {}  # tokens of each choice
         async for came in group.pieces():
             index, completion = came.choice, group.completions[came.choice]
-            choices = [] if index in seen else form.first(index)
-            seen.add(index)
-            if came.text:
-                choices.append(form.piece(index, came.text, completion))
+            choices = [] if index in told else form.first(index)
+            news = [form.piece(index, came.text, completion)] if came.text else []
             if came.is_last:
-                choices.append(form.last(index, completion))
-            for choice in choices:
+                news.append(form.last(index, completion))
+            if entries := completion.logprobs[told.get(index, 0) : came.tokens]:
+                news[0]["logprobs"] = form.logprobs(index, entries)
+            told[index] = came.tokens
+            for choice in choices + news:
                 yield {**shared, "choices": [{"index": index, **choice}]}
         if with_usage:
             yield {**head, "choices": [], "usage": self._usage(group.completions)}

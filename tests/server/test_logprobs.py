@@ -1,0 +1,89 @@
+"""How likely tokens were, in both forms of OpenAI's API, whole and in pieces."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from edgerun.llm.llm import LLM
+from tests.server.test_chat import events
+from tests.support import fakes
+from tests.support.served import HELLO, Served
+
+FIELDS: dict[str, Any] = {"max_tokens": 9, "temperature": 1.5, "seed": 3}
+
+
+def expected(**sampling: Any) -> Any:
+    with LLM(fakes.fake_model()) as llm:
+        return llm.chat(HELLO, **FIELDS, **sampling)
+
+
+def test_a_message_has_those_of_its_tokens(client: Served) -> None:
+    (choice,) = client.chat(**FIELDS, logprobs=True, top_logprobs=2).json()["choices"]
+    content = choice["logprobs"]["content"]
+    completion = expected(logprobs=2)
+    assert [entry["logprob"] for entry in content] == pytest.approx(
+        [entry.logprob for entry in completion.logprobs]
+    )
+    assert b"".join(bytes(entry["bytes"]) for entry in content).decode() == completion.text
+    for entry, same in zip(content, completion.logprobs, strict=True):
+        assert entry["token"] == bytes(entry["bytes"]).decode()
+        tops = entry["top_logprobs"]
+        assert [bytes(top["bytes"]) for top in tops] == [bytes([id_]) for id_, _ in same.top]
+        assert tops[0]["logprob"] >= tops[1]["logprob"]
+
+
+def test_a_stream_tells_of_each_token_once(client: Served) -> None:
+    whole = client.chat(**FIELDS, logprobs=True, top_logprobs=1).json()["choices"][0]
+    chunks = events(client.chat(**FIELDS, logprobs=True, top_logprobs=1, stream=True).text)
+    choices = [chunk["choices"][0] for chunk in chunks]
+    content = [
+        entry for choice in choices if choice["logprobs"] for entry in choice["logprobs"]["content"]
+    ]
+    assert content == whole["logprobs"]["content"]
+
+
+def test_without_asking_there_are_none(client: Served) -> None:
+    assert client.chat(**FIELDS).json()["choices"][0]["logprobs"] is None
+    assert client.chat(**FIELDS, logprobs=False).json()["choices"][0]["logprobs"] is None
+    assert client.text("a", **FIELDS).json()["choices"][0]["logprobs"] is None
+    (choice,) = client.chat(**FIELDS, logprobs=True).json()["choices"]
+    assert choice["logprobs"]["content"][0]["top_logprobs"] == []
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_text_has_lists_of_them(client: Served, count: int) -> None:
+    (choice,) = client.text("Once", **FIELDS, logprobs=count).json()["choices"]
+    lists = choice["logprobs"]
+    assert "".join(lists["tokens"]) == choice["text"]
+    assert lists["text_offset"] == list(range(9))
+    for token, logprob, top in zip(
+        lists["tokens"], lists["token_logprobs"], lists["top_logprobs"], strict=True
+    ):
+        assert max(1, count) <= len(top) <= count + 1
+        assert top[token] == logprob and math.isfinite(logprob) and logprob <= 0
+    chunks = events(client.text("Once", **FIELDS, logprobs=count, stream=True).text)
+    parts = [chunk["choices"][0]["logprobs"] for chunk in chunks if chunk["choices"][0]["logprobs"]]
+    assert {name: sum((part[name] for part in parts), []) for name in lists} == lists
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"top_logprobs": 3}, "logprobs: true"),
+        ({"logprobs": True, "top_logprobs": 21}, "0 to 20"),
+        ({"logprobs": True, "top_logprobs": -1}, "0 to 20"),
+        ({"logprobs": 3}, "logprobs: expected `bool`"),
+    ],
+)
+def test_what_cannot_be_told_is_refused(client: Served, fields: dict[str, Any], says: str) -> None:
+    answer = client.chat(**fields)
+    assert (answer.status_code, says in answer.json()["error"]["message"]) == (400, True)
+
+
+def test_texts_have_their_own_refusals(client: Served) -> None:
+    for fields in ({"logprobs": True}, {"logprobs": 21}, {"logprobs": 1, "echo": True}):
+        answer = client.text("a", **fields)
+        assert answer.status_code == 400 and "logprobs" in answer.json()["error"]["message"]
