@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,6 +14,9 @@ from edgerun.llm.completion import TextStream
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
+
+
+INTERVAL_S = 0.01
 
 
 class Piece(NamedTuple):
@@ -31,11 +35,41 @@ class Piece(NamedTuple):
     is_last: bool
 
 
+class _Reading:
+    """A stream that is read.
+
+    Attributes:
+        stream: the stream.
+        text: that came and was not handed over.
+        is_last: whether nothing will come.
+    """
+
+    def __init__(self, stream: TextStream) -> None:
+        self.stream, self.text, self.is_last = stream, "", False
+        self._has_begun = False
+
+    def read(self) -> bool:
+        """Takes what is there; whether that should be handed over at once."""
+        with suppress(Exception):  # which its completion has
+            self.text += self.stream._lock.run(self.stream._came)
+        self.is_last = bool(self.stream.completion.finish_reason)
+        begins = bool(self.text) and not self._has_begun
+        self._has_begun |= begins
+        return begins or self.is_last
+
+    def piece(self) -> Piece:
+        """What is to be handed over."""
+        text, self.text = self.text, ""
+        return Piece(self.stream, text, len(self.stream.completion.ids), self.is_last)
+
+
 class Pump:
     """Reads streams of one model together, whenever they come, and hands over their pieces.
 
-    Each call of the model serves all streams, and what came of one call is handed over together. A
-    stream that fails ends alone, with the ``error`` of its completion.
+    Each call of the model serves all streams, and what came is handed over together: at once what
+    begins or ends a stream, all else every ``INTERVAL_S`` at most, for handing over takes longer
+    than a token of a small model. A stream that fails ends alone, with the ``error`` of its
+    completion.
     """
 
     def __init__(self, llm: LLM, deliver: Callable[[list[Piece]], None]) -> None:
@@ -46,10 +80,11 @@ class Pump:
             deliver: called in the thread with what came; it should return at once.
         """
         self._engine, self._deliver = llm._engine, deliver
-        self._running: dict[Sequence, TextStream] = {}
+        self._running: dict[Sequence, _Reading] = {}
         self._joining: list[TextStream] = []
         self._changed = threading.Condition()
         self._is_closed = False
+        self._handed_over = 0.0
         self._thread = threading.Thread(target=self._run, name="edgerun-pump", daemon=True)
         self._thread.start()
 
@@ -85,9 +120,10 @@ class Pump:
                 ready = self._engine.advance(list(self._running))
             except Exception as error:  # a defect, or the model was closed: no call can be made
                 ready = list(self._running)
-                for stream in self._running.values():
-                    self._engine.cancel(stream._sequence)
-                    stream.completion.error, stream.completion.finish_reason = error, "error"
+                for reading in self._running.values():
+                    self.cancel(reading.stream)
+                    completion = reading.stream.completion
+                    completion.error, completion.finish_reason = error, "error"
             self._hand_over(ready)
 
     def _join(self) -> bool:
@@ -97,23 +133,24 @@ class Pump:
                 self._changed.wait()
             joining, self._joining = self._joining, []
         for stream in joining:
-            self._running[stream._sequence] = stream
+            self._running[stream._sequence] = _Reading(stream)
             self._engine.add(stream._sequence)
         if self._is_closed:
-            for stream in self._running.values():
-                self.cancel(stream)
+            for reading in self._running.values():
+                self.cancel(reading.stream)
         return bool(self._running)
 
     def _hand_over(self, ready: list[Sequence]) -> None:
-        pieces: list[Piece] = []
+        now = time.monotonic()
+        is_due = now - self._handed_over >= INTERVAL_S
         for sequence in ready:
-            stream, text = self._running[sequence], ""
-            with suppress(Exception):  # which its completion has
-                text = stream._lock.run(stream._came)
-            is_last = bool(stream.completion.finish_reason)
-            if is_last:
-                del self._running[sequence]
-            if text or is_last:
-                pieces.append(Piece(stream, text, len(stream.completion.ids), is_last))
+            is_due |= self._running[sequence].read()
+        if not is_due:
+            return
+        pieces = [each.piece() for each in self._running.values() if each.text or each.is_last]
+        for piece in pieces:
+            if piece.is_last:
+                del self._running[piece.stream._sequence]
         if pieces:
+            self._handed_over = now
             self._deliver(pieces)
