@@ -114,12 +114,14 @@ class Replies:
         self._admit(count)
         try:
             streams = await self._loop.run_in_executor(self._encoders, make)
+            if self._is_stopped:
+                raise _ended_early(True)
+            self._pump.add(streams)
         except BaseException:
             self._leave(count)
             raise
         group = Group(streams)
-        self._groups.update(dict.fromkeys(streams, group))
-        self._pump.add(streams)
+        self._groups.update(dict.fromkeys(streams, group))  # before their pieces can come here
         try:
             yield group
         finally:

@@ -143,6 +143,28 @@ def test_the_end_of_the_server_ends_replies_and_says_so(stream: bool) -> None:
     assert len(executable.rows) < 200
 
 
+def test_a_prompt_that_is_encoded_when_the_server_ends_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    llm = LLM(fakes.fake_model())
+    encode = llm.stream_chat
+
+    def slowly(*arguments: Any, **sampling: Any) -> Any:
+        begun.set()
+        assert go_on.wait(30)
+        return encode(*arguments, **sampling)
+
+    monkeypatch.setattr(llm, "stream_chat", slowly)
+    with served(llm) as client, ThreadPoolExecutor(1) as pool:
+        call = pool.submit(client.chat)
+        assert begun.wait(30)
+        client.server.replies.stop()
+        go_on.set()
+        assert call.result().json()["error"]["code"] == "stopped"
+        assert client.server.replies.under_way == 0
+
+
 def test_what_comes_after_the_end_is_refused(paced: tuple[Served, Paced]) -> None:
     client, executable = paced
     executable.let()
