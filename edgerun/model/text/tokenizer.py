@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from edgerun.model.sandbox.batches import BATCH_BYTES, batches
 from edgerun.model.text.controls import ControlTokens
 from edgerun.model.text.detokenizer import ByteDecoder, StreamDecoder, byte_decoder
 from edgerun.model.text.sandboxed_library import SandboxedLibrary
-from edgerun.model.text.tokenizer_check import check_tokenizer_json
+from edgerun.model.text.tokenizer_check import Span, check_tokenizer_json
 
 if TYPE_CHECKING:
     from edgerun.model.text.library import Library
@@ -151,9 +150,7 @@ class Tokenizer:
         """
         if self._span is None:
             return 0
-        words = text.split() if self._swallows_spaces else [text]
-        size = sum(map(_size, words))
-        return math.ceil(size / self._span)
+        return self._span.fewest_tokens("".join(text.split()) if self._swallows_spaces else text)
 
     def encode_template(
         self, text: str, reveal: Callable[[str], str] = str, *, first: bool = True
@@ -236,13 +233,13 @@ class Tokenizer:
             )
 
     @functools.cached_property
-    def _span(self) -> float | None:
-        """Bytes of text that a token stands for at most."""
+    def _span(self) -> Span | None:
+        """How much text a token stands for at most."""
         plain = [name for id_, name in self._added.items() if id_ not in self.controls.ids]
         controls = self.controls.names
         spellings = self._library.tokens(0, self.vocab_size)
         vocabulary = {spelling for spelling in spellings if spelling is not None}
-        return self._bounds.longest_span(vocabulary, [*plain, *controls])
+        return self._bounds.span(vocabulary, [*plain, *controls])
 
     def _spelling(self, id_: int) -> str | None:
         """A token as the vocabulary spells it; None for an id that has none."""

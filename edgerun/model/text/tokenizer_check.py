@@ -13,7 +13,7 @@ import binascii
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -49,6 +49,7 @@ STEPS: Mapping[str, tuple[int, float | None]] = {
     "WhitespaceSplit": (1, None),
     "ByteLevel": (3, 1.0),
 }
+CUTTING = ("Split", "Digits", "Punctuation", "UnicodeScripts", "ByteLevel")
 
 
 class _Model(msgspec.Struct):
@@ -80,14 +81,16 @@ class TextBounds:
         spelled: how every byte that no other token covers is spelled in the vocabulary, by
             ``"ByteLevel"`` or ``"ByteFallback"``; None where text may be dropped, or any length
             of it may become one unknown token.
+        changes_text: whether steps do more than cut a text and spell its bytes.
     """
 
     growth: int = 1
     shrinkage: float | None = 1.0
     spelled: str | None = None
+    changes_text: bool = False
 
-    def longest_span(self, vocabulary: Collection[str], added: Iterable[str]) -> float | None:
-        """The most bytes of text, spaces aside, that one token can stand for.
+    def span(self, vocabulary: Collection[str], added: Iterable[str]) -> Span | None:
+        """How much text a token can stand for.
 
         A token stands for no more bytes than it is long, but for what steps before it shrink.
 
@@ -96,19 +99,40 @@ class TextBounds:
             added: tokens beside it that text can give.
 
         Returns:
-            the number, or None where one token may stand for any length of text.
+            None where one token may stand for any length of text.
         """
         if self.shrinkage is None or self.spelled is None:
             return None
         if self.spelled == "ByteLevel":
-            complete = all(character in vocabulary for character in BYTE_SPELLING)
+            dropped = bytes(
+                byte for spelling, byte in BYTE_SPELLING.items() if spelling not in vocabulary
+            )
             longest = max(map(len, vocabulary), default=0)
         else:
-            complete = all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
+            dropped = bytes(byte for byte in range(256) if f"<0x{byte:02X}>" not in vocabulary)
             longest = max((len(token.encode()) for token in vocabulary), default=0)
-        if not complete:
+        # Bytes that are in no token are dropped, which is known of the text's own bytes alone.
+        if dropped and (self.spelled != "ByteLevel" or self.changes_text):
             return None
-        return self.shrinkage * max([longest, 1, *(len(token.encode()) for token in added)])
+        longest = max([longest, 1, *(len(token.encode()) for token in added)])
+        return Span(self.shrinkage * longest, dropped)
+
+
+class Span(NamedTuple):
+    """How much text a token can stand for.
+
+    Attributes:
+        size: the most bytes, spaces and those that are dropped aside.
+        dropped: bytes of text that may give no token, in any number.
+    """
+
+    size: float
+    dropped: bytes
+
+    def fewest_tokens(self, text: str) -> int:
+        """A bound from below of the tokens of a text without spaces."""
+        encoded = text.encode("utf-8", "surrogatepass")
+        return math.ceil(len(encoded.translate(None, self.dropped)) / self.size)
 
 
 def check_tokenizer_json(text: str) -> TextBounds:
@@ -136,7 +160,8 @@ def check_tokenizer_json(text: str) -> TextBounds:
     shrinkage: float | None = 1.0
     for _, shrunk in sizes:
         shrinkage = None if shrinkage is None or shrunk is None else shrinkage * shrunk
-    return TextBounds(growth, shrinkage, _spelled(file.model, steps))
+    changes_text = not all(step.get("type") in CUTTING for step in steps)
+    return TextBounds(growth, shrinkage, _spelled(file.model, steps), changes_text)
 
 
 def _flat(step: Any, key: str) -> list[Mapping[str, Any]]:

@@ -126,16 +126,16 @@ def test_a_text_too_long_for_the_library_is_refused() -> None:
     ("parts", "bounds"),
     [
         ({}, TextBounds(3, 1.0, "ByteLevel")),
-        ({"normalizer": {"type": "NFC"}}, TextBounds(9, 3.0, "ByteLevel")),
-        ({"normalizer": {"type": "StripAccents"}}, TextBounds(3, None, "ByteLevel")),
-        ({"normalizer": replace({"String": "abc"}, "d")}, TextBounds(3, 3.0, "ByteLevel")),
-        ({"normalizer": replace({"String": "abc"}, "")}, TextBounds(3, None, "ByteLevel")),
-        ({"normalizer": replace({"Regex": " +"}, " ")}, TextBounds(6, None, "ByteLevel")),
+        ({"normalizer": {"type": "NFC"}}, TextBounds(9, 3.0, "ByteLevel", True)),
+        ({"normalizer": {"type": "StripAccents"}}, TextBounds(3, None, "ByteLevel", True)),
+        ({"normalizer": replace({"String": "abc"}, "d")}, TextBounds(3, 3.0, "ByteLevel", True)),
+        ({"normalizer": replace({"String": "abc"}, "")}, TextBounds(3, None, "ByteLevel", True)),
+        ({"normalizer": replace({"Regex": " +"}, " ")}, TextBounds(6, None, "ByteLevel", True)),
         (
             {"normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap(7)}},
-            TextBounds(21, None, "ByteLevel"),
+            TextBounds(21, None, "ByteLevel", True),
         ),
-        ({"pre_tokenizer": {"type": "Whitespace"}}, TextBounds(1, None, None)),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, TextBounds(1, None, None, True)),
         ({"pre_tokenizer": split("Removed")}, TextBounds(1, None, None)),
         ({"pre_tokenizer": split("Isolated")}, TextBounds(1, 1.0, None)),
         (
@@ -149,6 +149,16 @@ def test_what_steps_make_of_a_text_is_bounded(parts: dict[str, Any], bounds: Tex
     assert check_tokenizer_json(tokenizer_json(**parts)) == bounds
 
 
+def without(missing: bytes) -> str:
+    """A tokenizer whose vocabulary lacks bytes, as cut ones do."""
+    file = json.loads(fakes.byte_tokenizer_json())
+    vocabulary = file["model"]["vocab"]
+    file["model"]["vocab"] = {
+        spelling: id_ for spelling, id_ in vocabulary.items() if id_ not in missing
+    }
+    return json.dumps(file)
+
+
 TOKENIZERS = {
     "byte-level": Tokenizer.from_json(
         tokenizer_json(normalizer={"type": "NFC"}, model={"merges": []})
@@ -158,6 +168,7 @@ TOKENIZERS = {
     "swallowing": Tokenizer.from_json(
         fakes.byte_tokenizer_json().replace('"rstrip": false', '"rstrip": true')
     ),
+    "without some bytes": Tokenizer.from_json(without(b"ace\xe1")),
 }
 
 
@@ -181,6 +192,14 @@ def test_the_bound_is_the_longest_token() -> None:
     tokenizer = fakes.byte_tokenizer()  # of single bytes, and of <|im_start|>
     assert tokenizer.fewest_tokens("a" * 1200) == 100
     assert Tokenizer.from_json(tokenizer_json(normalizer={"type": "Nmt"})).fewest_tokens("a") == 0
+
+
+def test_bytes_that_no_token_has_count_as_nothing() -> None:
+    tokenizer = Tokenizer.from_json(without(b"x"))
+    assert tokenizer.encode("axxb", bos=False) == list(b"ab")
+    assert tokenizer.fewest_tokens("ax" * 1200) == 100
+    changed = json.loads(without(b"x")) | {"normalizer": {"type": "NFC"}}
+    assert Tokenizer.from_json(json.dumps(changed)).fewest_tokens("a" * 1200) == 0
 
 
 def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(
