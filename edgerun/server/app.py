@@ -17,6 +17,7 @@ from edgerun.server.chat import read_chat
 from edgerun.server.guard import Guard
 from edgerun.server.metrics import Metrics
 from edgerun.server.options import ServerOptions
+from edgerun.server.page import FILES, HEADERS, page
 from edgerun.server.problems import Problem
 from edgerun.server.replies import Replies
 from edgerun.server.text import read_text
@@ -63,7 +64,8 @@ class Server:
         self._started = int(time.time())
         most = max(LEAST_BODY_BYTES, llm.model.context * BODY_BYTES_PER_TOKEN)
         routes = [
-            Route("/", Get(self._overview)),
+            *(Route(path, Get(self._page)) for path in FILES),
+            Route("/v1", Get(self._overview)),
             Route("/health", Get(self._health)),
             Route("/metrics", Get(self._metrics)),
             Route("/v1/models", Get(self._models)),
@@ -103,6 +105,10 @@ class Server:
 
     async def _overview(self, request: Request, send: Send) -> None:
         await send_json(200, {"server": "edgerun", "model": self.name, "paths": self._paths}, send)
+
+    async def _page(self, request: Request, send: Send) -> None:
+        body, kind = page(request.url.path)
+        await send_bytes(200, body, kind, send, HEADERS)
 
     async def _health(self, request: Request, send: Send) -> None:
         await send_json(200, {"status": "ok"}, send)
@@ -183,4 +189,4 @@ def _check_method(scope: Scope, *methods: str) -> None:
 
 
 async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:
-    raise Problem(404, f"there is no {scope['path']} here: / lists what there is", "not_found")
+    raise Problem(404, f"there is no {scope['path']} here: /v1 lists what there is", "not_found")

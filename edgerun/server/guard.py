@@ -13,12 +13,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from edgerun.server.answers import send_problem
 from edgerun.server.hosts import Hosts, is_same_origin
 from edgerun.server.options import ServerOptions
+from edgerun.server.page import FILES
 from edgerun.server.problems import Problem, problem_of
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-OPEN_PATHS = ("/health",)  # say nothing about the model or anybody's texts
+OPEN_PATHS = ("/health", *FILES)  # say nothing about the model or anybody's texts
 MOST_REQUESTS = 1024  # at a time, most of them waiting for their body or for being refused
 SEND_S = 120.0  # what a caller takes at most to read what was sent, before it counts as gone
 ALLOWED_HEADERS = "authorization, content-type"

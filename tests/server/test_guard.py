@@ -16,6 +16,7 @@ KEY = "correct-horse-battery"
 PAGE = "https://page.example"
 ROUTES = (
     "/",
+    "/v1",
     "/health",
     "/metrics",
     "/v1/models",
@@ -53,7 +54,7 @@ def test_every_route_is_guarded(locked: Served, method: str) -> None:
             is_preflight = method == "OPTIONS" and origin == PAGE
             for wrong in ({}, {"Authorization": "Bearer x"}, {"Authorization": f"Basic {KEY}"}):
                 answer = _status(locked, method, path, **headers, **wrong)
-                needs = allowed and path != "/health" and not is_preflight
+                needs = allowed and path not in ("/", "/health") and not is_preflight
                 assert (answer.status_code == 401) is needs, (method, path, headers, wrong)
                 if needs and method != "HEAD":
                     assert answer.json()["error"]["type"] == "authentication_error"
