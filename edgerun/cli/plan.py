@@ -74,7 +74,7 @@ def plan(
     from edgerun.plan.tasks import Budget
 
     if plot is not None:
-        from edgerun.cli.plan_plot import check_plot, draw
+        from edgerun.cli.screen.plan_plot import check_plot, draw
 
         check_plot(plot)
     chosen = LoadOptions(**loading)

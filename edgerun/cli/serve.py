@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,74 +20,69 @@ EXAMPLES = options.examples(
 )
 
 
+_Host = Annotated[str, typer.Option("--host", metavar="HOST", help="Address to listen at.")]
+_Port = Annotated[
+    int, typer.Option("--port", metavar="N", help="Port to listen at; 0 takes a free one.")
+]
+_KeyFile = Annotated[
+    Path | None,
+    typer.Option("--api-key-file", metavar="FILE", help="Callers have to show the key in it."),
+]
+_Origins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-origin", metavar="ORIGIN", help="Let pages of this origin call; can be repeated."
+    ),
+]
+_Hosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-host", metavar="NAME", help="Another name of this machine; can be repeated."
+    ),
+]
+_Name = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="What callers know the model as.")
+]
+_Parallel = Annotated[
+    int | None,
+    typer.Option("--parallel", metavar="N", help="Replies that run at a time; 4 if left out."),
+]
+_Queue = Annotated[
+    int, typer.Option("--queue", metavar="N", help="Replies that may wait for their turn.")
+]
+_Quiet = Annotated[bool, typer.Option("--quiet", help="No line for each answer.")]
+
+
 @options.with_chatting
 def serve(
     model: options.Model = None,
     named: options.NamedModel = None,
-    host: Annotated[
-        str, typer.Option("--host", metavar="HOST", help="Address to listen at.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", metavar="N", help="Port to listen at; 0 takes a free one.")
-    ] = 8080,
-    key_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--api-key-file", metavar="FILE", help="Callers have to show the key in this file."
-        ),
-    ] = None,
-    origins: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-origin", metavar="ORIGIN", help="Let pages of this origin call; repeatable."
-        ),
-    ] = None,
-    hosts: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-host", metavar="NAME", help="A name of this machine, for Host; repeatable."
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option("--name", metavar="NAME", help="What callers know the model as."),
-    ] = None,
-    parallel: Annotated[
-        int | None, typer.Option("--parallel", metavar="N", help="Replies that run at a time.")
-    ] = None,
-    queue: Annotated[
-        int, typer.Option("--queue", metavar="N", help="Replies that may wait for their turn.")
-    ] = 64,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No line for each answer.")] = False,
+    host: _Host = "127.0.0.1",
+    port: _Port = 8080,
+    key_file: _KeyFile = None,
+    origins: _Origins = None,
+    hosts: _Hosts = None,
+    name: _Name = None,
+    parallel: _Parallel = None,
+    queue: _Queue = 64,
+    quiet: _Quiet = False,
     *,
     loading: dict[str, Any],
 ) -> None:
     """Replies run together, each as if it were alone."""
     ServerOptions, Server, serving = _parts()
-    settings = ServerOptions(
-        host=host,
-        port=port,
-        key=None if key_file is None else _key(key_file),
-        origins=tuple(origins or ()),
-        hosts=tuple(hosts or ()),
-        name=name,
-        queue=queue,
-    )
-    with serving.listen(host, port) as listening:
-        if parallel is not None:
-            loading["max_sessions"] = parallel
-        with options.load(options.model_of(model, named), **loading) as llm:
-            server = Server(llm, settings, (lambda line: None) if quiet else tell)
-            address = serving.address_of(listening)
-
-            def ready(stop: Callable[[], None]) -> None:
-                at_a_time = llm.model.options.max_sessions
-                say(
-                    f"{server.name} answers at {address}/v1, {at_a_time} "
-                    f"repl{'y' if at_a_time == 1 else 'ies'} at a time; Ctrl-C ends it"
-                )
-
-            serving.serve(server, listening, ready)
+    key = None if key_file is None else _key(key_file)
+    settings = ServerOptions(host, port, key, origins or (), hosts or (), name, queue)
+    folder = options.model_of(model, named)
+    with (
+        serving.listen(host, port) as listening,
+        options.load(folder, max_sessions=parallel, **loading) as llm,
+    ):
+        server = Server(llm, settings, (lambda line: None) if quiet else tell)
+        at_a_time = llm.model.options.max_sessions
+        address, replies = serving.address_of(listening), f"repl{'y' if at_a_time == 1 else 'ies'}"
+        said = f"{server.name} answers at {address}, {at_a_time} {replies} at a time"
+        serving.serve(server, listening, lambda stop: say(f"{said}; Ctrl-C ends it"))
     say("ended")
 
 

@@ -250,7 +250,7 @@ def test_an_option_that_cannot_be(
         (["expotr"], "there is no command 'expotr': did you mean 'export'?"),
         (
             ["frobnicate"],
-            "there are run, chat, bench, plan, inspect, perplexity, trace",
+            "there are run, chat, serve, bench, plan, inspect, perplexity, trace",
         ),
         (["--frobnicate"], "there is no option --frobnicate"),
         (["export", "x"], "'--out'"),

@@ -13,9 +13,9 @@ import pytest
 
 from edgerun.backends.cpu import CpuBackend
 from edgerun.backends.registry import Candidates
-from edgerun.cli import plan_plot
 from edgerun.cli.main import main
-from edgerun.cli.plan_plot import POINTS, _lengths
+from edgerun.cli.screen import plan_plot
+from edgerun.cli.screen.plan_plot import POINTS, _lengths
 from edgerun.graph.ir import Graph
 from edgerun.kernels.host import cores as host_cores
 from edgerun.llm import loading

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.served import Served, served
+from tests.server.served import Served, served
 
 
 @pytest.fixture(scope="package")

@@ -9,8 +9,8 @@ import pytest
 
 from edgerun.errors import BackendError, InputError
 from edgerun.llm.llm import LLM
+from tests.server.served import CHAT, HELLO, Served, served
 from tests.support import fakes
-from tests.support.served import CHAT, HELLO, Served, served
 
 
 class Failing(fakes.FakeExecutable):

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from edgerun.server import answers, guard
-from tests.support.served import CHAT, HELLO, Served, served, until
+from tests.server.served import CHAT, HELLO, Served, served, until
 
 KEY = "correct-horse-battery"
 PAGE = "https://page.example"

@@ -15,7 +15,7 @@ from edgerun.engine.chooser.params import all_options
 from edgerun.server import body
 from edgerun.server.chat import ChatFields
 from edgerun.server.text import TextFields
-from tests.support.served import CHAT, TEXT, Served
+from tests.server.served import CHAT, TEXT, Served
 
 NUMBERS = st.one_of(
     st.integers(-3, 3),

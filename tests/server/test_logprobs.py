@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from edgerun.llm.llm import LLM
+from tests.server.served import HELLO, Served
 from tests.server.test_chat import events
 from tests.support import fakes
-from tests.support.served import HELLO, Served
 
 FIELDS: dict[str, Any] = {"max_tokens": 9, "temperature": 1.5, "seed": 3}
 

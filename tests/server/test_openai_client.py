@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.served import Served
+from tests.server.served import Served
 
 openai = pytest.importorskip("openai")
 

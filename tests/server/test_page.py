@@ -7,7 +7,7 @@ import re
 import pytest
 
 from edgerun.server.page import FILES, page
-from tests.support.served import Served, served
+from tests.server.served import Served, served
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from edgerun.llm.llm import LLM
+from tests.server.served import CHAT, HELLO, Paced, Served, served, until
 from tests.support import fakes
-from tests.support.served import CHAT, HELLO, Paced, Served, served, until
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from edgerun.llm.llm import LLM
+from tests.server.served import Served
 from tests.server.test_chat import events
 from tests.support import fakes
-from tests.support.served import Served
 
 
 def alone(prompt: Any, **sampling: Any) -> str:

@@ -196,7 +196,7 @@ def _measured(
 
 
 def _check_outputs(save: Path | None, plot: Path | None) -> None:
-    from edgerun.cli.plan_plot import check_plot
+    from edgerun.cli.screen.plan_plot import check_plot
     from edgerun.files.output import check_output
 
     if plot is not None:

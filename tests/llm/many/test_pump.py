@@ -13,8 +13,8 @@ from edgerun.llm.completion import TextStream
 from edgerun.llm.llm import LLM
 from edgerun.llm.pump import Piece, Pump
 from tests.llm.test_llm import Broken, model
+from tests.server.served import Paced, until
 from tests.support import fakes
-from tests.support.served import Paced, until
 
 
 class Heard:
