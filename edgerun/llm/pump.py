@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
 
 
-INTERVAL_S = 0.01
+INTERVAL_S = 0.02
+LONGEST_INTERVAL_S = 0.1
+MANY = 4  # streams from which on an interval is longer, in proportion
 
 
 class Piece(NamedTuple):
@@ -67,9 +69,9 @@ class Pump:
     """Reads streams of one model together, whenever they come, and hands over their pieces.
 
     Each call of the model serves all streams, and what came is handed over together: at once what
-    begins or ends a stream, all else every ``INTERVAL_S`` at most, for handing over takes longer
-    than a token of a small model. A stream that fails ends alone, with the ``error`` of its
-    completion.
+    begins or ends a stream, all else at intervals, for handing over takes longer than a token of a
+    small model, and from the same processor. A stream that fails ends alone, with the ``error`` of
+    its completion.
     """
 
     def __init__(self, llm: LLM, deliver: Callable[[list[Piece]], None]) -> None:
@@ -142,7 +144,8 @@ class Pump:
 
     def _hand_over(self, ready: list[Sequence]) -> None:
         now = time.monotonic()
-        is_due = now - self._handed_over >= INTERVAL_S
+        interval = INTERVAL_S * max(1, len(self._running) / MANY)
+        is_due = now - self._handed_over >= min(interval, LONGEST_INTERVAL_S)
         for sequence in ready:
             is_due |= self._running[sequence].read()
         if not is_due:
