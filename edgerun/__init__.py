@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from edgerun.llm.llm import LLM, load
     from edgerun.llm.options import LoadKeywords, LoadOptions
     from edgerun.model.chat.template import Message
+    from edgerun.model.chat.tools.call import ToolCall
 
 __all__ = [
     "LLM",
@@ -56,6 +57,7 @@ __all__ = [
     "Stats",
     "StorageError",
     "TextStream",
+    "ToolCall",
     "UnsupportedError",
     "__version__",
     "load",
@@ -74,6 +76,7 @@ if not TYPE_CHECKING:  # a type checker is to see the names above and no others
         "LoadKeywords": "edgerun.llm.options",
         "LoadOptions": "edgerun.llm.options",
         "Message": "edgerun.model.chat.template",
+        "ToolCall": "edgerun.model.chat.tools.call",
     }
 
     def __getattr__(name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import FinishReason, Sequence, Token
@@ -15,13 +15,17 @@ from edgerun.model.text.stop_text import StopText
 from edgerun.state.fair_lock import FairLock
 from edgerun.values import shown
 
+if TYPE_CHECKING:
+    from edgerun.model.chat.tools.call import ToolCall
+    from edgerun.model.chat.tools.reader import CallReader, Event
+
 
 @dataclass(slots=True, repr=False)
 class Completion:
     """A reply.
 
     Attributes:
-        text: the reply without stop texts and control tokens.
+        text: the reply without stop texts, control tokens and calls.
         ids: the generated ids, without the one that ended the reply.
         prompt_tokens: length of the prompt in tokens.
         finish_reason: ``"stop"`` (the model or a stop text ended it, or what was asked of it is
@@ -30,6 +34,7 @@ class Completion:
             ``"cancelled"`` (closed early), ``"error"``, ``""`` while it runs.
         error: what went wrong, or None.
         stats: timings.
+        tool_calls: calls of functions that the reply asks for, as far as they came.
     """
 
     text: str = ""
@@ -38,6 +43,7 @@ class Completion:
     finish_reason: str = ""
     error: Exception | None = None
     stats: Stats = field(default_factory=Stats)
+    tool_calls: list[ToolCall] = field(default_factory=list)
 
     def __str__(self) -> str:
         return self.text
@@ -52,11 +58,25 @@ class Completion:
 class Writer:
     """Writes a completion down, token by token."""
 
-    def __init__(self, completion: Completion, decoder: Any, stop: tuple[str, ...]) -> None:
-        """Begins; ``decoder`` is a tokenizer's stream decoder, ``stop`` what ends the text."""
+    def __init__(
+        self,
+        completion: Completion,
+        decoder: Any,
+        stop: tuple[str, ...],
+        calls: CallReader | None = None,
+    ) -> None:
+        """Begins.
+
+        Args:
+            completion: to be written.
+            decoder: a tokenizer's stream decoder.
+            stop: what ends the text; in calls it is not looked for.
+            calls: reads calls out of what is decoded; None where there are none.
+        """
         self.completion = completion
         self._decoder = decoder
         self._stop = StopText(stop)
+        self._calls = calls
 
     def push(self, token: Token) -> str:
         """Takes a token; returns the text that is certain now, often ``""``.
@@ -66,8 +86,8 @@ class Writer:
         text = ""
         if token.finish_reason != "stop":
             self.completion.ids.append(token.id)
-            text = self._stop.push(self._decoder.push(token.id))
-        self.completion.text += text
+            decoded = self._decoder.push(token.id)
+            text = self._written(self._calls.push(decoded) if self._calls else [decoded])
         if self._stop.stopped:
             self.completion.finish_reason = "stop"
         elif token.finish_reason:
@@ -76,9 +96,27 @@ class Writer:
 
     def finish(self, reason: FinishReason) -> str:
         """Ends the completion; returns the rest of its text."""
-        text = self._stop.push(self._decoder.finish()) + self._stop.finish()
-        self.completion.text += text
+        decoded = self._decoder.finish()
+        rest: Iterable[Event] = [decoded]
+        if self._calls:
+            rest = (*self._calls.push(decoded), *self._calls.finish())
+        text = self._written(rest)
+        end = self._stop.finish()
+        self.completion.text += end
         self.completion.finish_reason = "stop" if self._stop.stopped else reason
+        return text + end
+
+    def _written(self, events: Iterable[Event]) -> str:
+        """Writes text and calls down, up to a stop text; returns the text."""
+        text = ""
+        for event in events:
+            if self._stop.stopped:
+                break
+            if isinstance(event, str):
+                text += self._stop.push(event)
+            else:
+                self.completion.tool_calls.append(event)
+        self.completion.text += text
         return text
 
 

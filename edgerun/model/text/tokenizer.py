@@ -207,9 +207,16 @@ class Tokenizer:
         """Returns the UTF-8 bytes that one id stands for."""
         return self._bytes(id_)
 
-    def stream(self, *, continues: bool = False) -> StreamDecoder:
-        """Returns a decoder that is fed one id at a time; see ``decode``."""
-        return StreamDecoder(self._bytes, self.hidden_ids, continues=continues)
+    def stream(
+        self, *, continues: bool = False, marked: Mapping[int, str] | None = None
+    ) -> StreamDecoder:
+        """Returns a decoder that is fed one id at a time; see ``decode``.
+
+        Args:
+            continues: as for ``decode``.
+            marked: what stands for some ids, whether they are hidden or not.
+        """
+        return StreamDecoder(self._bytes, self.hidden_ids, continues=continues, marked=marked)
 
     def check_fits(self, text: str, context: int) -> None:
         """Refuses text whose length alone says that it does not fit, before it is encoded.
