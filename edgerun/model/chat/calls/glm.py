@@ -24,7 +24,7 @@ class Glm(CallForm):
             yield from text.expect("<arg_value>")
             value = yield from text.value("</arg_value>", "<arg_key>", "</tool_call>")
             arguments[key] = functions.value(name, key, value)
-        yield from text.close("</tool_call>")
+        yield from text.expect("</tool_call>")
         return [Written(name, arguments)]
 
     def write(self, calls: Sequence[Written]) -> str:

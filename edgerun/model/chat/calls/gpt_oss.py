@@ -33,7 +33,7 @@ class GptOss(CallForm):
         name = yield from text.name()
         yield from text.until("<|message|>")
         arguments = yield from text.object()
-        yield from text.comes("<|call|>")
+        yield from text.follows("<|call|>")
         return [Written(name, arguments)]
 
 

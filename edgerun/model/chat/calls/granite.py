@@ -21,7 +21,7 @@ class Granite(JsonForm):
 
     def read(self, text: Incoming, functions: Functions) -> Reading[list[Written]]:
         calls = yield from super().read(text, functions)
-        yield from text.comes("<|/tool_call|>")
+        yield from text.follows("<|/tool_call|>")
         return calls
 
 

@@ -30,7 +30,7 @@ class Llama(CallForm):
         if (yield from text.comes("<|python_tag|>")):
             yield from text.spaces()
         calls: list[Written] = []
-        while not calls or (yield from text.comes(";")):
+        while not calls or (yield from text.follows(";")):
             yield from text.spaces()
             if not START.match((yield from text.ahead(MOST))):
                 raise UnreadableError("no call")

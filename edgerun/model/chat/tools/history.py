@@ -9,9 +9,9 @@ from typing import Any
 
 from edgerun.errors import PromptError
 from edgerun.model.chat.conversation import OwnText, map_texts
-from edgerun.model.chat.tools.form import Written
+from edgerun.model.chat.tools.form import CallForm, Written
 from edgerun.model.chat.tools.functions import NAME
-from edgerun.model.chat.tools.recognition import Calling
+from edgerun.model.chat.tools.recognition import Calling, CallStyle
 from edgerun.model.chat.tools.values import (
     MAX_DEPTH,
     UnreadableError,
@@ -42,16 +42,18 @@ def suited(
     Raises:
         PromptError: a message has calls of another shape, or arguments that are no object.
     """
-    suit = _Suit(calling, controls)
+    if calling.style is None:
+        return list(messages)
+    suit = _Suit(calling.form, calling.style, controls)
     return [suit.message(message, index) for index, message in enumerate(messages)]
 
 
 class _Suit:
     """Goes through one conversation."""
 
-    def __init__(self, calling: Calling, controls: ControlTokens) -> None:
-        """Takes what ``suited`` does."""
-        self._calling, self._style, self._controls = calling, calling.style, controls
+    def __init__(self, form: CallForm | None, style: CallStyle, controls: ControlTokens) -> None:
+        """Takes how calls are written, how the template wants them, and the control tokens."""
+        self._form, self._style, self._controls = form, style, controls
         self._ids: dict[str, str] = {}
         self._count = 0
 
@@ -105,9 +107,9 @@ class _Suit:
                 return text
             return self._controls.ends.sub(lambda match: mark + match[0], text)
 
-        assert self._calling.form is not None
+        assert self._form is not None
         hidden = [Written(call.name, map_texts(call.arguments, hide, hide)) for call in calls]
-        text = self._calling.form.write(hidden)
+        text = self._form.write(hidden)
         return re.sub(f"{mark}(.)", lambda match: _escape(match[1]), text, flags=re.DOTALL)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from typing import Any
@@ -77,14 +77,14 @@ class Calling:
     Attributes:
         name: of the form in which it writes calls; empty if that is not known.
         form: how it writes calls; None if that is not known.
-        style: how its template wants them.
+        style: how its template wants them; None if it says nothing of calls.
         markers: control tokens that take part.
         refusal: why no tools can be given to it; empty if they can.
     """
 
     name: str
     form: CallForm | None
-    style: CallStyle
+    style: CallStyle | None
     markers: Markers
     refusal: str
 
@@ -115,7 +115,7 @@ class Calling:
                 "tool_choice asks for a call, and the chat template has replies begin with "
                 "thinking: turn that off with template_values, such as {'enable_thinking': False}"
             )
-        assert self.form is not None
+        assert self.form is not None and self.style is not None
         return CallReader(self.form, functions, self.markers, self.style.ids.make, thought)
 
 
@@ -167,10 +167,11 @@ def _unread(
     refusal: str,
 ) -> Calling:
     """What is known where no form reads what the template writes of calls, if that is anything."""
-    style, reply = next(iter(replies.items()), (CallStyle(is_written=True), ""))
+    style, reply = next(iter(replies.items()), (None, ""))
     name = "" if reply or refusal else _mentioned(tokenizer, str(listing))
     if name:
-        return Calling(name, forms()[name], style, _markers(tokenizer, forms()[name]), "")
+        written, form = CallStyle(is_written=True), forms()[name]
+        return Calling(name, form, written, _markers(tokenizer, form), "")
     names = ", ".join(forms())
     refusal = refusal or (
         f"the model's chat template writes calls as {reply.strip()[:MOST]!r}, which is none of "
@@ -179,7 +180,6 @@ def _unread(
         else "the model's chat template lists tools and does not say how they are called; expected "
         f"one of the forms that can be read ({names}): leave tools out"
     )
-    style = replace(style, is_written=False)
     return Calling("", None, style, Markers(tokenizer.controls, ()), refusal)
 
 
