@@ -45,6 +45,20 @@ class Completion:
     stats: Stats = field(default_factory=Stats)
     tool_calls: list[ToolCall] = field(default_factory=list)
 
+    @property
+    def message(self) -> dict[str, Any]:
+        """The reply as a message, with which a conversation goes on."""
+        calls = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in self.tool_calls
+        ]
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        return {**message, "tool_calls": calls} if calls else message
+
     def __str__(self) -> str:
         return self.text
 

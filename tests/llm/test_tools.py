@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -12,10 +12,16 @@ import pytest
 import edgerun
 from edgerun.errors import InputError, MissingDependencyError, PromptError, SamplingError
 from edgerun.llm.llm import LLM
-from edgerun.model.chat.tools.form import CallForm
 from tests.model.chat.test_disguise import tokenizer_for
+from tests.model.chat.tools.replies import (
+    FORMS,
+    MESSAGES,
+    chat_of,
+    model_that_says,
+    template_of,
+    tool,
+)
 from tests.support import fakes
-from tests.support.calls import FORMS, tool
 
 WEATHER = tool(
     "get_weather",
@@ -28,46 +34,14 @@ WEATHER["function"]["parameters"] |= {"required": ["city"], "additionalPropertie
 TIME = tool("get_time")
 TIME["function"]["parameters"]["additionalProperties"] = False
 TOOLS = [WEATHER, TIME]
-MESSAGES = [{"role": "user", "content": "What is the weather?"}]
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
-CHAT = """\
-{% if tools %}{{ tools | tojson }}{% endif %}
-{%- for message in messages -%}
-<|im_start|>{{ message.role }}
-{{ message.content }}
-{%- if message.tool_calls -%}
-@BEFORE{% for call in message.tool_calls %}@EACH{% endfor %}@AFTER
-{%- endif -%}
-<|im_end|>
-{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
-{% if thinking %}<think>{% endif %}{% endif %}"""
-
-
-def chat_of(before: str, each: str, after: str) -> str:
-    """A template that writes calls so."""
-    return CHAT.replace("@BEFORE", before).replace("@EACH", each).replace("@AFTER", after)
-
-
-def template_of(form: CallForm) -> str:
-    """A template that writes calls in a form."""
-    assert form.shape is not None
-    before, name, arguments, end, between, after = form.shape
-    call = (
-        f"{name}{{{{ call.function.name }}}}{arguments}{{{{ call.function.arguments | tojson }}}}"
-    )
-    between = f"{{% if not loop.last %}}{between or ''}{{% endif %}}"
-    return chat_of(before, call + end + between, after)
-
-
 HERMES = template_of(FORMS["hermes"])
 
 
-def model_that_says(reply: str, tools: Sequence[Any] | None = TOOLS, **options: Any) -> LLM:
-    """A model that says this to ``MESSAGES`` with tools."""
-    with LLM(fakes.fake_model(template=HERMES, context=4096)) as model:
-        (chat,) = model._format.encode_many([MESSAGES], tools=tools)
-    executable = fakes.saying(reply, len(chat.ids))
-    return LLM(fakes.fake_model(executable, template=HERMES, context=4096, **options))
+def hermes_that_says(
+    reply: str, tools: Sequence[Any] | None = TOOLS, values: Mapping[str, Any] | None = None
+) -> LLM:
+    return model_that_says(reply, HERMES, tools, values)
 
 
 def calls_of(completion: edgerun.Completion) -> list[tuple[str, Any]]:
@@ -76,7 +50,7 @@ def calls_of(completion: edgerun.Completion) -> list[tuple[str, Any]]:
 
 def test_a_reply_has_text_and_calls() -> None:
     reply = f"Let me see.\n{CALL}\n{CALL.replace('weather', 'time').replace('Paris', '<é>')}\n"
-    with model_that_says(reply) as llm:
+    with hermes_that_says(reply) as llm:
         stream = llm.stream_chat(MESSAGES, tools=TOOLS)
         pieces = list(stream)
     assert pieces == [*"Let", " m", "e", " s", *"ee."]  # a space may belong to a call
@@ -96,13 +70,13 @@ def test_a_reply_has_text_and_calls() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"tools": []}, {"tools": TOOLS, "tool_choice": "none"}])
 def test_without_tools_nothing_is_a_call(options: Any) -> None:
-    with model_that_says(CALL, tools=None) as llm:
+    with hermes_that_says(CALL, tools=None) as llm:
         completion = llm.chat(MESSAGES, **options)
     assert (completion.text, completion.tool_calls) == (CALL, [])
 
 
 def test_a_call_that_is_cut_off_is_text() -> None:
-    with model_that_says(f"Well. {CALL}") as llm:
+    with hermes_that_says(f"Well. {CALL}") as llm:
         for size in range(7, 7 + len(CALL), 6):
             stream = llm.stream_chat(MESSAGES, tools=TOOLS, max_tokens=size)
             text = "".join(stream)
@@ -115,7 +89,7 @@ def test_a_call_that_is_cut_off_is_text() -> None:
 
 
 def test_stop_texts_are_looked_for_in_the_text_alone() -> None:
-    with model_that_says(f"So: {CALL} Well, is it? {CALL}") as llm:
+    with hermes_that_says(f"So: {CALL} Well, is it? {CALL}") as llm:
         completion = llm.chat(MESSAGES, tools=TOOLS, stop=["\n", "is it"])
     assert completion.text == "So: Well, "
     assert len(completion.tool_calls) == 1
@@ -123,31 +97,29 @@ def test_stop_texts_are_looked_for_in_the_text_alone() -> None:
 
 
 def test_conversations_of_several_callers_go_together() -> None:
-    with model_that_says(CALL) as llm:
+    with hermes_that_says(CALL) as llm:
         replies = llm.chat_many([MESSAGES, MESSAGES], tools=TOOLS)
     assert [calls_of(reply) for reply in replies] == [[("get_weather", {"city": "Paris"})]] * 2
     assert len({reply.tool_calls[0].id for reply in replies}) == 2
 
 
 def test_a_conversation_goes_on_with_what_a_function_said() -> None:
-    with model_that_says(f"Let me see.\n{CALL}") as llm:
+    with hermes_that_says(f"Let me see.\n{CALL}") as llm:
         reply = llm.chat(MESSAGES, tools=TOOLS)
         (call,) = reply.tool_calls
-        function = {"name": call.name, "arguments": call.arguments}
-        messages = [
-            *MESSAGES,
-            {
-                "role": "assistant",
-                "content": reply.text,
-                "tool_calls": [{"id": call.id, "type": "function", "function": function}],
-            },
-            {"role": "tool", "tool_call_id": call.id, "content": "It rains."},
-        ]
+        function = {"name": "get_weather", "arguments": '{"city": "Paris"}'}
+        assert reply.message == {
+            "role": "assistant",
+            "content": "Let me see.",
+            "tool_calls": [{"id": call.id, "type": "function", "function": function}],
+        }
+        result = {"role": "tool", "tool_call_id": call.id, "content": "It rains."}
+        messages = [*MESSAGES, reply.message, result]
         (chat,) = llm._format.encode_many([messages], tools=TOOLS)
         prompt = llm.tokenizer.decode(chat.ids)
-        assert f"Let me see.{CALL}\nuser" not in prompt
         assert f"assistant\nLet me see.{CALL}\ntool\nIt rains.\nassistant\n" in prompt
-        assert len(llm.chat(messages, tools=TOOLS, max_tokens=5).ids) == 5
+        answer = llm.chat(messages, tools=TOOLS, max_tokens=5)
+        assert answer.message == {"role": "assistant", "content": answer.text}
 
 
 @pytest.mark.parametrize(
@@ -275,11 +247,7 @@ def test_a_call_that_cannot_be_forced_is_refused(
 
 def test_a_reply_that_goes_on_with_a_thought_calls_behind_it() -> None:
     values = {"thinking": True}
-    with LLM(fakes.fake_model(template=HERMES, context=4096)) as model:
-        (chat,) = model._format.encode_many([MESSAGES], tools=TOOLS, variables=values)
-    reply = f"I may {CALL}</think>{CALL}"
-    saying = fakes.saying(reply, len(chat.ids))
-    with LLM(fakes.fake_model(saying, template=HERMES, context=4096)) as llm:
+    with hermes_that_says(f"I may {CALL}</think>{CALL}", values=values) as llm:
         completion = llm.chat(MESSAGES, tools=TOOLS, template_values=values)
     assert completion.text == f"I may {CALL}</think>"
     assert len(completion.tool_calls) == 1

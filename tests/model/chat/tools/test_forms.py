@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from edgerun.model.chat.conversation import map_texts
 from edgerun.model.chat.tools.form import CallForm, Written
-from tests.support.calls import FORMS, KEYS, TEXTS, functions_of, markers_of, read, written
+from tests.model.chat.tools.replies import (
+    FORMS,
+    KEYS,
+    TEXTS,
+    functions_of,
+    markers_of,
+    read,
+    written,
+)
 
 QUOTED = [name for name, form in FORMS.items() if form.has_escapes]
 RAW = [name for name, form in FORMS.items() if not form.has_escapes]

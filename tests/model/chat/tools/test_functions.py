@@ -10,7 +10,7 @@ from edgerun.errors import InputError
 from edgerun.model.chat.tools.functions import Functions
 from edgerun.model.chat.tools.literals import read_expressions, read_literal
 from edgerun.model.chat.tools.values import UnreadableError
-from tests.support.calls import tool
+from tests.model.chat.tools.replies import tool
 
 
 @pytest.mark.parametrize(

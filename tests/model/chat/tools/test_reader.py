@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edgerun.model.chat.tools.form import Written
 from edgerun.model.chat.tools.functions import Functions
 from edgerun.model.chat.tools.reader import CallReader, Thought
-from tests.support.calls import FORMS, MARKERS, PIECES, markers_of, read, tool
+from tests.model.chat.tools.replies import FORMS, MARKERS, PIECES, markers_of, read, tool
 
 FUNCTIONS = Functions([tool("f", {"x": {"type": "string"}}), tool("g")])
 CALL = [Written("f", {"x": "a"})]

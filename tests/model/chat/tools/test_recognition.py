@@ -15,8 +15,8 @@ from edgerun.model.chat.template import ChatTemplate
 from edgerun.model.chat.tools.functions import Functions
 from edgerun.model.text.tokenizer import Tokenizer
 from tests.model.chat.test_disguise import tokenizer_for
+from tests.model.chat.tools.replies import tool
 from tests.support import fakes
-from tests.support.calls import tool
 
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
 UNLISTED = "says nothing of tools"

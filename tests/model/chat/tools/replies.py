@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from edgerun.llm.llm import LLM
 from edgerun.model.chat.tools.form import CallForm, Written
 from edgerun.model.chat.tools.functions import Functions
 from edgerun.model.chat.tools.markers import Markers
@@ -15,6 +16,7 @@ from edgerun.model.chat.tools.reader import CallReader, Thought
 from edgerun.model.chat.tools.recognition import forms
 from edgerun.model.text.controls import ControlTokens
 from edgerun.model.text.facts import AddedToken
+from tests.support import fakes
 
 FORMS = forms()
 TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array"}
@@ -102,3 +104,58 @@ def read(
     text = "".join(event for event in events if isinstance(event, str))
     calls = [event for event in events if not isinstance(event, str)]
     return text, [(call.name, json.loads(call.arguments)) for call in calls]
+
+
+CHAT = """\
+{% if tools %}{{ tools | tojson }}{% endif %}
+{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{{ message.content }}
+{%- if message.tool_calls -%}
+@BEFORE{% for call in message.tool_calls %}@EACH{% endfor %}@AFTER
+{%- endif -%}
+<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% if thinking %}<think>{% endif %}{% endif %}"""
+MESSAGES = [{"role": "user", "content": "What is the weather?"}]
+
+
+def chat_of(before: str, each: str, after: str) -> str:
+    """A template that writes calls so."""
+    return CHAT.replace("@BEFORE", before).replace("@EACH", each).replace("@AFTER", after)
+
+
+def template_of(form: CallForm) -> str:
+    """A template that writes calls in a form."""
+    assert form.shape is not None
+    before, name, arguments, end, between, after = form.shape
+    call = (
+        f"{name}{{{{ call.function.name }}}}{arguments}{{{{ call.function.arguments | tojson }}}}"
+    )
+    between = f"{{% if not loop.last %}}{between or ''}{{% endif %}}"
+    return chat_of(before, call + end + between, after)
+
+
+def model_that_says(
+    reply: str, template: str, tools: Sequence[Any] | None, values: Mapping[str, Any] | None = None
+) -> LLM:
+    """A model that says this to ``MESSAGES`` with some tools."""
+    with LLM(fakes.fake_model(template=template, context=4096)) as model:
+        (chat,) = model._format.encode_many([MESSAGES], tools=tools, variables=values)
+    executable = fakes.saying(reply, len(chat.ids))
+    return LLM(fakes.fake_model(executable, template=template, context=4096))
+
+
+def use_form(name: str) -> dict[str, Any]:
+    """What a model that has a form replies, with a call of a function and with one of none."""
+    form = forms()[name]
+    template, tools = template_of(form), [tool("f")]
+    report: dict[str, Any] = {}
+    for function in ("f", "g"):
+        reply = "So: " + form.write([Written(function, {"x": 1})])
+        with model_that_says(reply, template, tools) as llm:
+            completion = llm.chat(MESSAGES, tools=tools)
+            report["form"] = llm._format.calling.name
+        calls = [(call.name, call.arguments) for call in completion.tool_calls]
+        report[function] = [completion.text, calls]
+    return report
