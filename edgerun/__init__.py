@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from edgerun.llm.llm import LLM, load
     from edgerun.llm.options import LoadKeywords, LoadOptions
     from edgerun.model.chat.template import Message
+    from edgerun.model.chat.tools.call import ToolCall
 
 __all__ = [
     "LLM",
@@ -58,6 +59,7 @@ __all__ = [
     "StorageError",
     "TextStream",
     "TokenLogprob",
+    "ToolCall",
     "UnsupportedError",
     "__version__",
     "load",
@@ -77,6 +79,7 @@ if not TYPE_CHECKING:  # a type checker is to see the names above and no others
         "LoadKeywords": "edgerun.llm.options",
         "LoadOptions": "edgerun.llm.options",
         "Message": "edgerun.model.chat.template",
+        "ToolCall": "edgerun.model.chat.tools.call",
     }
 
     def __getattr__(name):

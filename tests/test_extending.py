@@ -63,6 +63,7 @@ def test_the_toys_are_nothing_but_one_file_each() -> None:
         "graph/passes/decay.py",
         "graph/passes/double.py",
         "kernels/pointwise/double.py",
+        "model/chat/calls/arrow.py",
         "offload/policies/mru.py",
         "ops/decay.py",
         "ops/double.py",
@@ -135,6 +136,14 @@ def test_an_eviction_policy(used: dict[str, Any]) -> None:
 
 def test_a_policy_for_caches_of_experts(used: dict[str, Any]) -> None:
     assert used["experts"] == {"lru": [1], "mru": [2]}
+
+
+def test_a_form_of_calls(used: dict[str, Any]) -> None:
+    """Nothing but the model's chat template says which form it has."""
+    report = used["calls"]
+    assert report["form"] == "arrow"
+    assert report["f"] == ["So:", [["f", '{"x": 1}']]]
+    assert report["g"] == ['So: => g {"x": 1}', []]
 
 
 def test_an_op(used: dict[str, Any]) -> None:

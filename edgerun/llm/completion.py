@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgerun.engine.chooser.logprobs import TokenLogprob
 from edgerun.engine.engine import Engine
@@ -16,13 +16,17 @@ from edgerun.model.text.stop_text import StopText
 from edgerun.state.fair_lock import FairLock
 from edgerun.values import shown
 
+if TYPE_CHECKING:
+    from edgerun.model.chat.tools.call import ToolCall
+    from edgerun.model.chat.tools.reader import CallReader, Event
+
 
 @dataclass(slots=True, repr=False)
 class Completion:
     """A reply.
 
     Attributes:
-        text: the reply without stop texts and control tokens.
+        text: the reply without stop texts, control tokens and calls.
         ids: the generated ids, without the one that ended the reply.
         prompt_tokens: length of the prompt in tokens.
         finish_reason: ``"stop"`` (the model or a stop text ended it, or what was asked of it is
@@ -32,6 +36,7 @@ class Completion:
         error: what went wrong, or None.
         stats: timings.
         logprobs: how likely the model held each of ``ids``, if that was asked for; else empty.
+        tool_calls: calls of functions that the reply asks for, as far as they came.
     """
 
     text: str = ""
@@ -41,6 +46,21 @@ class Completion:
     error: Exception | None = None
     stats: Stats = field(default_factory=Stats)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    tool_calls: list[ToolCall] = field(default_factory=list)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The reply as a message, with which a conversation goes on."""
+        calls = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in self.tool_calls
+        ]
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        return {**message, "tool_calls": calls} if calls else message
 
     def __str__(self) -> str:
         return self.text
@@ -55,11 +75,25 @@ class Completion:
 class Writer:
     """Writes a completion down, token by token."""
 
-    def __init__(self, completion: Completion, decoder: Any, stop: tuple[str, ...]) -> None:
-        """Begins; ``decoder`` is a tokenizer's stream decoder, ``stop`` what ends the text."""
+    def __init__(
+        self,
+        completion: Completion,
+        decoder: Any,
+        stop: tuple[str, ...],
+        calls: CallReader | None = None,
+    ) -> None:
+        """Begins.
+
+        Args:
+            completion: to be written.
+            decoder: a tokenizer's stream decoder.
+            stop: what ends the text; in calls it is not looked for.
+            calls: reads calls out of what is decoded; None where there are none.
+        """
         self.completion = completion
         self._decoder = decoder
         self._stop = StopText(stop)
+        self._calls = calls
 
     def push(self, token: Token) -> str:
         """Takes a token; returns the text that is certain now, often ``""``.
@@ -71,8 +105,8 @@ class Writer:
             if token.logprob is not None:  # ``write`` drops it if Ctrl-C comes before the id
                 self.completion.logprobs.append(token.logprob)
             self.completion.ids.append(token.id)
-            text = self._stop.push(self._decoder.push(token.id))
-        self.completion.text += text
+            decoded = self._decoder.push(token.id)
+            text = self._written(self._calls.push(decoded) if self._calls else [decoded])
         if self._stop.stopped:
             self.completion.finish_reason = "stop"
         elif token.finish_reason:
@@ -81,9 +115,27 @@ class Writer:
 
     def finish(self, reason: FinishReason) -> str:
         """Ends the completion; returns the rest of its text."""
-        text = self._stop.push(self._decoder.finish()) + self._stop.finish()
-        self.completion.text += text
+        decoded = self._decoder.finish()
+        rest: Iterable[Event] = [decoded]
+        if self._calls:
+            rest = (*self._calls.push(decoded), *self._calls.finish())
+        text = self._written(rest)
+        end = self._stop.finish()
+        self.completion.text += end
         self.completion.finish_reason = "stop" if self._stop.stopped else reason
+        return text + end
+
+    def _written(self, events: Iterable[Event]) -> str:
+        """Writes text and calls down, up to a stop text; returns the text."""
+        text = ""
+        for event in events:
+            if self._stop.stopped:
+                break
+            if isinstance(event, str):
+                text += self._stop.push(event)
+            else:
+                self.completion.tool_calls.append(event)
+        self.completion.text += text
         return text
 
 

@@ -31,6 +31,7 @@ from edgerun.llm.completion import Completion, TextStream, together
 from edgerun.llm.loading import Model, host_memory, prepare, prompt_rows
 from edgerun.llm.opening import ChatRequest, Opener, TextRequest
 from edgerun.llm.options import LoadOptions
+from edgerun.llm.tools import AUTO, ChatSettings, chat_settings
 from edgerun.model.chat.format import ChatFormat
 from edgerun.model.chat.template import DEFAULT_STOPS, Message
 from edgerun.model.text.tokenizer import Tokenizer
@@ -165,11 +166,16 @@ class LLM:
         self,
         conversations: Sequence[Sequence[Message]],
         options: Sequence[SamplingKeywords] | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] = AUTO,
+        template_values: Mapping[str, Any] | None = None,
         **sampling: Unpack[SamplingKeywords],
     ) -> list[Completion]:
         """Answers several conversations together; see ``generate_many`` and ``chat``."""
+        settings = chat_settings(self._format.template, tools, tool_choice, template_values)
         each = with_options(check_conversations(conversations), options, sampling)
-        return self._completed(self._chats(each))
+        return self._completed(self._chats(each, settings))
 
     def together(self, streams: Iterable[TextStream]) -> Generator[tuple[int, str], None, None]:
         """Yields ``(index of the stream, piece)`` of several streams, as pieces come.
@@ -187,25 +193,47 @@ class LLM:
         """
         return together(self._engine, streams)
 
-    def chat(self, messages: Sequence[Message], **sampling: Unpack[SamplingKeywords]) -> Completion:
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] = AUTO,
+        template_values: Mapping[str, Any] | None = None,
+        **sampling: Unpack[SamplingKeywords],
+    ) -> Completion:
         """Answers a conversation.
 
         Args:
             messages: ``{"role": "user", "content": "..."}`` and so on, the last one unanswered.
+            tools: functions that the model may call, as OpenAI's API describes them; what it calls
+                is in the completion's ``tool_calls``.
+            tool_choice: ``"auto"``, ``"none"`` (tools are not mentioned), ``"required"`` (the reply
+                calls), or ``{"type": "function", "function": {"name": ...}}``, which it calls.
+            template_values: go before those that the model was loaded with.
             sampling: see ``generate``.
 
         Raises:
             PromptError: a message is unusable, or the conversation does not fit the context.
-            InputError: the model's chat template refuses the conversation.
+            InputError: the model's chat template refuses the conversation, or takes no tools.
+            SamplingError: a sampling parameter is unusable, or a call cannot be forced.
             BackendError: the model computed NaN, or failed.
         """
-        return self.stream_chat(messages, **sampling).result()
+        settings = chat_settings(self._format.template, tools, tool_choice, template_values)
+        return self._chats([(check_conversation(messages), sampling)], settings)[0].result()
 
     def stream_chat(
-        self, messages: Sequence[Message], **sampling: Unpack[SamplingKeywords]
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] = AUTO,
+        template_values: Mapping[str, Any] | None = None,
+        **sampling: Unpack[SamplingKeywords],
     ) -> TextStream:
-        """Like ``chat``, piece by piece."""
-        return self._chats([(check_conversation(messages), sampling)])[0]
+        """Like ``chat``, piece by piece; calls are no pieces."""
+        settings = chat_settings(self._format.template, tools, tool_choice, template_values)
+        return self._chats([(check_conversation(messages), sampling)], settings)[0]
 
     def session(self) -> ChatSession:
         """Opens a chat, whose keys and values stay cached between turns while there is room."""
@@ -348,11 +376,12 @@ class LLM:
         )
 
     def _chats(
-        self, requests: Sequence[tuple[Sequence[Message], SamplingKeywords]]
+        self,
+        requests: Sequence[tuple[Sequence[Message], SamplingKeywords]],
+        settings: ChatSettings,
     ) -> list[TextStream]:
-        return self._opener.chats(
-            [ChatRequest(messages, self.chat_params(**sampling)) for messages, sampling in requests]
-        )
+        chats = [ChatRequest(each, self.chat_params(**sampling)) for each, sampling in requests]
+        return self._opener.chats(chats, settings)
 
 
 def _release(model: Model) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import Sequence as EngineSequence
 from edgerun.engine.stats import Stats
 from edgerun.llm.completion import Completion, TextStream, Writer, write
-from edgerun.model.chat.format import ChatFormat
+from edgerun.llm.tools import CallVocabulary, ChatSettings, params_with_calls
+from edgerun.model.chat.format import ChatFormat, RenderedChat
 from edgerun.model.chat.template import Message
 from edgerun.model.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from edgerun.model.chat.tools.reader import CallReader
+
+NO_SETTINGS = ChatSettings()
 
 
 class TextRequest(NamedTuple):
@@ -52,19 +59,33 @@ class Opener:
             for ids, (_, params), times in zip(prompts, requests, stats, strict=True)
         ]
 
-    def chats(self, requests: Sequence[ChatRequest]) -> list[TextStream]:
+    def chats(
+        self, requests: Sequence[ChatRequest], settings: ChatSettings = NO_SETTINGS
+    ) -> list[TextStream]:
         """Replies to conversations; times count from here on.
+
+        Args:
+            requests: the conversations.
+            settings: what all of them are told beside their messages.
 
         Raises:
             PromptError: a message is unusable, or a conversation does not fit the context.
-            InputError: the model's chat template refuses a conversation.
+            InputError: the model's chat template refuses a conversation, or the model cannot be
+                given tools, or calls cannot be forced.
         """
         stats = [Stats() for _ in requests]
-        conversations = [request.messages for request in requests]
-        chats = self._format.encode_many(conversations, context=self._context)
+        if settings.functions:
+            requests = [self._with_calls(request, settings) for request in requests]
+        chats = self._format.encode_many(
+            [request.messages for request in requests],
+            tools=settings.tools,
+            context=self._context,
+            variables=settings.values,
+        )
+        readers = [self._reader(chat, settings) for chat in chats]
         return [
-            self.stream(self._engine.sequence(chat.ids, params, times), params)
-            for chat, (_, params), times in zip(chats, requests, stats, strict=True)
+            self.stream(self._engine.sequence(chat.ids, params, times), params, calls=calls)
+            for chat, (_, params), times, calls in zip(chats, requests, stats, readers, strict=True)
         ]
 
     def stream(
@@ -73,6 +94,7 @@ class Opener:
         params: SamplingParams,
         continues: bool = False,
         ended: Callable[[Completion], None] = lambda completion: None,
+        calls: CallReader | None = None,
     ) -> TextStream:
         """The text of a sequence.
 
@@ -81,12 +103,32 @@ class Opener:
             params: how its tokens are chosen.
             continues: whether its text goes on a visible one.
             ended: called with the completion when it ends, however that is.
+            calls: reads the calls of functions out of it, if there are any.
         """
-        decoder = self._tokenizer.stream(continues=continues or params.shapes_text)
+        decoder = self._tokenizer.stream(
+            continues=continues or params.shapes_text, marked=calls.marked if calls else None
+        )
         completion = Completion(prompt_tokens=sequence.prompt_tokens, stats=sequence.stats)
-        writer = Writer(completion, decoder, params.stop)
+        writer = Writer(completion, decoder, params.stop, calls)
         pieces = write(self._engine, sequence, writer, ended)
         return TextStream(self._engine, sequence, pieces, completion)
+
+    def _with_calls(self, request: ChatRequest, settings: ChatSettings) -> ChatRequest:
+        calling = self._format.calling
+        calling.check()
+        params = params_with_calls(request.params, settings, calling, self._vocabulary)
+        return ChatRequest(request.messages, params)
+
+    def _reader(self, chat: RenderedChat, settings: ChatSettings) -> CallReader | None:
+        if not settings.functions:
+            return None
+        return self._format.calling.reader(
+            settings.functions, chat.text, is_forced=bool(settings.forced)
+        )
+
+    @functools.cached_property
+    def _vocabulary(self) -> CallVocabulary:
+        return CallVocabulary(self._tokenizer, self._format.calling.markers.characters)
 
     def _is_visible(self, ids: Sequence[int]) -> bool:
         """Whether a prompt gives text, which a reply continues."""

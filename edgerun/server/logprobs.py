@@ -13,8 +13,8 @@ def chat_logprobs(entries: Sequence[TokenLogprob], tokenizer: Tokenizer) -> dict
     """Of a message: a list with an object for each token."""
 
     def fields(id_: int, logprob: float) -> dict[str, Any]:
-        spelled = tokenizer.token_bytes(id_)
-        return {"token": _text(spelled), "logprob": logprob, "bytes": list(spelled)}
+        text = tokenizer.token_bytes(id_)
+        return {"token": _name(id_, tokenizer), "logprob": logprob, "bytes": list(text) or None}
 
     content = [
         {
@@ -36,15 +36,15 @@ def text_logprobs(
         tokenizer: spells them.
         offset: characters before the first.
     """
-    tokens = [_text(tokenizer.token_bytes(entry.id)) for entry in entries]
+    texts = [tokenizer.token_bytes(entry.id).decode("utf-8", "replace") for entry in entries]
     offsets = [offset]
-    for token in tokens[:-1]:
-        offsets.append(offsets[-1] + len(token))
+    for text in texts[:-1]:
+        offsets.append(offsets[-1] + len(text))
     return {
-        "tokens": tokens,
+        "tokens": [_name(entry.id, tokenizer) for entry in entries],
         "token_logprobs": [entry.logprob for entry in entries],
         "top_logprobs": [_by_text(entry, tokenizer) for entry in entries],
-        "text_offset": offsets[: len(tokens)],
+        "text_offset": offsets[: len(texts)],
     }
 
 
@@ -52,9 +52,10 @@ def _by_text(entry: TokenLogprob, tokenizer: Tokenizer) -> dict[str, float]:
     """The likeliest, and the token itself; of several that look alike the likeliest."""
     texts: dict[str, float] = {}
     for id_, logprob in (*entry.top, (entry.id, entry.logprob)):
-        texts.setdefault(_text(tokenizer.token_bytes(id_)), logprob)
+        texts.setdefault(_name(id_, tokenizer), logprob)
     return texts
 
 
-def _text(spelled: bytes) -> str:
-    return spelled.decode("utf-8", "replace")
+def _name(id_: int, tokenizer: Tokenizer) -> str:
+    """What a token is called; of one that is no text, such as what ends a reply, its name."""
+    return tokenizer.spelled_bytes(id_).decode("utf-8", "replace")

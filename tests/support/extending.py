@@ -37,6 +37,7 @@ from edgerun.state.paged import PAGE_TOKENS
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout, quantise_rows
 from tests.conformance.examples import CASES
+from tests.model.chat.tools.replies import use_form
 from tests.support.altered import AlteredBundle
 from tools.ci import sampling_options
 
@@ -360,11 +361,8 @@ def policy(folder: Path) -> dict[str, Any]:
             store.close(slot)
         return [store.match(ids)[1] > 0 for ids in prompts[:2]]
 
-    return {
-        "lru": remembered("lru"),
-        "mru": remembered("mru"),
-        "refusal": refusal(lambda: edgerun.load(folder / "float", eviction="fifo")),
-    }
+    refused = refusal(lambda: edgerun.load(folder / "float", eviction="fifo"))
+    return {"lru": remembered("lru"), "mru": remembered("mru"), "refusal": refused}
 
 
 def experts() -> dict[str, list[int]]:
@@ -372,8 +370,8 @@ def experts() -> dict[str, list[int]]:
     left = {}
     for name in ("lru", "mru"):
         cache = ExpertCache(2, policies()[name]())
-        steps = [Step(0, (expert,), (1.0,)) for expert in (1, 2, 3)]
-        left[name] = [expert for step in steps for _, expert in cache.access(step).evicted]
+        steps = [cache.access(Step(0, (expert,), (1.0,))).evicted for expert in (1, 2, 3)]
+        left[name] = [expert for step in steps for _, expert in step]
     return left
 
 
@@ -392,6 +390,7 @@ def use(checkpoint: Path, folder: Path) -> dict[str, Any]:
         "policy": policy(folder),
         "drafter": drafter(folder),
         "experts": experts(),
+        "calls": use_form("arrow"),
     }
 
 

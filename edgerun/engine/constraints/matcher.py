@@ -182,5 +182,8 @@ def make_impossible(logits: NDArray[np.float32], allowed: NDArray[np.bool_]) -> 
 def _permitted(grammar: str, tree: TokenTree, vocab_size: int) -> NDArray[np.uint8]:
     """Packed bits of tokens that may be part of a text: of control tokens, those that it names."""
     permitted = np.unpackbits(tree.texts, count=vocab_size, bitorder="little")
-    permitted[[id_ for name, id_ in tree.controls.items() if name in grammar]] = 1
+    named = [
+        id_ for name, id_ in tree.controls.items() if name in grammar or f"<[{id_}]>" in grammar
+    ]
+    permitted[named] = 1
     return np.packbits(permitted, bitorder="little")

@@ -17,6 +17,23 @@ REPLY_KEYS = ("content", "reasoning_content", "reasoning", "thinking")
 MAX_DEPTH = 64
 
 
+class OwnText(str):
+    """What a model itself wrote, calls with their control tokens at its end.
+
+    Attributes:
+        said: the text before calls, in which no control token is one.
+        written: calls, in which nothing that a caller gave spells a control token.
+    """
+
+    said: str
+    written: str
+
+    def __new__(cls, said: str, written: str) -> OwnText:
+        text = super().__new__(cls, said + written)
+        text.said, text.written = said, written
+        return text
+
+
 def normalised(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Checks that a conversation has a shape that templates expect, and flattens its text.
 
@@ -29,6 +46,11 @@ def normalised(messages: Sequence[Message]) -> list[dict[str, Any]]:
     if not messages:
         raise PromptError("the conversation is empty: pass at least one message")
     return [_normalised(message, index) for index, message in enumerate(messages)]
+
+
+def has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a conversation calls functions."""
+    return any(message.get("tool_calls") for message in messages)
 
 
 def check_tools(tools: Sequence[Mapping[str, Any]] | None) -> None:

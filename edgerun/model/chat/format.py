@@ -9,17 +9,28 @@ template makes of the conversation as it is.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgerun.errors import InputError
-from edgerun.model.chat.conversation import REPLY_KEYS, check_tools, map_texts, normalised
+from edgerun.model.chat.conversation import (
+    REPLY_KEYS,
+    OwnText,
+    check_tools,
+    has_calls,
+    map_texts,
+    normalised,
+)
 from edgerun.model.chat.disguise import Disguise, make_disguises
 from edgerun.model.chat.template import ChatTemplate, Message
 from edgerun.model.text.tokenizer import END_OF_TURN, Tokenizer
+
+if TYPE_CHECKING:
+    from edgerun.model.chat.tools.recognition import Calling
 
 # Names and strings with which a template looks things up or compares them.
 WORD = re.compile(r"\.\s*(\w+)|(['\"])(\w+)\2")
@@ -104,14 +115,31 @@ class ChatFormat:
         return self._encoded([chat])[0]
 
     def encode_many(
-        self, conversations: Sequence[Sequence[Message]], *, context: int | None = None
+        self,
+        conversations: Sequence[Sequence[Message]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Context | None = None,
+        context: int | None = None,
     ) -> list[RenderedChat]:
         """Encodes several conversations, which takes less time than one after the other.
 
         The template and the tokenizer are asked once for all that is short; see ``encode``.
         """
-        each = [self._conversation(messages, None, context, {}) for messages in conversations]
+        each = [
+            self._conversation(messages, tools, context, variables or {})
+            for messages in conversations
+        ]
         return self._encoded(self._rendered(each, context))
+
+    @functools.cached_property
+    def calling(self) -> Calling:
+        """How the model calls functions; the template is asked when somebody wants to know."""
+        from edgerun.model.chat.tools.recognition import (
+            recognise,  # for few, and every start counts
+        )
+
+        return recognise(self._tokenizer, self.template)
 
     def extended(self, chat: RenderedChat, reply: str, reply_ids: Sequence[int]) -> RenderedChat:
         """Returns ``chat`` followed by a reply and the ids that the model generated for it."""
@@ -128,6 +156,10 @@ class ChatFormat:
         """What the template may name, checked."""
         check_tools(tools)
         checked = normalised(messages)
+        if has_calls(checked):
+            from edgerun.model.chat.tools.history import suited
+
+            checked = suited(checked, self.calling, self._tokenizer.controls)
         if context is not None:
             for message in checked:
                 if message["role"] != "assistant":  # whose thoughts templates may leave out
@@ -227,6 +259,8 @@ class ChatFormat:
 
     def _hidden_reply(self, reply: str, disguise: Disguise, spared: Collection[str]) -> str:
         """A model's own text, in which the tags of its replies stay effective."""
+        if isinstance(reply, OwnText):
+            return self._hidden_reply(reply.said, disguise, spared) + reply.written
         pieces = self._reply_tags.split(reply)
         return "".join(
             piece if index % 2 else disguise.hide(piece, spared)

@@ -59,22 +59,12 @@ def set_switches(template: ChatTemplate, values: Mapping[str, Any], think: bool 
     """
     if not values and think is None:
         return
-    if template.is_default:
-        raise InputError(
-            "this model has no chat template that could be told anything: leave think and "
-            "template_values out"
-        )
     for name in values:
         if think is not None and name in THINKING:
             raise InputError(
                 f"template_values has {name!r}, which think says too: leave one of them out"
             )
-        if name in template.variables:
-            raise InputError(
-                f"template_values has {name!r}, which the model's tokenizer says: leave it out"
-            )
-        if not re.search(rf"\b{name}\b", template.source):
-            raise InputError(f"the model's chat template does not read {name!r}: leave it out")
+    check_readable(template, values)
     switches = [] if think is None else [each for each in THINKING if _matters(template, each)]
     if think is not None and not switches:
         raise InputError(
@@ -85,6 +75,26 @@ def set_switches(template: ChatTemplate, values: Mapping[str, Any], think: bool 
     for text in _questions(template, [{}]):
         if isinstance(text, InputError):
             raise text
+
+
+def check_readable(template: ChatTemplate, values: Mapping[str, Any]) -> None:
+    """Makes sure that a template reads what it is told.
+
+    Raises:
+        InputError: it is told a name that it does not read, or that is its tokenizer's to say.
+    """
+    if template.is_default:
+        raise InputError(
+            "this model has no chat template that could be told anything: leave think and "
+            "template_values out"
+        )
+    for name in values:
+        if name in template.own:
+            raise InputError(
+                f"template_values has {name!r}, which the model's tokenizer says: leave it out"
+            )
+        if not re.search(rf"\b{name}\b", template.source):
+            raise InputError(f"the model's chat template does not read {name!r}: leave it out")
 
 
 def _matters(template: ChatTemplate, name: str) -> bool:

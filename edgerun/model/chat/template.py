@@ -52,6 +52,7 @@ class ChatTemplate:
     Attributes:
         source: Jinja text.
         variables: what it may name besides the conversation, such as ``bos_token``.
+        own: names among them that are the tokenizer's, and nobody else's to say.
         is_default: the model has no template of its own.
     """
 
@@ -73,6 +74,7 @@ class ChatTemplate:
                 f"at most {MAX_SOURCE_CHARACTERS} are accepted"
             )
         self.variables = dict(variables or {})
+        self.own = frozenset(self.variables)
         self._reads_parts = None if PART.search(self.source) else False
 
     @classmethod

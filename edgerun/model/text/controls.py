@@ -9,7 +9,7 @@ text. A special token of one character could not be told from text, so templates
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from edgerun.model.text.facts import AddedToken
 
@@ -61,6 +61,18 @@ class ControlTokens:
             start, strip = match.end(), control.strip_right
         tail = text[start:]
         yield (tail.lstrip() if strip else tail), None
+
+    def replace(self, text: str, spell: Callable[[str], str]) -> str:
+        """Writes something else for each control token that a rendered template holds."""
+        return self._any.sub(lambda match: spell(match[0]), text)
+
+    def names_in(self, text: str) -> list[str]:
+        """The control tokens that a rendered template holds, as they are spelled."""
+        return self._any.findall(text)
+
+    def id_of(self, name: str) -> int:
+        """The id of a control token."""
+        return self._tokens[name].id
 
     def starts(self, text: str) -> bool:
         """Whether ``text`` begins with a control token."""

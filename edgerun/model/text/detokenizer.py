@@ -52,7 +52,12 @@ class StreamDecoder:
     """Turns ids into pieces of text whose concatenation is the text of all ids."""
 
     def __init__(
-        self, to_bytes: ByteDecoder, hidden: frozenset[int], *, continues: bool = False
+        self,
+        to_bytes: ByteDecoder,
+        hidden: frozenset[int],
+        *,
+        continues: bool = False,
+        marked: Mapping[int, str] | None = None,
     ) -> None:
         """Starts a text.
 
@@ -60,14 +65,19 @@ class StreamDecoder:
             to_bytes: bytes of each token.
             hidden: ids that give no text.
             continues: the text goes on after other text, so that a leading space stays.
+            marked: what stands for some ids, whether they are hidden or not.
         """
         self._to_bytes = to_bytes
         self._hidden = hidden
+        self._marked = marked or {}
         self._spaces = 0 if continues else to_bytes.leading_spaces
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, id_: int) -> str:
         """Returns the characters that this id completes, possibly none."""
+        if id_ in self._marked:
+            self._spaces = 0
+            return self._utf8.decode(b"", final=True) + self._marked[id_]
         if id_ in self._hidden:
             return ""
         return self._utf8.decode(self._strip(self._to_bytes(id_)))

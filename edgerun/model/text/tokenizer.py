@@ -209,9 +209,20 @@ class Tokenizer:
         """
         return b"" if id_ in self.hidden_ids else self._bytes(id_)
 
-    def stream(self, *, continues: bool = False) -> StreamDecoder:
-        """Returns a decoder that is fed one id at a time; see ``decode``."""
-        return StreamDecoder(self._bytes, self.hidden_ids, continues=continues)
+    def spelled_bytes(self, id_: int) -> bytes:
+        """Like ``token_bytes``, of tokens that ``decode`` leaves out as well: their names."""
+        return self._bytes(id_)
+
+    def stream(
+        self, *, continues: bool = False, marked: Mapping[int, str] | None = None
+    ) -> StreamDecoder:
+        """Returns a decoder that is fed one id at a time; see ``decode``.
+
+        Args:
+            continues: as for ``decode``.
+            marked: what stands for some ids, whether they are hidden or not.
+        """
+        return StreamDecoder(self._bytes, self.hidden_ids, continues=continues, marked=marked)
 
     def check_fits(self, text: str, context: int) -> None:
         """Refuses text whose length alone says that it does not fit, before it is encoded.

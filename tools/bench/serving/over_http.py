@@ -25,14 +25,14 @@ from typing import Any
 
 import edgerun
 
-QUESTION = "Tell me a story about {}."
+QUESTION = "Tell me a story about "
 SUBJECTS = ("a dog", "a boat", "a tree", "a king", "a cake", "a bird", "the sea", "a train")
 
 
-def conversations(count: int) -> list[list[dict[str, str]]]:
-    """Different ones, as of different callers."""
+def conversations(count: int, turn: int) -> list[list[dict[str, str]]]:
+    """Different ones, as of different callers, and in each turn others: no prompt is known."""
     return [
-        [{"role": "user", "content": QUESTION.format(f"{SUBJECTS[index % 8]} and {index} friends")}]
+        [{"role": "user", "content": f"{turn}. {QUESTION}{SUBJECTS[index % 8]} and {index} more."}]
         for index in range(count)
     ]
 
@@ -58,22 +58,23 @@ async def _ask(port: int, messages: Any, options: dict[str, Any]) -> tuple[float
 def _ask_all(port: int, count: int, options: dict[str, Any], answers: Any) -> None:
     """In the client's process."""
 
-    async def run() -> list[tuple[float, int]]:
-        return list(
-            await asyncio.gather(*(_ask(port, each, options) for each in conversations(count)))
-        )
+    async def run(turn: int) -> list[tuple[float, int]]:
+        asked = [_ask(port, each, options) for each in conversations(count, turn)]
+        return list(await asyncio.gather(*asked))
 
-    for _ in iter(answers.recv, None):
+    for turn in iter(answers.recv, None):
         began = time.perf_counter()
-        came = asyncio.run(run())
+        came = asyncio.run(run(turn))
         seconds = time.perf_counter() - began
         answers.send((sum(tokens for _, tokens in came) / seconds, [first for first, _ in came]))
 
 
-def in_python(llm: Any, count: int, options: dict[str, Any]) -> tuple[float, list[float]]:
+def in_python(
+    llm: Any, count: int, turn: int, options: dict[str, Any]
+) -> tuple[float, list[float]]:
     """Tokens a second, and seconds until the first of each reply."""
     began = time.perf_counter()
-    replies = llm.chat_many(conversations(count), **options)
+    replies = llm.chat_many(conversations(count, turn), **options)
     seconds = time.perf_counter() - began
     tokens = sum(len(reply.ids) for reply in replies)
     return tokens / seconds, [reply.stats.first_token_s for reply in replies]
@@ -100,9 +101,9 @@ def compare(model: Path | None, count: int, tokens: int, rounds: int) -> str:
     client.start()
     measured: list[tuple[tuple[float, list[float]], tuple[float, list[float]]]] = []
     with process, edgerun.load(model, max_sessions=count, draft="none") as llm:
-        for _ in range(rounds + 1):
-            own = in_python(llm, count, options)
-            here.send(True)
+        for turn in range(rounds + 1):
+            own = in_python(llm, count, turn, options)
+            here.send(turn)
             measured.append((own, here.recv()))
         here.send(None)
         client.join()

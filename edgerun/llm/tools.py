@@ -1,0 +1,175 @@
+"""What a chat is told beside its messages: functions to call, and values for the template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from edgerun.engine.chooser.params import SamplingParams
+from edgerun.errors import InputError, SamplingError
+from edgerun.model.chat.switches import check_readable, check_switches
+from edgerun.model.chat.template import ChatTemplate
+from edgerun.model.text.tokenizer import Tokenizer
+from edgerun.values import shown, suggestion
+
+if TYPE_CHECKING:
+    from edgerun.model.chat.tools.functions import Functions
+    from edgerun.model.chat.tools.recognition import Calling
+
+AUTO, NONE, REQUIRED = "auto", "none", "required"
+CHOICES = (AUTO, NONE, REQUIRED)
+
+
+@dataclass(frozen=True)
+class ChatSettings:
+    """What conversations have in common.
+
+    Attributes:
+        functions: that the model may call; None for none.
+        forced: names of those of which a reply must call one; none where it may say something else.
+        several: whether such a reply may call more than one.
+        values: for the chat template, by name.
+    """
+
+    functions: Functions | None = None
+    forced: tuple[str, ...] = ()
+    several: bool = True
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]] | None:
+        """What the chat template lists."""
+        return self.functions.tools if self.functions else None
+
+
+class CallVocabulary:
+    """The tokens of a model, those that take part in calls as parts of a reply's text.
+
+    Attributes:
+        vocab_size: see ``Vocabulary``.
+        eos_ids: the same.
+        hidden_ids: the same.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, marker_ids: Iterable[int]) -> None:
+        """Takes the model's tokenizer, and which tokens take part in calls."""
+        self._tokenizer = tokenizer
+        self.vocab_size, self.eos_ids = tokenizer.vocab_size, tokenizer.eos_ids
+        self.hidden_ids = tokenizer.hidden_ids.difference(marker_ids)
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """See ``Vocabulary``."""
+        return self._tokenizer.control_ids
+
+    def token_bytes(self, id_: int) -> bytes:
+        """See ``Vocabulary``."""
+        return b"" if id_ in self.hidden_ids else self._tokenizer.spelled_bytes(id_)
+
+
+def chat_settings(
+    template: ChatTemplate, tools: object, tool_choice: object, template_values: object
+) -> ChatSettings:
+    """Checks what a chat is told beside its messages.
+
+    Raises:
+        InputError: tools are no descriptions of functions, the choice is none, or the template
+            does not read a value.
+    """
+    values = {} if template_values is None else check_switches(template_values)
+    if values:
+        check_readable(template, values)
+    name = _chosen(tool_choice)
+    functions = None
+    if tools is not None:
+        from edgerun.model.chat.tools.functions import Functions  # for few
+
+        functions = Functions(tools)
+    if not functions or not functions.schemas:
+        if tool_choice not in (AUTO, NONE):
+            raise InputError(f"tool_choice is {shown(tool_choice)}, and there are no tools to call")
+        return ChatSettings(values=values)
+    if tool_choice == NONE:
+        return ChatSettings(values=values)
+    if name and name not in functions.schemas:
+        names = tuple(functions.schemas)
+        raise InputError(
+            f"tool_choice asks for {name!r}, which is none of the tools{suggestion(name, names)}"
+        )
+    forced = (name,) if name else tuple(functions.schemas) if tool_choice == REQUIRED else ()
+    return ChatSettings(functions, forced, several=not name, values=values)
+
+
+def params_with_calls(
+    params: SamplingParams, settings: ChatSettings, calling: Calling, vocabulary: CallVocabulary
+) -> SamplingParams:
+    """How the tokens of a reply are chosen that may call functions, or must.
+
+    Args:
+        params: as they were asked for.
+        settings: which functions there are.
+        calling: how the model calls them.
+        vocabulary: of the model.
+
+    Raises:
+        SamplingError: the whole reply is to follow another grammar, or calls cannot be forced.
+        MissingDependencyError: llguidance is not installed, and a call is forced.
+    """
+    if params.shapes_text:
+        raise SamplingError(
+            "tools are given, and the form of the whole reply as well, in which nothing could be "
+            "called: leave out tools, or json_schema, regex and grammar"
+        )
+    if not settings.forced:
+        return params
+    from edgerun.engine.sampling.structure import Structure  # for few
+
+    structure = Structure(grammar=_grammar(settings, calling)).with_vocabulary(vocabulary)
+    others = [each for each in params.processors if not isinstance(each, Structure)]
+    own: dict[str, Any] = {entry.name: getattr(params, entry.name) for entry in params.options()}
+    return SamplingParams(**own, processors=[structure, *others])
+
+
+def _grammar(settings: ChatSettings, calling: Calling) -> str:
+    """The grammar of a reply that calls one of the functions that are forced."""
+    from edgerun.engine.constraints.trial import check_installed, grammar_of
+    from edgerun.model.chat.tools.grammar import argument_schema, grammar_of_calls
+
+    check_installed("tool_choice")
+    shape = calling.form.shape if calling.form else None
+    if shape is None or settings.functions is None:
+        raise SamplingError(
+            "tool_choice asks for a call, and there is no grammar yet for the form in which this "
+            f'model writes arguments ({calling.name}): use tool_choice="auto"'
+        )
+    schemas = {name: settings.functions.schemas[name] for name in settings.forced}
+    for name, schema in schemas.items():
+        try:
+            grammar_of("json_schema", json.dumps(argument_schema(schema)))
+        except SamplingError as error:
+            raise SamplingError(
+                f"tool_choice asks for a call, and the arguments of {name!r} cannot be forced: "
+                f"{error}"
+            ) from error
+    return grammar_of_calls(shape, schemas, calling.markers, several=settings.several)
+
+
+def _chosen(tool_choice: object) -> str:
+    """The name of the function that is to be called; empty for none in particular.
+
+    Raises:
+        InputError: the choice is of another form.
+    """
+    if isinstance(tool_choice, str) and tool_choice in CHOICES:
+        return ""
+    is_function = isinstance(tool_choice, Mapping) and tool_choice.get("type") == "function"
+    function = tool_choice.get("function") if isinstance(tool_choice, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not is_function or not isinstance(name, str) or not name:
+        raise InputError(
+            f"tool_choice is {shown(tool_choice)}; expected 'auto', 'none', 'required' or "
+            '{"type": "function", "function": {"name": "..."}}'
+        )
+    return name

@@ -1,0 +1,1 @@
+"""How models write calls: a file for each form, which ends with a ``FORM``."""

@@ -1,0 +1,246 @@
+"""Finds out how a model calls functions: its chat template is asked, not a list of models.
+
+A template renders a conversation in which a function is called. The form that reads the call back
+out of what was rendered is the model's, so that each form is proven for the very template with
+which it is used. What a template wants calls to be in a conversation differs, too: arguments as
+objects or as text, content that is empty or missing, ids of some kind. The first combination counts
+with which a call is read back.
+
+Some templates list functions, and leave it to their callers how calls are written. Then the form
+counts whose opening the template mentions, or the tokenizer has as a token.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Any
+
+from edgerun.discovery import entries
+from edgerun.errors import InputError
+from edgerun.model.chat.template import QUESTION, ChatTemplate
+from edgerun.model.chat.tools.call import ANY, KINDS, IdKind, ToolCall
+from edgerun.model.chat.tools.form import CallForm
+from edgerun.model.chat.tools.functions import Functions
+from edgerun.model.chat.tools.markers import Markers
+from edgerun.model.chat.tools.reader import THOUGHTS, CallReader, Thought
+from edgerun.model.chat.tools.values import read_json, write_json
+from edgerun.model.text.tokenizer import Tokenizer
+
+ASKED = {"role": "user", "content": QUESTION}
+MOST = 160  # characters of what a template writes, in an error
+ROOM, ENTRY = "edgerun.model.chat.calls", "FORM"
+NAME, REPLY = "look_up_probe", "A reply that calls nothing."
+ARGUMENTS: Mapping[str, Any] = {"label": "42", "count": 7, "place": 'a "b" <c>, é'}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": NAME,
+        "description": "Looks something up.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "label": {"type": "string", "description": "What."},
+                "count": {"type": "integer", "description": "How many."},
+                "place": {"type": "string", "description": "Where."},
+            },
+            "required": ["label", "count", "place"],
+        },
+    },
+}
+
+
+@dataclass(frozen=True)
+class CallStyle:
+    """What a template wants calls in a conversation to look like.
+
+    Attributes:
+        as_text: arguments are the text of their JSON, and not an object.
+        without: the content of a message that only calls: nothing, or an empty text.
+        ids: what ids look like.
+        is_written: the template says nothing of calls, so that they are part of the content.
+    """
+
+    as_text: bool = False
+    without: str | None = ""
+    ids: IdKind = ANY
+    is_written: bool = False
+
+
+@dataclass(frozen=True)
+class Calling:
+    """How a model calls functions.
+
+    Attributes:
+        name: of the form in which it writes calls; empty if that is not known.
+        form: how it writes calls; None if that is not known.
+        style: how its template wants them; None if it says nothing of calls.
+        markers: control tokens that take part.
+        refusal: why no tools can be given to it; empty if they can.
+    """
+
+    name: str
+    form: CallForm | None
+    style: CallStyle | None
+    markers: Markers
+    refusal: str
+
+    def check(self) -> None:
+        """Makes sure that tools can be given to the model.
+
+        Raises:
+            InputError: they cannot.
+        """
+        if self.form is None or self.refusal:
+            raise InputError(self.refusal)
+
+    def reader(self, functions: Functions, prompt: str, *, is_forced: bool = False) -> CallReader:
+        """Reads the calls of a reply.
+
+        Args:
+            functions: that it may call.
+            prompt: what the template rendered for it.
+            is_forced: the reply can be nothing but a call.
+
+        Raises:
+            InputError: tools cannot be given to the model, or the reply would begin with thinking.
+        """
+        self.check()
+        thought = begun_thought(prompt)
+        if thought and is_forced:
+            raise InputError(
+                "tool_choice asks for a call, and the chat template has replies begin with "
+                "thinking: turn that off with template_values, such as {'enable_thinking': False}"
+            )
+        assert self.form is not None and self.style is not None
+        return CallReader(self.form, functions, self.markers, self.style.ids.make, thought)
+
+
+@cache
+def forms() -> dict[str, CallForm]:
+    """The forms in which models write calls, by name."""
+    return entries(ROOM, ENTRY)
+
+
+def begun_thought(prompt: str) -> Thought | None:
+    """The thought that a rendered prompt has begun and not ended."""
+    end = prompt.rstrip()
+    return next((thought for thought in THOUGHTS if end.endswith(thought.opening)), None)
+
+
+def recognise(tokenizer: Tokenizer, template: ChatTemplate) -> Calling:
+    """Finds out how a model calls functions."""
+    styles = [
+        CallStyle(as_text=as_text, without=without, ids=ids)
+        for ids, as_text, without in product(KINDS, (False, True), ("", None))
+    ]
+    replied = [{"role": "assistant", "content": REPLY}, *map(_calling, styles)]
+    listing, plain, *rendered = template.render_many(
+        [
+            {"messages": [ASKED], "tools": [TOOL]},
+            *(
+                {"messages": [ASKED, reply], "tools": [TOOL], "add_generation_prompt": False}
+                for reply in replied
+            ),
+        ]
+    )
+    replies = {
+        style: _reply(plain, text)
+        for style, text in zip(styles, rendered, strict=True)
+        if isinstance(text, str) and NAME in _reply(plain, text)
+    }
+    refusal = _refusal(listing)
+    for (style, reply), (name, form) in product(replies.items(), forms().items()):
+        markers = _markers(tokenizer, form)
+        if _reads(form, markers, reply):
+            return Calling(name, form, style, markers, refusal)
+    return _unread(tokenizer, replies, listing, refusal)
+
+
+def _unread(
+    tokenizer: Tokenizer,
+    replies: Mapping[CallStyle, str],
+    listing: str | InputError,
+    refusal: str,
+) -> Calling:
+    """What is known where no form reads what the template writes of calls, if that is anything."""
+    style, reply = next(iter(replies.items()), (None, ""))
+    name = "" if reply or refusal else _mentioned(tokenizer, str(listing))
+    if name:
+        written, form = CallStyle(is_written=True), forms()[name]
+        return Calling(name, form, written, _markers(tokenizer, form), "")
+    names = ", ".join(forms())
+    refusal = refusal or (
+        f"the model's chat template writes calls as {reply.strip()[:MOST]!r}, which is none of "
+        f"the forms that can be read ({names}): leave tools out"
+        if reply
+        else "the model's chat template lists tools and does not say how they are called; expected "
+        f"one of the forms that can be read ({names}): leave tools out"
+    )
+    return Calling("", None, style, Markers(tokenizer.controls, ()), refusal)
+
+
+def _refusal(listing: str | InputError) -> str:
+    """Why a template takes no tools; nothing if it does."""
+    if isinstance(listing, InputError):
+        return f"the model's chat template takes no tools: {listing}"
+    if NAME in listing:
+        return ""
+    return "the model's chat template says nothing of tools, so that it calls none: leave tools out"
+
+
+def _mentioned(tokenizer: Tokenizer, listing: str) -> str:
+    """The form of which a template, or the tokenizer, names most; empty if no call could begin.
+
+    Only one with escapes: in others, an argument could spell a control token.
+    """
+
+    def share(name: str) -> float:
+        form = forms()[name]
+        parts = (*form.openings, *form.markers)
+        named = [part in listing or part in tokenizer.controls.names for part in parts]
+        return sum(named) / len(named) if any(named[: len(form.openings)]) else 0
+
+    best = max((name for name, form in forms().items() if form.has_escapes), key=share)
+    return best if share(best) else ""
+
+
+def _markers(tokenizer: Tokenizer, form: CallForm) -> Markers:
+    tags = [tag for thought in THOUGHTS for tag in thought]
+    hidden = [
+        name
+        for name in tokenizer.controls.names
+        if name in tags and tokenizer.controls.id_of(name) in tokenizer.hidden_ids
+    ]
+    return Markers(tokenizer.controls, (*form.openings, *form.markers, *tags), hidden)
+
+
+def _reads(form: CallForm, markers: Markers, reply: str) -> bool:
+    """Whether a form reads the call, and nothing else, out of a reply."""
+    reader = CallReader(form, Functions([TOOL]), markers, lambda name: "")
+    events = [*reader.push(markers.coded(reply)), *reader.finish()]
+    calls = [event for event in events if isinstance(event, ToolCall)]
+    text = "".join(event for event in events if isinstance(event, str))
+    if text.strip() or [call.name for call in calls] != [NAME]:
+        return False
+    return bool(read_json(calls[0].arguments) == ARGUMENTS)
+
+
+def _calling(style: CallStyle) -> dict[str, Any]:
+    """A message that calls the function."""
+    arguments = write_json(ARGUMENTS) if style.as_text else ARGUMENTS
+    call = {"name": NAME, "arguments": arguments}
+    calls = [{"id": style.ids.make(NAME), "type": "function", "function": call}]
+    return {"role": "assistant", "content": style.without, "tool_calls": calls}
+
+
+def _reply(plain: str | InputError, text: str) -> str:
+    """What a template made of a message, as it shows beside another one in its place."""
+    if isinstance(plain, InputError):
+        return text.rpartition(QUESTION)[2]
+    head, _, tail = plain.rpartition(REPLY)
+    start = len(os.path.commonprefix([head, text]))
+    return text[start:].removesuffix(tail)

@@ -1,0 +1,128 @@
+"""Descriptions of functions are checked, and values without quotes get the types they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edgerun.errors import InputError
+from edgerun.model.chat.tools.functions import Functions
+from edgerun.model.chat.tools.literals import read_expressions, read_literal
+from edgerun.model.chat.tools.values import UnreadableError
+from tests.model.chat.tools.replies import tool
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"type": "string"}, " 42 ", " 42 "),
+        ({"type": "string"}, "true", "true"),
+        ({"type": "integer"}, " 42\n", 42),
+        ({"type": "integer"}, "many", "many"),
+        ({"type": "number"}, "1e3", 1000.0),
+        ({"type": "number"}, "7", 7),
+        ({"type": "boolean"}, "True", True),
+        ({"type": "boolean"}, "false", False),
+        ({"type": "null"}, "None", None),
+        ({"type": "array"}, '["a", 1]', ["a", 1]),
+        ({"type": "array"}, "['a', True, None]", ["a", True, None]),
+        ({"type": "object"}, '{"a": {"b": []}}', {"a": {"b": []}}),
+        ({"type": "object"}, "{'a': (1, 2)}", {"a": [1, 2]}),
+        ({"type": ["string", "null"]}, "null", None),
+        ({"type": ["string", "null"]}, "42", "42"),
+        ({"type": ["string", "integer"]}, "42", 42),
+        ({"type": ["string", "integer"]}, "4.5", "4.5"),
+        ({"enum": ["1", "2"]}, "1", "1"),
+        ({"enum": ["auto", 1]}, "1", 1),
+        ({"const": 3}, "3", 3),
+        ({"anyOf": [{"type": "string"}, {"type": "number"}]}, "4.5", 4.5),
+        ({"anyOf": [{"type": "string"}, {"type": "number"}]}, "x", "x"),
+        ({"description": "says nothing"}, "42", "42"),
+        ({"description": "says nothing"}, '{"a": 1}', {"a": 1}),
+        ({"$ref": "#/$defs/x"}, "02139", "02139"),
+        (True, "[1]", [1]),
+    ],
+)
+def test_values_are_of_the_types_that_schemas_say(schema: Any, text: str, value: Any) -> None:
+    functions = Functions([tool("f", {"x": schema})])
+    read = functions.value("f", "x", text)
+    assert (type(read), read) == (type(value), value)
+
+
+def test_a_value_that_no_schema_has_is_text_or_json() -> None:
+    functions = Functions([tool("f"), {"type": "function", "function": {"name": "g"}}])
+    for name in ("f", "g", "h"):
+        assert functions.value(name, "x", "42") == "42"
+        assert functions.value(name, "x", "[42]") == [42]
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        ("f", "tools is 'f'; expected a list"),
+        ({"f": 1}, "expected a list such as"),
+        (["f"], "tool 0 is 'f'; expected"),
+        ([{"name": "f"}], "tool 0 is .*; expected"),
+        ([{"type": "search", "function": {"name": "f"}}], "has type 'search'; expected 'function'"),
+        ([{"type": "function", "function": {}}], "is called None; expected letters"),
+        ([tool("<tool_call>")], "is called '<tool_call>'; expected letters"),
+        ([tool("f" * 129)], "at most 128"),
+        ([tool("f"), tool("f")], "tool 1 is called 'f', as another one"),
+        ([{"type": "function", "function": {"name": "f", "parameters": []}}], "has .. as param"),
+        ([tool("f", {"x": {1, 2}})], "holds something that is not JSON"),
+    ],
+)
+def test_what_is_no_description_is_refused(tools: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Functions(tools)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("'it\\'s'", "it's"),
+        ('"a\\tb\\x41\\u00e9\\U0001f600"', "a\tbAé\U0001f600"),
+        ('"\\ud83d\\ude00"', "\U0001f600"),
+        ("'\\d'", "\\d"),
+        (
+            "[1, -2.5e3, (True, None), {'a': [], \"b\": {}},]",
+            [1, -2500.0, [True, None], {"a": [], "b": {}}],
+        ),
+    ],
+)
+def test_literals_are_read_as_python_reads_them(text: str, value: Any) -> None:
+    assert read_literal(text) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "'a",
+        "[1 2]",
+        "[1",
+        "{'a'}",
+        "1 2",
+        "'\\ud800'",
+        "'\\U00110000'",
+        "1.2.3",
+        "01",
+        "[" * 60,
+    ]
+    + ["f(1)", "f(x=)", "f(", "(x=1)", "f(x=1"],
+)
+def test_what_is_no_literal_is_refused(text: str) -> None:
+    with pytest.raises(UnreadableError):
+        read_literal(text)
+    with pytest.raises(UnreadableError):
+        assert read_expressions(text or "(")
+
+
+def test_expressions() -> None:
+    assert read_expressions("f()\ng(x=1, 'a b'='c'), h.i-j( y = [1] )") == [
+        ("f", {}),
+        ("g", {"x": 1, "a b": "c"}),
+        ("h.i-j", {"y": [1]}),
+    ]
