@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from edgerun.engine.chooser.logprobs import TokenLogprob
-from edgerun.llm.completion import Completion
+from edgerun.llm.completion import Completion, TextStream
+from edgerun.llm.tools import AUTO, NONE
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import split
 from edgerun.server.logprobs import chat_logprobs
@@ -43,6 +44,11 @@ class ChatFields(CommonFields, kw_only=True):
     response_format: FormatFields | None = None
     logprobs: bool = False
     top_logprobs: Any = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] = AUTO
+    parallel_tool_calls: bool = True
+    reasoning_effort: str | None = None
+    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class ChatForm:
@@ -56,7 +62,9 @@ class ChatForm:
         return self._head.of("chat.completion")
 
     def whole(self, index: int, completion: Completion) -> dict[str, Any]:
-        message = {"role": "assistant", "content": completion.text}
+        message = completion.message
+        if completion.tool_calls and not completion.text:
+            message["content"] = None
         return {"message": message, "logprobs": None, **finish_reason(completion)}
 
     def first(self, index: int) -> list[dict[str, Any]]:
@@ -65,8 +73,11 @@ class ChatForm:
     def piece(self, index: int, text: str, completion: Completion) -> dict[str, Any]:
         return _delta({"content": text})
 
-    def last(self, index: int, completion: Completion) -> dict[str, Any]:
-        return {**_delta({}), **finish_reason(completion)}
+    def last(self, index: int, completion: Completion) -> list[dict[str, Any]]:
+        calls = completion.message.get("tool_calls", [])
+        numbered = [{"index": number, **call} for number, call in enumerate(calls)]
+        said = [_delta({"tool_calls": numbered})] if numbered else []
+        return [*said, {**_delta({}), **finish_reason(completion)}]
 
     def logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
         return chat_logprobs(entries, self._tokenizer)
@@ -89,17 +100,47 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
     sampling |= _length(fields, sampling) | _schema(fields, sampling) | _logprobs(fields)
     sampling = with_bias(sampling)
     form = (ChatChunkForm if fields.stream else ChatForm)(head, llm.tokenizer)
+    choice, values = _tool_choice(fields), _template_values(fields)
     each = each_seed(sampling, fields.n)
-    return Work(
-        fields,
-        lambda: [llm.stream_chat(fields.messages, **own) for own in each],
-        fields.n,
-        form,
-    )
+
+    def make() -> list[TextStream]:
+        return [
+            llm.stream_chat(
+                fields.messages,
+                tools=fields.tools,
+                tool_choice=choice,
+                template_values=values,
+                **own,
+            )
+            for own in each
+        ]
+
+    return Work(fields, make, fields.n, form)
 
 
 def _delta(delta: dict[str, Any]) -> dict[str, Any]:
     return {"delta": delta, "logprobs": None, "finish_reason": None}
+
+
+def _tool_choice(fields: ChatFields) -> str | dict[str, Any]:
+    if not fields.tools and fields.tool_choice == NONE:
+        return AUTO
+    if fields.tools and not fields.parallel_tool_calls:
+        raise Problem(
+            400,
+            "parallel_tool_calls: a model calls as many functions as it likes, unless tool_choice "
+            "names the only one: leave it out",
+            "invalid_value",
+            "parallel_tool_calls",
+        )
+    return fields.tool_choice
+
+
+def _template_values(fields: ChatFields) -> dict[str, Any] | None:
+    values = dict(fields.chat_template_kwargs)
+    if fields.reasoning_effort is not None:
+        values.setdefault("reasoning_effort", fields.reasoning_effort)
+    return values or None
 
 
 def _length(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Any]:

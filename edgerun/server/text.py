@@ -56,8 +56,8 @@ class TextForm:
     def piece(self, index: int, text: str, completion: Completion) -> dict[str, Any]:
         return _choice(text)
 
-    def last(self, index: int, completion: Completion) -> dict[str, Any]:
-        return {**_choice(""), **finish_reason(completion)}
+    def last(self, index: int, completion: Completion) -> list[dict[str, Any]]:
+        return [{**_choice(""), **finish_reason(completion)}]
 
     def logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
         lists = text_logprobs(entries, self._tokenizer, self._characters[index])

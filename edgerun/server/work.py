@@ -65,7 +65,7 @@ class Form(Protocol):
     def piece(self, index: int, text: str, completion: Completion) -> dict[str, Any]:
         """Text of a choice that has not ended."""
 
-    def last(self, index: int, completion: Completion) -> dict[str, Any]:
+    def last(self, index: int, completion: Completion) -> list[dict[str, Any]]:
         """The end of a choice."""
 
     def logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Work:
             choices = [] if index in told else form.first(index)
             news = [form.piece(index, came.text, completion)] if came.text else []
             if came.is_last:
-                news.append(form.last(index, completion))
+                news += form.last(index, completion)
             if entries := completion.logprobs[told.get(index, 0) : came.tokens]:
                 news[0]["logprobs"] = form.logprobs(index, entries)
             told[index] = came.tokens
@@ -177,6 +177,8 @@ class Head:
 def finish_reason(completion: Completion) -> dict[str, Any]:
     """Why a reply ended, as callers know it, and more exactly where that says too little."""
     reason = completion.finish_reason
+    if reason == "stop" and completion.tool_calls:
+        return {"finish_reason": "tool_calls"}
     if reason not in LENGTHS:
         return {"finish_reason": reason}
     detail = {} if reason == "length" else {"finish_detail": reason}
