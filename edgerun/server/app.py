@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from edgerun.llm.llm import LLM
 
+METHODS = ("GET", "POST", "OPTIONS")
 METRICS_KIND = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -136,9 +137,11 @@ class Server:
 
     def _answered(self, method: str, path: str, status: int) -> None:
         """Counts an answer under a path that there is: callers think of any number of others."""
-        is_route = path in self._paths
-        known_method = method if method in ("GET", "POST", "OPTIONS") else "other"
-        self.metrics.answered(known_method, path if is_route else "other", status)
+        self.metrics.answered(
+            method if method in METHODS else "other",
+            path if path in self._paths else "other",
+            status,
+        )
         self._log(f"{method} {path} {status}")
 
 

@@ -155,16 +155,16 @@ def _length(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Any]:
 
 
 def _schema(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Any]:
-    wanted = fields.response_format
-    if wanted is None or wanted.type == "text":
+    form = fields.response_format
+    if form is None or form.type == "text":
         return {}
     if "json_schema" in sampling:
         raise Problem(400, "response_format and json_schema are both given: leave one out")
-    if wanted.type == "json_object":
+    if form.type == "json_object":
         return {"json_schema": {"type": "object"}}
-    if wanted.json_schema is None or wanted.json_schema.schema is None:
+    if form.json_schema is None or form.json_schema.schema is None:
         raise Problem(400, "response_format has no json_schema.schema", None, "response_format")
-    return {"json_schema": wanted.json_schema.schema}
+    return {"json_schema": form.json_schema.schema}
 
 
 def _logprobs(fields: ChatFields) -> dict[str, Any]:
