@@ -19,10 +19,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.kernels.experts.rows import NOWHERE
 from edgerun.kernels.isa import selected_isa
 from edgerun.kernels.jit.service import compiled, native
-from edgerun.kernels.run.parts import COUNT, PART_WORDS, UNIT
+from edgerun.kernels.run.parts import COUNT, NOWHERE, PART_WORDS, UNIT
 
 F32: TypeAlias = NDArray[np.float32]
 I32: TypeAlias = NDArray[np.int32]

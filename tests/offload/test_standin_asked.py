@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -57,3 +59,9 @@ def test_it_is_announced_and_found_by_its_name(monkeypatch: pytest.MonkeyPatch) 
                 (report,) = llm.reports()
                 assert "stand-in" in report.title
     assert replies[0] == replies[1]
+
+
+def test_its_process_starts_without_a_compiler() -> None:
+    """Importing Numba takes longer than all the rest."""
+    script = "import edgerun.offload.standin.process, sys; assert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=100)

@@ -12,9 +12,7 @@ from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.simd import load, splat, store
 from edgerun.kernels.lang.word import float_at, int_at, set_float, set_int, set_word, word
 from edgerun.kernels.pointwise.elementwise import copy_floats
-from edgerun.kernels.run.parts import COUNT, PART_WORDS, START, UNIT
-
-NOWHERE = -1
+from edgerun.kernels.run.parts import COUNT, NOWHERE, PART_WORDS, START, UNIT
 
 
 @kernel(

@@ -31,8 +31,10 @@ def group_folders(root: Path, controller: str) -> Iterator[Path]:
 
 def _mounts(controllers: str, controller: str) -> Iterable[str]:
     """Version 1 has a mount for each set of controllers, version 2 one for all."""
+    if not controllers:
+        return ("", "unified")
     usual = (controllers, controller, "cpu,cpuacct")
-    return dict.fromkeys(usual) if controllers else ("", "unified")
+    return dict.fromkeys(name for name in usual if controller in name.split(","))
 
 
 def _upwards(mount: Path, path: str) -> Iterator[Path]:

@@ -29,7 +29,7 @@ def available_memory(root: Path = Path("/")) -> int:
     """
     free = _fields(read_text(root / MEMINFO)).get("MemAvailable:")
     system = _other_system() if free is None else free * KIB
-    return max(0, min([system, *_allowed(root)]))
+    return max(0, min([system, *_allowed(root, system)]))
 
 
 def _other_system() -> int:
@@ -39,15 +39,15 @@ def _other_system() -> int:
     return int(psutil.virtual_memory().available)
 
 
-def _allowed(root: Path) -> Iterator[int]:
-    """What each control group still allows."""
+def _allowed(root: Path, system: int) -> Iterator[int]:
+    """What each control group still allows, of those that allow less than the system has left."""
     for folder in group_folders(root, "memory"):
         for limit, use in FILES:
             most = read_text(folder / limit).strip()
             if not most.isdecimal():  # "max", or there is no such file
                 continue
             used = read_text(folder / use).strip()
-            if used.isdecimal():
+            if used.isdecimal() and int(most) - int(used) < system:
                 statistics = _fields(read_text(folder / "memory.stat"))
                 reclaimed = max((statistics.get(name, 0) for name in RECLAIMED), default=0)
                 yield int(most) - int(used) + reclaimed

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 # Words of a part: the number of its weights, its first row, how many rows.
 UNIT, START, COUNT, PART_WORDS = range(4)
+NOWHERE = -1  # in place of a row's place: an expert that it does not need
 
 # Words of what ``dispatch`` is called with. Then come pairs: for the ``VARYING`` arguments of the
 # kernel that belong to the weights their number and their offset in a slot, for the ``MOVING`` ones

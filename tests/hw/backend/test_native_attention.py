@@ -17,7 +17,6 @@ from edgerun.state import Batch, SequenceStore, same_attention
 from edgerun.state.spec import attention_name
 from edgerun_hw.backend import FpgaBackend
 from edgerun_hw.backend.attention import CHECK_EVERY
-from edgerun_hw.backend.native import attention as native_attention
 from edgerun_hw.backend.native.sequence_copy import SequenceCopy
 from edgerun_hw.devices.native.port import NativePort
 from edgerun_hw.overlay import register_map as regs
@@ -199,6 +198,8 @@ def pair_span(heads: int, dim: int) -> int:
 
 def test_a_token_flushes_its_own_block_of_one_port(board):
     """However long the context is; a prompt flushes what it wrote, once a port."""
+    from edgerun_hw.backend.native.attention import query_bytes  # compiles when it is imported
+
     layer = Layer(2, 2, 64)
     slot = layer.cache.open()
     layer.run((slot, 60))
@@ -206,7 +207,7 @@ def test_a_token_flushes_its_own_block_of_one_port(board):
     for _ in range(6):  # from the last port of a block to the first of the next
         board.flushed()
         layer.run((slot, 1))
-        queries = native_attention.query_bytes(layer.node, layer.backend._opened().capabilities)
+        queries = query_bytes(layer.node, layer.backend._opened().capabilities)
         counts.append([size for size in board.flushed() if size != queries])
     assert counts == [[pair_span(2, 64)]] * 6
     layer.run((slot, 90))
@@ -346,7 +347,7 @@ def test_contexts_beyond_the_unit_are_the_cpus_and_matrices_stay(
     board, monkeypatch, by_cpu, queries
 ):
     """It attends while it can, and the device multiplies in any case."""
-    monkeypatch.setattr(native_attention, "MAX_TOKENS", 14)
+    monkeypatch.setattr("edgerun_hw.backend.native.attention.MAX_TOKENS", 14)
     ids, notes = generate(backend="fpga", device="fake")
     assert ids == by_cpu
     assert len(queries) > 0

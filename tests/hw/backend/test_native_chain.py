@@ -11,9 +11,9 @@ import pytest
 
 from edgerun.llm.llm import load
 from edgerun_hw.backend.native.chain import search as searching
-from edgerun_hw.backend.native.chain.code import CHECK_EVERY
 from edgerun_hw.backend.native.chain.memory import ChainMemory
 from edgerun_hw.backend.native.chain.rows import round_row
+from edgerun_hw.backend.native.chain.words import CHECK_EVERY
 from edgerun_hw.overlay import register_map as regs
 from edgerun_hw.overlay.glue import Gate
 from edgerun_hw.overlay.glue_layout import LANES, beats

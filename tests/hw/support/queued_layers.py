@@ -1,4 +1,8 @@
-"""A board with the glue unit in software, and layers of random weights that it queues whole."""
+"""A board with the glue unit in software, and layers of random weights that it queues whole.
+
+What compiles when it is imported is imported where it is used: tests of this folder are collected
+in every run, and run in few.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,6 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.state import Batch, SequenceStore, same_attention
 from edgerun_hw.backend import FpgaBackend
 from edgerun_hw.backend.native.chain.words import K_RUNS
-from edgerun_hw.backend.native.program import ProgramExecutable
 from edgerun_hw.devices.native.port import NativePort
 from edgerun_hw.overlay.driver import Tlmm
 from edgerun_hw.overlay.geometry import PRESETS
@@ -134,6 +137,8 @@ def run(
 
     ``checks`` gets how many runs there were then, and how many commands were computed again.
     """
+    from edgerun_hw.backend.native.program import ProgramExecutable
+
     backend, cpu = FpgaBackend(), make_cpu()
     backend.use_device("fake")
     spec = same_attention(2, 1, DIM)

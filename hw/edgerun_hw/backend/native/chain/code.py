@@ -16,6 +16,7 @@ from edgerun_hw.backend.native.chain.words import (
     ADDRESS,
     ARGUMENT_WORDS,
     BEATS,
+    CHECK_EVERY,
     CHECK_WORDS,
     CHECKS,
     COMMAND_WORDS,
@@ -84,8 +85,6 @@ from edgerun_hw.overlay import register_map as regs
 BEAT, LINE = regs.BEAT_BYTES, 64  # bytes; a line of the processor's caches
 GLUE, NORMS, GATE = regs.CMD_MODE_GLUE.mask, regs.CMD_MODE_NORM.mask, regs.CMD_MODE_GATE
 SMALLEST = np.float32(2.0**-126)
-# Commands of which one is computed again, in turn; each stops the queue before and behind it.
-CHECK_EVERY = 64
 
 
 @njit

@@ -12,7 +12,6 @@ from edgerun.backends.cpu.emit.emitter import Emitter
 from edgerun.graph.ir import Graph, Node
 from edgerun_hw.backend.matrix import integers_of
 from edgerun_hw.backend.native.chain import words
-from edgerun_hw.backend.native.chain.code import compute_chain, queue_chain
 from edgerun_hw.backend.native.chain.memory import ChainMemory
 from edgerun_hw.backend.native.chain.search import Chain
 from edgerun_hw.backend.native.placement import packed_weight
@@ -27,6 +26,9 @@ def queueing(
     chains: Sequence[Chain], memory: ChainMemory, workspace: Workspace, can: Capabilities
 ) -> Emitter:
     """An emitter of chains that queues them on the overlay."""
+    # Compiles for ten seconds what no overlay without the unit has a use for.
+    from edgerun_hw.backend.native.chain.code import queue_chain
+
     values = memory.values
     place = {
         **workspace.common_words(can),
@@ -47,6 +49,8 @@ def queueing(
 
 def computing(chains: Sequence[Chain], memory: ChainMemory, segment: Graph) -> Emitter:
     """An emitter of chains that computes them by the definition, in memory of the processor's."""
+    from edgerun_hw.backend.native.chain.code import compute_chain
+
     values = np.zeros(memory.layout.nbytes + 64, np.uint8)
     start = -values.ctypes.data % 64
     values = values[start : start + memory.layout.nbytes]

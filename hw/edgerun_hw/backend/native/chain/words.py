@@ -61,3 +61,5 @@ NORM, SCALES, SUMS, INTEGERS, ROWS, K, COMMAND_WORDS = range(BEHIND, BEHIND + 7)
 O_FIRST, O_ROWS, O_OUT, OUTPUT_WORDS = range(4)
 # Of the checks: runs that came to their end, and commands that were computed again.
 K_RUNS, K_COMMANDS, CHECK_WORDS = range(3)
+# Commands of which one is computed again, in turn; each stops the queue before and behind it.
+CHECK_EVERY = 64
