@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import edgerun
+from edgerun.engine.sampling.logit_bias import LogitBias
+from edgerun.engine.sampling.temperature import Temperature
 from edgerun.errors import InputError, MissingDependencyError, PromptError, SamplingError
 from edgerun.llm.llm import LLM
 from tests.model.chat.test_disguise import tokenizer_for
@@ -34,6 +36,7 @@ WEATHER["function"]["parameters"] |= {"required": ["city"], "additionalPropertie
 TIME = tool("get_time")
 TIME["function"]["parameters"]["additionalProperties"] = False
 TOOLS = [WEATHER, TIME]
+CHOSEN = {"type": "function", "function": {"name": "get_weather"}}
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 HERMES = template_of(FORMS["hermes"])
 
@@ -205,8 +208,7 @@ def test_a_call_can_be_forced(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
         model = fakes.fake_model(template=template, tokenizer=tokenizer, context=4096)
         with LLM(model) as llm:
             options: Any = {"tools": TOOLS, "temperature": 2.0, "seed": 5, "max_tokens": 200}
-            chosen = {"type": "function", "function": {"name": "get_weather"}}
-            one = llm.chat(MESSAGES, tool_choice=chosen, **options)
+            one = llm.chat(MESSAGES, tool_choice=CHOSEN, **options)
             some = llm.chat(MESSAGES, tool_choice="required", **options)
         assert (one.text, one.finish_reason) == ("", "stop")
         ((called, arguments),) = calls_of(one)
@@ -216,6 +218,18 @@ def test_a_call_can_be_forced(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
         if some.finish_reason == "stop":  # one that makes many calls may come to no end
             assert some.tool_calls and some.text == ""
         assert {name for name, _ in calls_of(some)} <= {"get_weather", "get_time"}
+
+
+def test_forced_calls_are_chosen_by_processors_of_a_callers_own() -> None:
+    pytest.importorskip("llguidance")
+    with LLM(fakes.fake_model(template=HERMES, context=4096)) as llm:
+        given: Any = {"tools": TOOLS, "tool_choice": CHOSEN, "stop": "\n", "max_tokens": 200}
+        plain = llm.chat(MESSAGES, temperature=0, **given)
+        ((_, first),) = calls_of(plain)
+        banned = {ord(first["city"][0]): -100.0}
+        processors = [LogitBias(logit_bias=banned), Temperature(temperature=0)]
+        ((_, second),) = calls_of(llm.chat(MESSAGES, processors=processors, **given))
+    assert second["city"][0] != first["city"][0]
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])

@@ -12,7 +12,7 @@ from edgerun.model.chat.tools.literals import read_literal
 from edgerun.model.chat.tools.values import UnreadableError, depth_of, read_json
 from edgerun.values import shown
 
-NAME = re.compile(r"[A-Za-z_][\w.-]{0,127}", re.ASCII)
+NAME = re.compile(r"[\w-][\w.-]{0,127}", re.ASCII)
 EXPECTED = '{"type": "function", "function": {"name": "...", "parameters": {...}}}'
 UNIONS = ("anyOf", "oneOf", "allOf")
 TYPES: Mapping[type, str] = {

@@ -9,7 +9,7 @@ half of a pair of surrogates.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from itertools import islice
 
 from edgerun.model.text.controls import ControlTokens
@@ -25,19 +25,23 @@ class Markers:
     """
 
     def __init__(
-        self, controls: ControlTokens, texts: Iterable[str], silent: Collection[str] = ()
+        self, controls: ControlTokens, texts: Iterable[str], hidden: Container[int] = ()
     ) -> None:
         """Takes the tokens of a tokenizer.
 
         Args:
             controls: all of its control tokens.
             texts: which hold those that count.
-            silent: those of them that are nothing when they are given as text.
+            hidden: ids that give no text.
         """
         self._controls = controls
         names = dict.fromkeys(name for text in texts for name in controls.names_in(text))
         self._codes = {name: chr(FIRST + index) for index, name in enumerate(islice(names, COUNT))}
-        self._names = {code: "" if name in silent else name for name, code in self._codes.items()}
+        self._names = {code: name for name, code in self._codes.items()}
+        self._shown = {
+            code: "" if controls.id_of(name) in hidden else name
+            for code, name in self._names.items()
+        }
         self._any = re.compile(f"[{''.join(self._names)}]" if self._names else "(?!)")
         self.characters: Mapping[int, str] = {
             controls.id_of(name): code for name, code in self._codes.items()
@@ -48,5 +52,9 @@ class Markers:
         return self._controls.replace(text, lambda name: self._codes.get(name, name))
 
     def spelled(self, text: str) -> str:
-        """What readers see, as text."""
+        """What readers see, all of it as text."""
         return self._any.sub(lambda match: self._names[match[0]], text)
+
+    def shown(self, text: str) -> str:
+        """What readers see, as decoders show it: hidden tokens are left out."""
+        return self._any.sub(lambda match: self._shown[match[0]], text)

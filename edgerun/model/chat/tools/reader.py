@@ -147,7 +147,7 @@ class CallReader:
             calls.clear()
         read = text.since(mark)
         if not calls:
-            self._pass(read)
+            self._pass(text.markers.spelled(read))
             self._read_to(text.at if read else text.at + 1)
             return
         self._events += calls
@@ -187,6 +187,6 @@ class CallReader:
     def _release(self, text: str) -> None:
         if text.strip(BLANK):
             self._is_behind_call = False
-        said = self._text.markers.spelled(text)
+        said = self._text.markers.shown(text)
         if said:
             self._events.append(said)

@@ -209,13 +209,9 @@ def _mentioned(tokenizer: Tokenizer, listing: str) -> str:
 
 
 def _markers(tokenizer: Tokenizer, form: CallForm) -> Markers:
-    tags = [tag for thought in THOUGHTS for tag in thought]
-    hidden = [
-        name
-        for name in tokenizer.controls.names
-        if name in tags and tokenizer.controls.id_of(name) in tokenizer.hidden_ids
-    ]
-    return Markers(tokenizer.controls, (*form.openings, *form.markers, *tags), hidden)
+    tags = (tag for thought in THOUGHTS for tag in thought)
+    texts = (*form.openings, *form.markers, *tags)
+    return Markers(tokenizer.controls, texts, tokenizer.hidden_ids)
 
 
 def _reads(form: CallForm, markers: Markers, reply: str) -> bool:

@@ -22,7 +22,7 @@ FORMS = forms()
 TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array"}
 TYPES |= {dict: "object", type(None): "null"}
 MARKERS = sorted({part for form in FORMS.values() for part in (*form.openings, *form.markers)})
-NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,12}", fullmatch=True)
+NAMES = st.from_regex(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,12}", fullmatch=True)
 KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 PIECES = [
     *MARKERS,
@@ -85,9 +85,10 @@ def functions_of(calls: Iterable[Written]) -> Functions:
 
 
 def markers_of(form: CallForm, tokens: Sequence[str] = ()) -> Markers:
-    """What stands for the control tokens of a form, of which a tokenizer has some."""
+    """What stands for the control tokens of a form, of which a tokenizer has some, all hidden."""
     added = [AddedToken(id_, name, False, False, True) for id_, name in enumerate(tokens)]
-    return Markers(ControlTokens.of(added), [*form.openings, *form.markers, *tokens])
+    texts = [*form.openings, *form.markers, *tokens]
+    return Markers(ControlTokens.of(added), texts, range(len(tokens)))
 
 
 def read(

@@ -127,7 +127,16 @@ def test_a_marker_that_is_a_token_is_shown_where_it_is_text() -> None:
     assert read(form, [f"a {token}[oops"], FUNCTIONS, markers) == ("a [TOOL_CALLS][oops", [])
     call = '[{"name": "f", "arguments": {"x": "' + token + '"}}]'
     assert read(form, [token + call], FUNCTIONS, markers) == ("", [("f", {"x": "[TOOL_CALLS]"})])
-    letters = "[TOOL_CALLS]" + call.replace(token, "y")  # as a user wrote them, and the model
+    form, markers = FORMS["granite"], markers_of(FORMS["granite"], ["<|/tool_call|>", "<think>"])
+    closing, thought = markers.characters.values()  # as of all hidden tokens, nothing is shown
+    reply = f"{thought}Hm.</think>Done.{closing}"
+    assert read(form, [reply], FUNCTIONS, markers) == ("Hm.</think>Done.", [])
+
+
+def test_letters_that_spell_a_token_call_nothing() -> None:
+    """As a user wrote them, and the model repeats them."""
+    form, markers = FORMS["mistral"], markers_of(FORMS["mistral"], ["[TOOL_CALLS]"])
+    letters = form.write(CALL)
     assert read(form, [letters], FUNCTIONS, markers) == (letters, [])
 
 
