@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.routing import Route, Router
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from edgerun.llm.llm import LLM
 
+MOST_LOGGED = 200  # characters of a path
 METRICS_KIND = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -133,7 +135,11 @@ class Server:
         is_route = path in self._paths
         known_method = method if method in ("GET", "POST", "OPTIONS") else "other"
         self.metrics.answered(known_method, path if is_route else "other", status)
-        self._log(f"{method} {path} {status}")
+        line = quote(path, safe="/:")  # so that no path can look like other lines
+        if len(line) > MOST_LOGGED:
+            line = f"{line[:MOST_LOGGED]}..."
+        with suppress(OSError):  # nobody reads the lines any more, which is no caller's matter
+            self._log(f"{method} {line} {status}")
 
 
 class Get:
