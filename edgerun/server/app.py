@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.routing import Route, Router
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
 
 METHODS = ("GET", "POST", "OPTIONS")
+MOST_LOGGED = 200  # characters of a path
 METRICS_KIND = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -142,7 +144,11 @@ class Server:
             path if path in self._paths else "other",
             status,
         )
-        self._log(f"{method} {path} {status}")
+        line = quote(path, safe="/:")  # so that no path can look like other lines
+        if len(line) > MOST_LOGGED:
+            line = f"{line[:MOST_LOGGED]}..."
+        with suppress(OSError):  # nobody reads the lines any more, which is no caller's matter
+            self._log(f"{method} {line} {status}")
 
 
 class Get:

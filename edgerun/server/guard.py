@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import anyio
 from starlette.datastructures import Headers, MutableHeaders
 
 from edgerun.server.answers import send_problem
@@ -15,14 +14,14 @@ from edgerun.server.hosts import Hosts, is_same_origin
 from edgerun.server.options import ServerOptions
 from edgerun.server.page import FILES
 from edgerun.server.problems import Problem, problem_of
+from edgerun.values import shown
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 OPEN_PATHS = ("/health", *FILES)  # say nothing about the model or anybody's texts
 MOST_REQUESTS = 1024  # at a time, most of them waiting for their body or for being refused
-SEND_S = 120.0  # what a caller takes at most to read what was sent, before it counts as gone
-ALLOWED_HEADERS = "authorization, content-type"
+ALLOWED_HEADERS = "authorization, *"  # which * is not for; clients add some of their own
 METHODS = "GET, POST, OPTIONS"
 
 
@@ -42,7 +41,7 @@ class Guard:
 
     def __post_init__(self) -> None:
         self._hosts = Hosts(self.options.host, self.options.hosts)
-        self._origins = frozenset(origin.lower().rstrip("/") for origin in self.options.origins)
+        self._origins = frozenset(origin.lower() for origin in self.options.origins)
         self._key = None if self.options.key is None else self.options.key.encode()
         self._requests = 0
 
@@ -83,8 +82,8 @@ class Guard:
         if len(hosts) != 1 or not self._hosts.allow(hosts[0]):
             raise Problem(
                 403,
-                f"this server is not {', '.join(hosts) or 'without a name'}: call it by an address "
-                "of this machine, or start it with --allow-host NAME",
+                f"the header Host is {shown(', '.join(hosts))}, which is not this server: call it "
+                "by an address of this machine, or start it with --allow-host NAME",
                 "host_not_allowed",
             )
         origin = None
@@ -93,10 +92,16 @@ class Guard:
             if origin.lower() not in self._origins:
                 raise Problem(
                     403,
-                    f"pages of {origin} may not call this server: --allow-origin {origin} lets "
-                    "them",
+                    f"pages of {shown(origin)} may not call this server: start it with "
+                    "--allow-origin ORIGIN to let them",
                     "origin_not_allowed",
                 )
+        if "content-length" in headers and "transfer-encoding" in headers:
+            raise Problem(  # a proxy may have read another body than we would
+                400,
+                "the body has both a Content-Length and a Transfer-Encoding: leave one out",
+                headers={"Connection": "close"},
+            )
         if self._requests > MOST_REQUESTS and scope["path"] not in OPEN_PATHS:
             raise Problem(
                 429, "too many requests at a time", "too_many", headers={"Retry-After": "1"}
@@ -144,6 +149,4 @@ class _Sending:
             if self.origin is not None:
                 headers["access-control-allow-origin"] = self.origin
             self._guard.tell(self._scope["method"], self._scope["path"], message["status"])
-        # Not asyncio's wait_for: before Python 3.12 it loses a cancellation that comes just then.
-        with anyio.fail_after(SEND_S):
-            await self._send(message)
+        await self._send(message)

@@ -13,9 +13,8 @@ import uvicorn
 
 from edgerun.errors import InputError
 from edgerun.server.app import Server
+from edgerun.server.connections import BACKLOG, IDLE_S, Connection
 
-BACKLOG = 512
-IDLE_S = 30  # for which a connection may stay without a request
 ENDING_S = 10  # for which callers may still read what was sent
 
 
@@ -62,12 +61,14 @@ def serve(
     """
     config = uvicorn.Config(
         server.app,
-        http="h11",
+        http=Connection,
         ws="none",
         lifespan="on",
         log_config=None,
+        log_level="critical",  # answers tell callers what is wrong, and its hints are of packages
         access_log=False,
         server_header=False,
+        backlog=BACKLOG,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=ENDING_S,
     )
@@ -96,7 +97,8 @@ class _Uvicorn(uvicorn.Server):
 
     def _end(self) -> None:
         self.should_exit = True
-        self._edgerun.replies.stop()
+        if self.started:
+            self._edgerun.replies.stop()
 
 
 def _soon(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:

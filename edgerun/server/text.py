@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgerun.engine.chooser.logprobs import TokenLogprob
-from edgerun.llm.completion import Completion
+from edgerun.llm.completion import Completion, TextStream
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import split
 from edgerun.server.logprobs import text_logprobs
@@ -37,10 +37,19 @@ class TextFields(CommonFields, kw_only=True):
 class TextForm:
     """Writes replies as texts."""
 
-    def __init__(self, head: Head, echoed: list[str], tokenizer: Tokenizer) -> None:
-        """Takes what all objects share, what goes before each reply, and what spells tokens."""
-        self._head, self._echoed, self._tokenizer = head, echoed, tokenizer
-        self._characters = [0] * len(echoed)
+    def __init__(self, head: Head, tokenizer: Tokenizer, count: int) -> None:
+        """Takes what all objects share, what spells tokens, and how many replies there are."""
+        self._head, self._tokenizer = head, tokenizer
+        self._echoed = [""] * count
+        self._characters = [0] * count
+
+    def echo(self, prompts: Sequence[str | list[int]], each: int) -> None:
+        """Puts prompts before their replies, ``each`` of which belong to one."""
+        texts = [
+            prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
+            for prompt in prompts
+        ]
+        self._echoed = [text for text in texts for _ in range(each)]
 
     def head(self) -> dict[str, Any]:
         return self._head.of("text_completion")
@@ -80,14 +89,16 @@ def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
         sampling["logprobs"] = fields.logprobs
     prompts = _prompts(fields)
     each = each_seed(with_bias(sampling), fields.n)
-    echoed = [_text(prompt, llm) if fields.echo else "" for prompt in prompts for _ in each]
-    return Work(
-        fields,
-        lambda: [llm.stream(prompt, **own) for prompt in prompts for own in each],
-        len(prompts) * fields.n,
-        TextForm(head, echoed, llm.tokenizer),
-        len(prompts),
-    )
+    count = len(prompts) * fields.n
+    form = TextForm(head, llm.tokenizer, count)
+
+    def make() -> list[TextStream]:
+        streams = [llm.stream(prompt, **own) for prompt in prompts for own in each]
+        if fields.echo:  # prompts that are known to fit; ids take their time
+            form.echo(prompts, fields.n)
+        return streams
+
+    return Work(fields, make, count, form, len(prompts))
 
 
 def _choice(text: str) -> dict[str, Any]:
@@ -115,7 +126,3 @@ def _prompts(fields: TextFields) -> list[str | list[int]]:
         )
     prompts: list[str | list[int]] = given
     return prompts
-
-
-def _text(prompt: str | list[int], llm: LLM) -> str:
-    return prompt if isinstance(prompt, str) else llm.tokenizer.decode(prompt)

@@ -15,6 +15,7 @@ from edgerun.engine.chooser.params import MAX_SEED
 from edgerun.llm.completion import Completion, TextStream
 from edgerun.server.answers import send_events, send_json
 from edgerun.server.problems import Problem
+from edgerun.values import shown, whole_number
 
 if TYPE_CHECKING:
     from starlette.types import Send
@@ -194,12 +195,16 @@ def with_bias(sampling: dict[str, Any]) -> dict[str, Any]:
     bias = sampling.get("logit_bias")
     if not isinstance(bias, dict):
         return sampling
-    try:
-        return {**sampling, "logit_bias": {int(key): value for key, value in bias.items()}}
-    except ValueError as error:
-        raise Problem(
-            400, "logit_bias: expected ids of tokens as names", "invalid_value", "logit_bias"
-        ) from error
+    ids = {key: whole_number(key) for key in bias}
+    for key, id_ in ids.items():
+        if str(id_) != key:  # of "7" and "07" it would be either
+            raise Problem(
+                400,
+                f"logit_bias has the name {shown(key)}; expected the id of a token, as '7' is",
+                "invalid_value",
+                "logit_bias",
+            )
+    return {**sampling, "logit_bias": {ids[key]: value for key, value in bias.items()}}
 
 
 def each_seed(sampling: dict[str, Any], count: int) -> list[dict[str, Any]]:

@@ -37,6 +37,14 @@ def test_defaults_pass_their_own_checks_and_do_nothing() -> None:
     assert not any(each.is_active for each in SamplingParams().processors)
 
 
+@pytest.mark.parametrize("value", [10**400, -(10**400)])
+def test_numbers_that_no_float_can_hold_are_refused(value: int) -> None:
+    with pytest.raises(SamplingError, match="temperature is .*; expected a number from 0 to 100"):
+        SamplingParams(temperature=value)
+    with pytest.raises(SamplingError, match="logit_bias of id 7"):
+        SamplingParams(logit_bias={7: value})
+
+
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [

@@ -64,11 +64,13 @@ def until(condition: Callable[[], bool], seconds: float = 10) -> None:
 
 
 @contextmanager
-def served(llm: LLM | None = None, **options: Any) -> Iterator[Served]:
+def served(
+    llm: LLM | None = None, log: Callable[[str], None] = lambda line: None, **options: Any
+) -> Iterator[Served]:
     llm = llm or LLM(fakes.fake_model())
     with serving.listen("127.0.0.1", 0) as listening:
         address = serving.address_of(listening)
-        server = Server(llm, ServerOptions(**{"name": "fake", **options}))
+        server = Server(llm, ServerOptions(**{"name": "fake", **options}), log)
         stops: list[Callable[[], None]] = []
         is_ready = threading.Event()
 

@@ -9,7 +9,7 @@ from itertools import product
 import httpx
 import pytest
 
-from edgerun.server import answers, guard
+from edgerun.server import answers, connections, guard
 from tests.server.served import CHAT, HELLO, Served, served, until
 
 KEY = "correct-horse-battery"
@@ -100,7 +100,7 @@ def test_a_request_without_a_name_or_with_two_is_refused(client: Served, head: s
     assert _raw(client, head).split()[1] in (b"403", b"400")
 
 
-def test_web_sockets_are_closed(client: Served) -> None:
+def test_web_sockets_are_closed(client: Served, caplog: pytest.LogCaptureFixture) -> None:
     upgrade = (
         "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n"
         "Connection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -108,6 +108,7 @@ def test_web_sockets_are_closed(client: Served) -> None:
         "Sec-WebSocket-Version: 13\r\n\r\n"
     )
     assert b" 403 " in _raw(client, upgrade).splitlines()[0]
+    assert not caplog.records  # about packages that would be needed for them
 
 
 def test_too_many_requests_are_refused_but_for_health(
@@ -121,13 +122,36 @@ def test_too_many_requests_are_refused_but_for_health(
 
 def test_who_does_not_read_is_let_go(client: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that nobody takes ends after a while, and with it what is done for it."""
-    monkeypatch.setattr(guard, "SEND_S", 0.2)
+    monkeypatch.setattr(connections, "SEND_S", 0.2)
     monkeypatch.setattr(answers, "_event", lambda event: b"x" * (8 << 20))
     fields = {"messages": HELLO, "stream": True}
     with client.stream("POST", CHAT, json=fields) as answer:
         until(lambda: client.server.app._requests == 0)
         with pytest.raises(httpx.RemoteProtocolError):
             answer.read()
+
+
+def test_a_line_is_written_for_each_answer_which_no_path_can_forge() -> None:
+    lines: list[str] = []
+    with served(log=lines.append) as client:
+        client.get("/health")
+        client.get("/a%0aGET%20/x%20200%1b[2J%e2%80%ae")
+        client.get("/" + "x" * 9000)
+    assert lines == [
+        "GET /health 200",
+        "GET /a%0AGET%20/x%20200%1B%5B2J%E2%80%AE 404",
+        f"GET /{'x' * 199}... 404",
+    ]
+
+
+def test_answers_go_on_where_nobody_reads_the_lines() -> None:
+    def log(line: str) -> None:
+        raise BrokenPipeError
+
+    with served(log=log) as client:
+        assert client.get("/health").status_code == 200
+        assert client.chat(max_tokens=1).status_code == 200
+        assert client.get("/x").status_code == 404
 
 
 def _raw(client: Served, head: str) -> bytes:

@@ -19,7 +19,7 @@ from tests.server.served import CHAT, TEXT, Served
 
 NUMBERS = st.one_of(
     st.integers(-3, 3),
-    st.sampled_from([2**31, 2**63, 2**64, -(2**63), 10**40, 1e308, -0.0, 1e-320, 0.5]),
+    st.sampled_from([2**31, 2**63, 2**64, -(2**63), 10**40, -(10**400), 1e308, -0.0, 1e-320, 0.5]),
 )
 LEAVES = st.one_of(st.none(), st.booleans(), NUMBERS, st.text(max_size=8), st.just("text"))
 VALUES = st.recursive(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -12,8 +13,12 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 
 from edgerun.llm.llm import LLM
+from edgerun.server import serving
+from edgerun.server.app import Server
+from edgerun.server.options import ServerOptions
 from tests.server.served import CHAT, HELLO, Paced, Served, served, until
 from tests.support import fakes
 
@@ -163,6 +168,14 @@ def test_a_prompt_that_is_encoded_when_the_server_ends_is_refused(
         go_on.set()
         assert call.result().json()["error"]["code"] == "stopped"
         assert client.server.replies.under_way == 0
+
+
+def test_a_signal_while_the_server_starts_ends_it() -> None:
+    with LLM(fakes.fake_model()) as llm:
+        server = Server(llm, ServerOptions())
+        runner = serving._Uvicorn(uvicorn.Config(server.app), server, lambda stop: None)
+        runner.handle_exit(signal.SIGTERM, None)  # its replies are not there yet
+        assert runner.should_exit and not runner.force_exit
 
 
 def test_what_comes_after_the_end_is_refused(paced: tuple[Served, Paced]) -> None:

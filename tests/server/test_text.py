@@ -55,6 +55,19 @@ def test_ids_are_echoed_as_text(client: Served) -> None:
     assert [text[:2] for text in texts(answer)] == ["On", "ce"]
 
 
+def test_ids_that_do_not_fit_are_refused_before_they_are_spelled(
+    client: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A megabyte of ids takes long to spell: for many replies the server answered nobody else."""
+
+    def decode(ids: list[int]) -> str:
+        raise AssertionError("spelled")
+
+    monkeypatch.setattr(client.server.llm.tokenizer, "decode", decode)
+    answer = client.text([5] * 600, echo=True, n=60)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
 @pytest.mark.parametrize(
     ("fields", "says"),
     [

@@ -7,6 +7,7 @@ checks, the flags of the command line, the names in Python, and the table in doc
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cache
 from numbers import Real
@@ -70,7 +71,8 @@ class Number:
     def check(self, name: str, value: Any) -> float:
         number = math.nan
         if isinstance(value, Real) and not isinstance(value, bool):
-            number = float(value)
+            with suppress(OverflowError):  # of whole numbers that no float can hold
+                number = float(value)
         if not self.low <= number <= self.high or (self.above_low and number == self.low):
             raise SamplingError(f"{name} is {shown(value)}; expected {self.values}")
         return number
