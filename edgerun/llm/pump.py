@@ -79,7 +79,8 @@ class Pump:
 
         Args:
             llm: whose streams these are.
-            deliver: called in the thread with what came; it should return at once.
+            deliver: called in the thread with what came; it should return at once. An exception
+                ends the thread as any thread, all streams, and what could be added.
         """
         self._engine, self._deliver = llm._engine, deliver
         self._running: dict[Sequence, _Reading] = {}
@@ -117,6 +118,19 @@ class Pump:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._pump()
+        finally:  # also if what came could not be handed over: nobody else would, so none is taken
+            with self._changed:
+                self._is_closed = True
+                left, self._joining = [*self._joining, *self._streams()], []
+            for stream in left:
+                self.cancel(stream)
+
+    def _streams(self) -> list[TextStream]:
+        return [reading.stream for reading in self._running.values()]
+
+    def _pump(self) -> None:
         while self._join():
             try:
                 ready = self._engine.advance(list(self._running))
@@ -138,8 +152,8 @@ class Pump:
             self._running[stream._sequence] = _Reading(stream)
             self._engine.add(stream._sequence)
         if self._is_closed:
-            for reading in self._running.values():
-                self.cancel(reading.stream)
+            for stream in self._streams():
+                self.cancel(stream)
         return bool(self._running)
 
     def _hand_over(self, ready: list[Sequence]) -> None:

@@ -55,7 +55,7 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, Problem):
         return error
     if isinstance(error, PromptError) and error.context is not None:
-        return Problem(400, str(error), "context_length_exceeded", "messages")
+        return Problem(400, str(error), "context_length_exceeded")
     if isinstance(error, InputError):
         return Problem(400, str(error), "invalid_value")
     if isinstance(error, MissingDependencyError):

@@ -197,7 +197,7 @@ def with_bias(sampling: dict[str, Any]) -> dict[str, Any]:
         return sampling
     ids = {key: whole_number(key) for key in bias}
     for key, id_ in ids.items():
-        if str(id_) != key:  # of "7" and "07" it would be either
+        if id_ is None or str(id_) != key:  # of "7" and "07" it would be either
             raise Problem(
                 400,
                 f"logit_bias has the name {shown(key)}; expected the id of a token, as '7' is",

@@ -170,6 +170,7 @@ def test_an_end_for_want_of_room_says_so() -> None:
         ({"logit_bias": {"x": 1}}, 400, "'x'; expected the id of a token"),
         ({"logit_bias": {"7": 1, "07": 2}}, 400, "'07'"),
         ({"logit_bias": {"1_0": 1}}, 400, "'1_0'"),
+        ({"logit_bias": {"None": 1}}, 400, "'None'"),
         ({"logit_bias": {"9" * 5000: 1}}, 400, "expected the id of a token"),
         ({"logit_bias": {"97": 10**400}}, 400, "-100 to 100"),
         ({"temperature": 10**400}, 400, "0 to 100"),

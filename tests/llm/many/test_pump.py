@@ -133,3 +133,23 @@ def test_streams_of_another_model_are_refused() -> None:
         with pytest.raises(InputError, match="another model's"):
             pump.add([llm.stream("a"), other.stream("a")])
         pump.close()
+
+
+def test_a_pump_that_cannot_hand_over_ends_its_streams_and_takes_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def deliver(pieces: list[Piece]) -> None:
+        raise KeyError("whose?")
+
+    raised: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    with model(max_sessions=2) as llm:
+        pump = Pump(llm, deliver)
+        pump.add([llm.stream("once"), llm.stream("a"), llm.stream("cat")])
+        until(lambda: not pump._thread.is_alive())
+        assert raised[0].exc_type is KeyError
+        with pytest.raises(InputError, match="no longer served"):
+            pump.add([llm.stream("once")])
+        pump.close()
+        assert llm.generate("once", max_tokens=2).text  # whose turn it is
+        assert llm._engine.room().slots == 2
