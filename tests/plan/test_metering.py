@@ -16,6 +16,7 @@ from edgerun.llm import experts
 from edgerun.machine.devices import ELEMENTS
 from edgerun.machine.disk import NOMINAL_DISK
 from edgerun.machine.profile import MachineProfile
+from edgerun.plan.calibration.processor import Limits
 from edgerun.plan.metering import Meter, MeteredCall
 from edgerun.plan.plans import Segment
 from edgerun.plan.requests.forecast import metered_seconds, path_seconds
@@ -99,7 +100,13 @@ def test_the_median_run_counts_and_there_is_no_figure_where_none_was_predicted()
 
 
 @pytest.mark.usefixtures("measured")
-def test_bench_compares_segments_on_all_places(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_compares_segments_on_all_places(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What measures the machine has tests of its own; it takes seconds.
+    monkeypatch.setattr(
+        "edgerun.plan.calibration.processor.limits", lambda threads: Limits(MEASURED)
+    )
     folder = str(bundle_of("llama", weights="int4"))
     arguments = ["-p", "40", "-n", "3", "--repeat", "2", "--place", "prefill=reference"]
     assert main(["bench", folder, *arguments, "--json"]) == 0

@@ -61,6 +61,7 @@ def test_prompts_are_measured_in_both_places(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(placement, "predict", lambda folder, device, tokens: (Forecast(), "cpu"))
     monkeypatch.setattr(placement, "reading_seconds", lambda folder, tokens, call_rows: 0.0)
+    monkeypatch.setattr(placement, "PAUSE_S", 0.0)
     folder = Path(bundle_of("llama", weights="int4"))
     rows = list(placement.measure(folder, "reference", [5, 10**6], 0.0, Steady()))
     assert [each.tokens for each in rows][0] == 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ BFLOAT16_MODELS = {bfloat16_multiplier(isa) for isa in MODELS.values()}
 _HERE = {*map(bfloat16_multiplier, map(isa_of, ISAS))} - {""}
 BFLOAT16_MULTIPLIERS = sorted(_HERE | (BFLOAT16_MODELS - {f"{name}_model" for name in _HERE}))
 F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
 
 
 def float_lanes(isa: str) -> int:
@@ -96,9 +98,14 @@ def run(kernel: str, call: Call, team: ThreadTeam) -> None:
 def random(shape: tuple[int, ...], seed: int = 0, gap: int = 0) -> F32:
     """Normal values; each row is followed by ``gap`` values that must not be read."""
     x = np.full((*shape[:-1], shape[-1] + gap), np.nan, np.float32)
-    rng = np.random.default_rng([seed, *shape])
-    x[..., : shape[-1]] = rng.standard_normal(shape) * 3
+    x[..., : shape[-1]] = _normal(shape, seed)
     return x
+
+
+@lru_cache(64)
+def _normal(shape: tuple[int, ...], seed: int) -> F64:
+    """Drawn once for all instruction sets and threads on which a kernel is tried."""
+    return np.random.default_rng([seed, *shape]).standard_normal(shape) * 3
 
 
 def untouched(shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:

@@ -267,16 +267,16 @@ def test_killed_worker_is_an_error_for_good(start):
 
 def test_hanging_worker_is_ended(start, monkeypatch):
     monkeypatch.setattr(client_module, "FAREWELL_S", 0.2)
-    overlay = start(reply_timeout_s=2)
+    overlay = start(reply_timeout_s=1)
     os.kill(overlay.pid, signal.SIGSTOP)
-    with pytest.raises(WorkerError, match=r"did not answer for 2 s"):
+    with pytest.raises(WorkerError, match=r"did not answer for 1 s"):
         overlay.counters()
     assert not _exists(overlay.pid)
 
 
 def test_worker_that_takes_no_requests_is_ended(start, monkeypatch):
     monkeypatch.setattr(client_module, "FAREWELL_S", 0.2)
-    overlay = start(reply_timeout_s=2)
+    overlay = start(reply_timeout_s=1)
     command, _ = random_problem(overlay)
     os.kill(overlay.pid, signal.SIGSTOP)
     with pytest.raises(WorkerError, match="takes no requests"):
