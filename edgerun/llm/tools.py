@@ -122,38 +122,50 @@ def params_with_calls(
             "tools are given, and the form of the whole reply as well, in which nothing could be "
             "called: leave out tools, or json_schema, regex and grammar"
         )
-    if not settings.forced:
+    if not settings.forced or settings.functions is None:
         return params
     from edgerun.engine.sampling.structure import Structure  # for few
 
-    structure = Structure(grammar=_grammar(settings, calling)).with_vocabulary(vocabulary)
+    schemas = {name: settings.functions.schemas[name] for name in settings.forced}
+    grammar = _grammar(schemas, calling, several=settings.several)
+    try:
+        structure = Structure(grammar=grammar).with_vocabulary(vocabulary)
+    except SamplingError as error:
+        raise _why_not(schemas, error) from error
     others = [each for each in params.processors if not isinstance(each, Structure)]
     own: dict[str, Any] = {entry.name: getattr(params, entry.name) for entry in params.options()}
     return SamplingParams(**own, processors=[structure, *others])
 
 
-def _grammar(settings: ChatSettings, calling: Calling) -> str:
-    """The grammar of a reply that calls one of the functions that are forced."""
-    from edgerun.engine.constraints.trial import check_installed, grammar_of
-    from edgerun.model.chat.tools.grammar import argument_schema, grammar_of_calls
+def _grammar(schemas: Mapping[str, Mapping[str, Any]], calling: Calling, *, several: bool) -> str:
+    """The grammar of a reply that calls one of some functions."""
+    from edgerun.engine.constraints.trial import check_installed
+    from edgerun.model.chat.tools.grammar import grammar_of_calls
 
     check_installed("tool_choice")
-    shape = calling.form.shape if calling.form else None
-    if shape is None or settings.functions is None:
+    if calling.form is None or calling.form.shape is None:
         raise SamplingError(
             "tool_choice asks for a call, and there is no grammar yet for the form in which this "
             f'model writes arguments ({calling.name}): use tool_choice="auto"'
         )
-    schemas = {name: settings.functions.schemas[name] for name in settings.forced}
+    return grammar_of_calls(calling.form.shape, schemas, calling.markers, several=several)
+
+
+def _why_not(schemas: Mapping[str, Mapping[str, Any]], whole: SamplingError) -> SamplingError:
+    """Names the function whose calls cannot be forced, if it is only one's fault."""
+    from edgerun.engine.constraints.trial import grammar_of
+    from edgerun.model.chat.tools.grammar import argument_schema
+
     for name, schema in schemas.items():
         try:
             grammar_of("json_schema", json.dumps(argument_schema(schema)))
         except SamplingError as error:
-            raise SamplingError(
-                f"tool_choice asks for a call, and the arguments of {name!r} cannot be forced: "
-                f"{error}"
-            ) from error
-    return grammar_of_calls(shape, schemas, calling.markers, several=settings.several)
+            return SamplingError(
+                f"tool_choice asks for a call, and arguments of {name!r} cannot be forced: {error}"
+            )
+    return SamplingError(
+        f"tool_choice asks for a call, and calls of {', '.join(schemas)} cannot be forced: {whole}"
+    )
 
 
 def _chosen(tool_choice: object) -> str:

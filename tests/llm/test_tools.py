@@ -12,13 +12,18 @@ import pytest
 import edgerun
 from edgerun.engine.sampling.logit_bias import LogitBias
 from edgerun.engine.sampling.temperature import Temperature
+from edgerun.engine.sequence import Token
 from edgerun.errors import InputError, MissingDependencyError, PromptError, SamplingError
+from edgerun.llm.completion import Writer
 from edgerun.llm.llm import LLM
+from edgerun.model.chat.tools.functions import Functions
+from edgerun.model.chat.tools.reader import CallReader
 from tests.model.chat.test_disguise import tokenizer_for
 from tests.model.chat.tools.replies import (
     FORMS,
     MESSAGES,
     chat_of,
+    markers_of,
     model_that_says,
     template_of,
     tool,
@@ -97,6 +102,20 @@ def test_stop_texts_are_looked_for_in_the_text_alone() -> None:
     assert completion.text == "So: Well, "
     assert len(completion.tool_calls) == 1
     assert completion.finish_reason == "stop"
+
+
+def test_calls_behind_a_stop_text_do_not_count() -> None:
+    """Wherever tokens end: here a token is a whole reply."""
+
+    class Decoder:
+        def push(self, id_: int) -> str:
+            return f"a stop {CALL}"
+
+    form = FORMS["hermes"]
+    reader = CallReader(form, Functions(TOOLS), markers_of(form), lambda name: "")
+    writer = Writer(edgerun.Completion(), Decoder(), ("stop",), reader)
+    assert writer.push(Token(0)) == "a "
+    assert (writer.completion.finish_reason, writer.completion.tool_calls) == ("stop", [])
 
 
 def test_conversations_of_several_callers_go_together() -> None:
@@ -218,6 +237,27 @@ def test_a_call_can_be_forced(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
         if some.finish_reason == "stop":  # one that makes many calls may come to no end
             assert some.tool_calls and some.text == ""
         assert {name for name, _ in calls_of(some)} <= {"get_weather", "get_time"}
+
+
+def test_functions_that_are_too_much_together_are_refused() -> None:
+    pytest.importorskip("llguidance")
+    long = {"x": {"type": "string", "description": "x" * 400_000}}
+    template = HERMES.replace("tools | tojson", "tools[0].function.name")
+    with (
+        LLM(fakes.fake_model(template=template)) as llm,
+        pytest.raises(SamplingError, match="calls of f, g, h cannot be forced: grammar has"),
+    ):
+        llm.chat(MESSAGES, tools=[tool(name, long) for name in "fgh"], tool_choice="required")
+
+
+def test_a_forced_call_without_a_schema_has_an_object() -> None:
+    pytest.importorskip("llguidance")
+    bare = [{"type": "function", "function": {"name": "f"}}]
+    with LLM(fakes.fake_model(template=HERMES, context=4096)) as llm:
+        for seed in range(5):
+            options: Any = {"temperature": 3, "seed": seed, "max_tokens": 60}
+            reply = llm.chat(MESSAGES, tools=bare, tool_choice="required", **options)
+            assert reply.tool_calls or '{"name": "f", "arguments": {' in reply.text
 
 
 def test_forced_calls_are_chosen_by_processors_of_a_callers_own() -> None:

@@ -21,7 +21,7 @@ class OwnText(str):
     """What a model itself wrote, calls with their control tokens at its end.
 
     Attributes:
-        said: the text before calls, in which no control token is one.
+        said: the text before calls, which is treated as that of any reply.
         written: calls, in which nothing that a caller gave spells a control token.
     """
 

@@ -135,9 +135,7 @@ class ChatFormat:
     @functools.cached_property
     def calling(self) -> Calling:
         """How the model calls functions; the template is asked when somebody wants to know."""
-        from edgerun.model.chat.tools.recognition import (
-            recognise,  # for few, and every start counts
-        )
+        from edgerun.model.chat.tools.recognition import recognise  # for few; a start counts
 
         return recognise(self._tokenizer, self.template)
 

@@ -76,7 +76,7 @@ class StreamDecoder:
     def push(self, id_: int) -> str:
         """Returns the characters that this id completes, possibly none."""
         if id_ in self._marked:
-            self._spaces = 0
+            self._spaces *= id_ in self._hidden
             return self._utf8.decode(b"", final=True) + self._marked[id_]
         if id_ in self._hidden:
             return ""

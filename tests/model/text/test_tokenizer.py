@@ -150,6 +150,23 @@ def test_a_continuation_keeps_its_leading_space() -> None:
     assert tokenizer.decode(ids, continues=True) == " a"
 
 
+def test_a_mark_stands_for_a_token_hidden_or_not() -> None:
+    marked = {fakes.START: "[start]", fakes.THINK: "[think]"}
+    stream = fakes.byte_tokenizer().stream(marked=marked)
+    ids = [104, fakes.START, 0xE2, fakes.THINK, fakes.END, 105]
+    pieces = ["h", "[start]", "", "\ufffd[think]", "", "i"]
+    assert [stream.push(id_) for id_ in ids] == pieces
+
+
+@pytest.mark.parametrize("name", ["spm", "spm-first"])
+def test_a_mark_at_the_beginning_changes_no_space(name: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    for first in (1, 80):  # a hidden token, and a letter
+        ids = [first, *tokenizer.encode("a b", bos=False)]
+        stream = tokenizer.stream(marked={first: tokenizer.decode([first])})
+        assert "".join(map(stream.push, ids)) == tokenizer.decode(ids)
+
+
 def test_special_tokens_are_left_out_of_text_and_others_are_not() -> None:
     tokenizer = fakes.byte_tokenizer()
     assert tokenizer.decode([fakes.START, 104, fakes.THINK, 105, fakes.END]) == "h<think>i"

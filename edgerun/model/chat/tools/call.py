@@ -54,7 +54,8 @@ def _short(number: int) -> str:
 
 
 def _hashed(id_: str, name: str, index: int) -> str:
-    return _short(int.from_bytes(hashlib.sha256(id_.encode()).digest()))
+    digest = hashlib.sha256(id_.encode("utf-8", "surrogatepass")).digest()
+    return _short(int.from_bytes(digest, "big"))
 
 
 ANY = IdKind(

@@ -17,7 +17,7 @@ WORD = re.compile(r"[\w.-]+")
 WORDS = {"true": True, "True": True, "false": False, "False": False}
 WORDS_OF_NOTHING = ("null", "None", "none")
 ESCAPE = re.compile(
-    r"\\(?:x(?P<x>[0-9a-fA-F]{2})|u(?P<u>[0-9a-fA-F]{4})|U(?P<U>[0-9a-fA-F]{8})|(?P<one>.))",
+    r"\\(?:x(?P<x>[0-9a-fA-F]{2})|u(?P<u>[0-9a-fA-F]{4})|U(?P<U>[0-9a-fA-F]{8})|(?P<other>.))",
     re.DOTALL,
 )
 ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0"}
@@ -178,8 +178,8 @@ def unquoted(match: re.Match[str]) -> str:
 
 
 def _character(match: re.Match[str]) -> str:
-    if match["one"]:
-        return ESCAPED.get(match["one"], match[0])
+    if match["other"]:
+        return ESCAPED.get(match["other"], match[0])
     code = int(match["x"] or match["u"] or match["U"], 16)
     if code > 0x10FFFF:
         raise UnreadableError(f"{match[0]} is no character")

@@ -195,17 +195,18 @@ def _refusal(listing: str | InputError) -> str:
 def _mentioned(tokenizer: Tokenizer, listing: str) -> str:
     """The form of which a template, or the tokenizer, names most; empty if no call could begin.
 
-    Only one with escapes: in others, an argument could spell a control token.
+    One without escapes does not do: an argument could spell a control token.
     """
 
-    def share(name: str) -> float:
+    def share(name: str) -> tuple[float, int]:
         form = forms()[name]
         parts = (*form.openings, *form.markers)
         named = [part in listing or part in tokenizer.controls.names for part in parts]
-        return sum(named) / len(named) if any(named[: len(form.openings)]) else 0
+        count = sum(named) if any(named[: len(form.openings)]) else 0
+        return count / len(parts), count
 
-    best = max((name for name, form in forms().items() if form.has_escapes), key=share)
-    return best if share(best) else ""
+    best = max(forms(), key=share)
+    return best if any(share(best)) and forms()[best].has_escapes else ""
 
 
 def _markers(tokenizer: Tokenizer, form: CallForm) -> Markers:

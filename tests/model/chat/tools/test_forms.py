@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from edgerun.model.chat.conversation import map_texts
 from edgerun.model.chat.tools.form import CallForm, Written
+from edgerun.model.chat.tools.functions import Functions
 from tests.model.chat.tools.replies import (
     FORMS,
     KEYS,
@@ -18,6 +19,7 @@ from tests.model.chat.tools.replies import (
     functions_of,
     markers_of,
     read,
+    tool,
     written,
 )
 
@@ -125,9 +127,93 @@ def test_a_reply_that_ends_in_a_call_is_text_from_there_on(name: str) -> None:
 def test_a_function_that_nobody_gave_is_text(name: str) -> None:
     form = FORMS[name]
     reply = f"So: {form.write(SAMPLE)} ok"
-    known = functions_of(SAMPLE[1:])
-    text, calls = read(form, [reply], known)
+    text, calls = read(form, [reply], functions_of(SAMPLE[1:]))
     assert "look-up" in text
     assert {call[0] for call in calls} <= {"now", "plot.it"}
     if not calls:
         assert text == reply
+
+
+CITY = {"city": "São Paulo"}
+DEEPSEEK = (
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```"
+    "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>look-up\n```json\n"
+    '{"city": "São Paulo"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+)
+DSML = (
+    '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="look-up">\n'
+    '<｜DSML｜parameter name="x" string="true">42</｜DSML｜parameter>\n'
+    '<｜DSML｜parameter name="y" string="false">42</｜DSML｜parameter>\n'
+    "</｜DSML｜invoke>\n</｜DSML｜tool_calls>"
+)
+SEED = (
+    "<seed:tool_call>\n<function=look-up>\n<parameter=city>\nSão Paulo\n</parameter>\n"
+    "<parameter=all>['a', True]</parameter>\n</function>\n</seed:tool_call>"
+)
+HARMONY = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}<|call|>"
+
+
+OTHERS = Functions([tool("look-up", {"city": {"type": "string"}}), tool("now")])
+
+
+NOW = ("now", {})
+WRITTEN = [
+    ("deepseek", DEEPSEEK, [NOW, ("look-up", CITY)]),
+    (
+        "gemma4",
+        '<|tool_call>call:look-up{city:<|"|>a{"b<|"|>,x:[none,{}]}<tool_call|>',
+        [("look-up", {"city": 'a{"b', "x": [None, {}]})],
+    ),
+    ("gpt_oss", HARMONY, [NOW]),
+    ("gpt_oss", " to=functions.now<|channel|>commentary json<|message|>{}", [NOW]),
+    ("gpt_oss", f"<|start|>assistant{HARMONY}", [NOW]),
+    ("granite", '<|tool_call|>[{"name": "now", "arguments": {}}]<|/tool_call|>', [NOW]),
+    ("hermes", '<tool_call>[{"name": "now"}, {"name": "now"}]</tool_call>', [NOW] * 2),
+    ("invoke", DSML, [("look-up", {"x": "42", "y": 42})]),
+    (
+        "lfm2",
+        "<|tool_call_start|>[look-up(city='it\\'s', all=True)]<|tool_call_end|>",
+        [("look-up", {"city": "it's", "all": True})],
+    ),
+    ("llama", '{"type": "function", "name": "now", "parameters": {}}', [NOW]),
+    ("llama", '\n{"name": "now", "parameters": {}}; {"name": "now"}', [NOW] * 2),
+    ("mistral_args", "[TOOL_CALLS]now[CALL_ID]a1b2c3d4e[ARGS]{}", [NOW]),
+    (
+        "olmo3",
+        '<function_calls>\nnow()\nlook-up(city="a(b")\n</function_calls>',
+        [NOW, ("look-up", {"city": "a(b"})],
+    ),
+    ("qwen_xml", "<function=now>\n</function>", [NOW]),
+    (
+        "qwen_xml",
+        "<function=look-up><parameter=city>a</parameter>b</parameter></function>",
+        [("look-up", {"city": "a</parameter>b"})],
+    ),
+    ("qwen_xml", SEED, [("look-up", {"city": "\nSão Paulo\n", "all": "['a', True]"})]),
+    ("tool_calls", '<tool_calls>\n{"name": "now"}\n{"name": "now"}\n</tool_calls>', [NOW] * 2),
+]
+
+
+@pytest.mark.parametrize(("name", "reply", "calls"), WRITTEN)
+def test_what_models_write_otherwise_is_read_too(
+    name: str, reply: str, calls: list[tuple[str, Any]]
+) -> None:
+    for pieces in ([reply], list(reply)):
+        assert read(FORMS[name], pieces, OTHERS) == ("", calls)
+
+
+@pytest.mark.parametrize("name", ["mistral", "hermes", "kimi", "lfm2"])
+def test_of_calls_in_one_list_all_are_text_if_one_is(name: str) -> None:
+    form = FORMS[name]
+    reply = (
+        form.write(SAMPLE) if name != "hermes" else '<tool_call>[{"name": "now"}, {}]</tool_call>'
+    )
+    assert read(form, [reply], functions_of(SAMPLE[:2])) == (reply, [])
+
+
+def test_values_without_quotes_have_no_more_levels_than_json() -> None:
+    for depth, is_call in ((40, True), (60, False)):
+        value = "[" * depth + "]" * depth
+        reply = f"<tool_call>now<arg_key>x</arg_key><arg_value>{value}</arg_value></tool_call>"
+        text, calls = read(FORMS["glm"], [reply], OTHERS)
+        assert (text == "", bool(calls)) == (is_call, is_call)

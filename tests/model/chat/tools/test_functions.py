@@ -32,6 +32,7 @@ from tests.model.chat.tools.replies import tool
         ({"type": ["string", "null"]}, "null", None),
         ({"type": ["string", "null"]}, "42", "42"),
         ({"type": ["string", "integer"]}, "42", 42),
+        ({"type": ["string", "number"]}, "42", 42),
         ({"type": ["string", "integer"]}, "4.5", "4.5"),
         ({"enum": ["1", "2"]}, "1", "1"),
         ({"enum": ["auto", 1]}, "1", 1),
@@ -109,7 +110,7 @@ def test_literals_are_read_as_python_reads_them(text: str, value: Any) -> None:
         "'\\U00110000'",
         "1.2.3",
         "01",
-        "[" * 60,
+        "[" * 60 + "]" * 60,
     ]
     + ["f(1)", "f(x=)", "f(", "(x=1)", "f(x=1"],
 )

@@ -35,6 +35,32 @@ def test_text_is_held_back_only_while_it_may_begin_a_call() -> None:
     assert pieces_of("x" + " " * 100) == ["x" + " " * 36, " " * 64]
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        "<tool_call>" + "{" * 60,
+        '<tool_call>{"name": "f"} and',
+        "<tool_call>\n\nno",
+        "<tool_call>{}]",
+    ],
+)
+def test_what_can_be_no_call_is_text_before_the_reply_ends(start: str) -> None:
+    assert pieces_of(f"{start} x")[0] == f"{start} x"
+
+
+def test_a_name_has_an_end() -> None:
+    form = FORMS["qwen_xml"]
+    reader = CallReader(form, FUNCTIONS, markers_of(form), lambda name: "")
+    reply = "<function=" + "f" * 300
+    assert "".join(map(str, reader.push(reply))) == reply
+
+
+def test_spaces_at_the_end_are_text_unless_a_call_is_before_them() -> None:
+    assert read(FORMS["hermes"], [f"{HERMES % '{}'}\n"], FUNCTIONS)[0] == ""
+    assert read(FORMS["hermes"], [f"{HERMES % '{}'}\nx\n"], FUNCTIONS)[0] == "\nx\n"
+    assert read(FORMS["hermes"], ["x\n"], FUNCTIONS)[0] == "x\n"
+
+
 def test_calls_come_between_texts_in_their_order() -> None:
     form, reply = FORMS["hermes"], f"a {HERMES % '{}'} b {HERMES % '{}'}"
     reader = CallReader(form, FUNCTIONS, markers_of(form), lambda name: "id")

@@ -213,9 +213,9 @@ def test_ids_are_of_the_kind_that_a_template_takes(call: str, id_: str) -> None:
     source = chat_of(call, WITH_ID)
     tokenizer, chat_format = format_of(source)
     ids = chat_format.calling.style.ids
-    made = {ids.make("get_weather") for _ in range(100)}
-    assert len(made) == 100
-    own = made.pop()
+    several = {ids.make("get_weather") for _ in range(100)}
+    assert len(several) == 100
+    own = several.pop()
     for given, expected in (("call_1", id_), (own, re.escape(own))):
         messages = conversation({}, given)
         text = chat_format.encode(messages, tools=TOOLS).text
@@ -266,6 +266,7 @@ def test_a_template_without_calls_gets_them_as_content() -> None:
         ([{"function": {"name": "f", "arguments": "{"}}], "calls 'f' with '{' as arguments"),
         ([{"function": {"name": "f", "arguments": "[]"}}], "expected a JSON object"),
         ([{"function": {"name": "f", "arguments": 1}}], "expected a JSON object"),
+        ([{"function": {"name": "f", "arguments": '{"x": 1e999}'}}], "expected a JSON object"),
         ([{"function": {"name": "f", "arguments": '{"x":' * 60 + "1" + "}" * 60}}], "48 levels"),
     ],
 )
@@ -275,10 +276,30 @@ def test_calls_of_another_shape_are_refused(calls: Any, message: str) -> None:
         chat_format.encode([question(), {"role": "assistant", "tool_calls": calls}])
 
 
+def test_a_call_of_no_type_is_one_of_a_function() -> None:
+    source = chat_of("{{ call.type }}" + HERMES.replace("ARGUMENTS", "{}"))
+    _, chat_format = format_of(source)
+    messages = conversation({})
+    del messages[1]["tool_calls"][0]["type"]
+    assert "function<tool_call>" in chat_format.encode(messages).text
+
+
+def test_hidden_tokens_are_shown_in_calls_alone() -> None:
+    source = chat_of(HERMES.replace("ARGUMENTS", "{{ call.function.arguments | tojson }}"))
+    tokenizer, chat_format = format_of(source)
+    assert tokenizer.controls.id_of("</tool_call>") in tokenizer.hidden_ids
+    reader = chat_format.calling.reader(Functions(TOOLS), "")
+    coded = chat_format.calling.markers.coded("</tool_call>So</tool_call> <tool_call>oops")
+    assert "".join(map(str, [*reader.push(coded), *reader.finish()])) == "So <tool_call>oops"
+
+
 def test_an_empty_text_of_arguments_is_no_arguments() -> None:
     source = chat_of(HERMES.replace("ARGUMENTS", "{{ call.function.arguments | tojson }}"))
     tokenizer, chat_format = format_of(source)
     assert called(tokenizer, chat_format, conversation("")) == [("get_weather", {})]
+
+
+PAIRS = "<tool_call></tool_call><arg_key></arg_key><arg_value></arg_value>"
 
 
 @pytest.mark.parametrize(
@@ -291,6 +312,12 @@ def test_an_empty_text_of_arguments_is_no_arguments() -> None:
         ),
         (chat_of("I call {{ call.function.name }}!"), "writes calls as 'I call look_up_probe!'"),
         (chat_of("").replace("tojson", "nonsense"), "takes no tools: .*nonsense"),
+        (chat_of("") + "{# </tool_call><|/tool_call|> #}", "does not say how they are called"),
+        (
+            chat_of("")
+            + "{{ '<tool_call></tool_call><arg_key></arg_key><arg_value></arg_value>' }}",
+            "does not say how they are called",  # in such calls, arguments could spell tokens
+        ),
     ],
 )
 def test_why_a_model_gets_no_tools_is_said(source: str, message: str) -> None:
