@@ -83,7 +83,7 @@ def _check_effects(
     """
     from edgerun.errors import InputError
 
-    if raw and options.CHATTING.keys() & loading.keys():
+    if raw and {"think", "template_values"} & loading.keys():
         raise InputError(
             "--think, --no-think and --template-value are for the chat format: leave --raw out"
         )

@@ -99,6 +99,7 @@ def test_raw_continues_the_text(run: Run) -> None:
     model = saying("no")
     model.programs = continuing("yes").programs
     assert run("run", "-p", "hi", "--raw", model=model).out == "yes\n"
+    assert run("run", "-p", "hi", "--raw", "--draft", "none", model=continuing("yes")).code == 0
 
 
 def test_a_base_model_continues_the_text(run: Run) -> None:
