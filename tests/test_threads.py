@@ -24,7 +24,7 @@ from tests.support.bundles import bundle_of
 from tests.support.interrupts import repeat_until_interrupted
 
 THREADS = 16
-MESSAGES = 100
+MESSAGES = 50
 CHAT = 4  # messages of a chat, after which it is cleared
 
 
@@ -66,7 +66,7 @@ def test_threads_get_their_serial_replies(llm: edgerun.LLM) -> None:
 
 @pytest.mark.slow
 def test_threads_get_their_serial_replies_for_long(llm: edgerun.LLM) -> None:
-    check_threads_against_serial(llm, 20 * MESSAGES)
+    check_threads_against_serial(llm, 40 * MESSAGES)
 
 
 def test_threads_use_all_parts_of_the_api_at_a_time(llm: edgerun.LLM) -> None:

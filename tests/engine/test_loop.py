@@ -29,7 +29,7 @@ from tests.support.plain_store import (
     next_id,
 )
 
-FEW, MANY = 200, 10_000
+FEW, MANY = 100, 10_000
 COMMON = [5, 9, 9, 5, 3, 1, 7, 7, 2, 8, 8, 1]
 POISON = 31  # the model cannot stand it in a prompt
 

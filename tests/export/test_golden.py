@@ -6,7 +6,7 @@ import pytest
 from edgerun_export.verify.bundle_weights import BundleWeights
 from edgerun_export.verify.compare import relative_error, run_onnx
 from edgerun_export.verify.numpy_model import forward
-from tests.support.peers import by_onnxruntime, needs_complete_onnxruntime
+from tests.support.peers import by_onnxruntime, marks_of, needs_complete_onnxruntime
 
 # Those whose forms differ: layers without rope or attention, norms after, factors, joined rows,
 # partial rope.
@@ -85,6 +85,11 @@ EXPERTS += ["deepseek_v2-groups", "deepseek_v3-groups", "flex_olmo", "minimax_m2
 # For layers that attend to keys of others there is no fused attention, nor for norms after ropes.
 NOT_FUSED = ["gemma3n_text", "gemma4_text-per-layer", "hunyuan_v1_dense", "hunyuan_v1_moe"]
 EXACT = 1e-4
+FORMATS = ["ternary", "int2", "int4", "int8"]
+# Matrices, stacks of experts with and without biases, and what is read by rows, in all formats; the
+# others are put together from these.
+ALL_FORMATS = ["llama", "qwen2", "bitnet-packed", "mixtral", "gpt_oss", "gemma3n_text", "lfm2"]
+FEW_FORMATS = ["ternary", "int4"]
 
 
 @pytest.mark.parametrize("name", by_onnxruntime(NAMES))
@@ -124,19 +129,19 @@ def test_genai_profile_computes_the_same(name, decode_steps, golden, exported):
     assert relative_error(logits, model.logits) <= EXACT
 
 
-@pytest.mark.parametrize(
-    "weights",
-    [
-        pytest.param("ternary", marks=needs_complete_onnxruntime),
-        pytest.param("int2", marks=needs_complete_onnxruntime),
-        "int4",
-        "int8",
-    ],
-)
-@pytest.mark.parametrize(
-    "name",
-    by_onnxruntime([*EXPERTS, *FAMILIES, "llama", "mistral", "qwen2", "qwen3", "bitnet-packed"]),
-)
+def quantised():
+    """Each model with each format, of which some are run with ``-m slow``."""
+    for name in [*EXPERTS, *FAMILIES, "llama", "mistral", "qwen2", "qwen3", "bitnet-packed"]:
+        for weights in FORMATS:
+            marks = [*marks_of(name)]
+            if weights in ("ternary", "int2"):
+                marks.append(needs_complete_onnxruntime)
+            if name not in ALL_FORMATS and weights not in FEW_FORMATS:
+                marks.append(pytest.mark.slow)
+            yield pytest.param(name, weights, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "weights"), [*quantised()])
 def test_quantised_bundle_computes_with_its_dequantised_weights(name, weights, golden, exported):
     model = golden(name)
     # The golden BitNet keeps clear of rounding boundaries only with its own embedding.

@@ -78,6 +78,11 @@ class Runner:
         self.cache.commit(self.sequence, self.length)
         return logits
 
+    def restart(self) -> None:
+        """Begins another sequence in the place of this one."""
+        self.cache.close(self.sequence)
+        self.sequence, self.length = self.cache.open(), 0
+
 
 @contextmanager
 def runner(

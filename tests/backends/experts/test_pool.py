@@ -19,7 +19,7 @@ from tests.support.pool_model import WORLDS, Sizes, World, explore
 @pytest.mark.parametrize("name", WORLDS)
 def test_no_order_of_events_breaks_a_rule(name: str) -> None:
     """Slots have one owner; what is needed or read stays; nothing is read before it is there."""
-    explore(name, range(400))
+    explore(name, range(200))
 
 
 @pytest.mark.slow

@@ -31,6 +31,17 @@ NAMES += [
     "qwen2_moe",
     "glm4_moe",
 ]
+# One after the other, of all layers that are turned at once: attention, experts, what is recurrent.
+BOTH = ["llama", "gpt_oss", "lfm2_moe", "qwen3_next", "nemotron_h", "deepseek_v2"]
+TRANSFORMED = [(name, (transform,)) for name in NAMES for transform in ("rotate", "awq")]
+TRANSFORMED += [
+    pytest.param(name, ("rotate", "awq"), marks=[] if name in BOTH else pytest.mark.slow)
+    for name in NAMES
+]
+
+
+def naming(value):
+    return value if isinstance(value, str) else "+".join(value)
 
 
 def text_of(spec):
@@ -42,8 +53,7 @@ def apply(names, source):
     return transformed(names, source, make_recipe("int4"), text_of(source.spec))
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("transforms", [("rotate",), ("awq",), ("rotate", "awq")], ids="+".join)
+@pytest.mark.parametrize(("name", "transforms"), TRANSFORMED, ids=naming)
 def test_float_logits_stay_what_they_were(name, transforms, golden, source_weights):
     reference = golden(name)
     source = source_weights(reference)

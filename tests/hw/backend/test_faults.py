@@ -215,7 +215,7 @@ def faults() -> list[Fault]:
 
 
 GROUPS = 10
-EVERY_CHANGE = 3  # groups; the others take most of a minute
+EVERY_CHANGE = 2  # groups; the others take most of a minute
 SLOW = [pytest.param(group, marks=pytest.mark.slow) for group in range(EVERY_CHANGE, GROUPS)]
 
 

@@ -22,6 +22,8 @@ from edgerun.plan.requests.correction import (
     LateCorrection,
 )
 
+SEEDS = [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 40))]
+
 
 def test_the_median_of_the_latest_counts_within_limits() -> None:
     factor = Factor()
@@ -78,7 +80,7 @@ def regret(from_rows: int, machine: Split) -> float:
     return taken / best - 1
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("device", "processor"),
     [(1 / 3, 1), (1, 3), (1 / 3, 3), (3, 1), (1, 1 / 3), (3, 1 / 3), (3, 3)],
