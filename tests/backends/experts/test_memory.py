@@ -28,7 +28,6 @@ from tests.support.bundles import bundle_of
 from tests.support.interrupts import repeat_until_interrupted
 
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
-TOKENS = 32
 MODELS = [
     ("olmoe", {"weights": "int4", "scales": "fp16"}),  # scales of half the size, if not read as is
     *(("mixtral", {"weights": weights}) for weights in ("int8", "int4_asym")),
@@ -64,7 +63,7 @@ def smallest(folder: Path) -> int:
 
 def generated(llm: LLM) -> list[list[int]]:
     """Ids of some prompts, alone and together."""
-    alone = [llm.generate(prompt, max_tokens=TOKENS, **GREEDY).ids for prompt in prompts()]
+    alone = [llm.generate(prompt, max_tokens=64, **GREEDY).ids for prompt in prompts()]
     together = llm.generate_many(prompts(), max_tokens=20, **GREEDY)
     assert [done.ids for done in together] == [ids[:20] for ids in alone]
     return alone
