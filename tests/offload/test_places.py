@@ -10,7 +10,7 @@ from edgerun.offload.places import NOWHERE, Places, Sorter, one_hot
 from edgerun.offload.schedule import Scheduler
 from edgerun.ops.experts import OP
 
-CASES = 5_000
+CASES = 10_000
 
 
 def random_routes(rng: np.random.Generator) -> tuple[np.ndarray, int]:  # type: ignore[type-arg]
