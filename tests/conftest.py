@@ -14,6 +14,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # for a product and spinning beside it took five times as long as multiplying. It is read when NumPy
 # is imported, which nothing has done yet, and by child processes.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Images of containers often forbid bytecode, and then a hundred child processes, and each run's
+# collection, compile the same sources again: 30 s of processor time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # All the tests are a heap of a gigabyte. To look through it as often as through a small one took a
 # third of the time of collecting them, and a tenth of that of running them.
 gc.set_threshold(100_000, 20, 20)

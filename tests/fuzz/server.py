@@ -7,6 +7,7 @@ limits, so that nothing that a case does outlives it.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -47,6 +48,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="edgerun-fuzz-") as name:
         folder = Path(name)
         warm_up(folder)
+        gc.freeze()  # or every child looks through what all share, and copies its pages
         answers.write("ready\n")
         answers.flush()
         for line in sys.stdin:
