@@ -128,7 +128,7 @@ TERNARY = [
     for name in ("bitnet-master", "bitnet-offline", "bitnet_moe")
 ]
 CASES = [*TINY, *MIXTURES, *FAMILIES, *OTHERS, *TERNARY]
-FEW_BITS = [case for case in TINY if case[1]["weights"] in ("int2", "int4")]
+FEW_BITS = [*(case for case in TINY if case[1]["weights"] in ("int2", "int4")), *OTHERS]
 # What OpenVINO computes in by default is bfloat16 with rounded activations.
 EXACT_OPENVINO = {
     "INFERENCE_PRECISION_HINT": "f32",
