@@ -128,7 +128,10 @@ TERNARY = [
     for name in ("bitnet-master", "bitnet-offline", "bitnet_moe")
 ]
 CASES = [*TINY, *MIXTURES, *FAMILIES, *OTHERS, *TERNARY]
-FEW_BITS = [*(case for case in TINY if case[1]["weights"] in ("int2", "int4")), *OTHERS]
+FEW_BITS = [case for case in TINY if case[1]["weights"] in ("int2", "int4")]
+FEW_BITS += [
+    case for case in (*MIXTURES, *FAMILIES, *OTHERS) if case.values[1]["weights"] == "int4"
+]
 # What OpenVINO computes in by default is bfloat16 with rounded activations.
 EXACT_OPENVINO = {
     "INFERENCE_PRECISION_HINT": "f32",
