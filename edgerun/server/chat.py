@@ -70,10 +70,10 @@ class ChatForm:
     def first(self, index: int) -> list[dict[str, Any]]:
         return [_delta({"role": "assistant", "content": ""})]
 
-    def piece(self, index: int, text: str, completion: Completion) -> dict[str, Any]:
+    def piece(self, text: str) -> dict[str, Any]:
         return _delta({"content": text})
 
-    def last(self, index: int, completion: Completion) -> list[dict[str, Any]]:
+    def last(self, completion: Completion) -> list[dict[str, Any]]:
         calls = completion.message.get("tool_calls", [])
         numbered = [{"index": number, **call} for number, call in enumerate(calls)]
         said = [_delta({"tool_calls": numbered})] if numbered else []

@@ -28,24 +28,29 @@ def chat_logprobs(entries: Sequence[TokenLogprob], tokenizer: Tokenizer) -> dict
 
 def text_logprobs(
     entries: Sequence[TokenLogprob], tokenizer: Tokenizer, offset: int
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], int]:
     """Of a text that is continued: lists with an item for each token.
 
     Args:
         entries: of the tokens.
         tokenizer: spells them.
         offset: characters before the first.
+
+    Returns:
+        the lists, and the characters before the next token.
     """
-    texts = [tokenizer.token_bytes(entry.id).decode("utf-8", "replace") for entry in entries]
     offsets = [offset]
-    for text in texts[:-1]:
+    for entry in entries:  # of what is no text, such as what ends a reply, there are none
+        text = tokenizer.token_bytes(entry.id).decode("utf-8", "replace")
         offsets.append(offsets[-1] + len(text))
-    return {
+    end = offsets.pop()
+    lists = {
         "tokens": [_name(entry.id, tokenizer) for entry in entries],
         "token_logprobs": [entry.logprob for entry in entries],
         "top_logprobs": [_by_text(entry, tokenizer) for entry in entries],
-        "text_offset": offsets[: len(texts)],
+        "text_offset": offsets,
     }
+    return lists, end
 
 
 def _by_text(entry: TokenLogprob, tokenizer: Tokenizer) -> dict[str, float]:

@@ -62,15 +62,15 @@ class TextForm:
         echoed = self._echoed[index]
         return [_choice(echoed)] if echoed else []
 
-    def piece(self, index: int, text: str, completion: Completion) -> dict[str, Any]:
+    def piece(self, text: str) -> dict[str, Any]:
         return _choice(text)
 
-    def last(self, index: int, completion: Completion) -> list[dict[str, Any]]:
+    def last(self, completion: Completion) -> list[dict[str, Any]]:
         return [{**_choice(""), **finish_reason(completion)}]
 
     def logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-        lists = text_logprobs(entries, self._tokenizer, self._characters[index])
-        self._characters[index] += sum(map(len, lists["tokens"]))
+        before = self._characters[index]
+        lists, self._characters[index] = text_logprobs(entries, self._tokenizer, before)
         return lists
 
 

@@ -63,10 +63,10 @@ class Form(Protocol):
     def first(self, index: int) -> list[dict[str, Any]]:
         """What is said of a choice before its text."""
 
-    def piece(self, index: int, text: str, completion: Completion) -> dict[str, Any]:
+    def piece(self, text: str) -> dict[str, Any]:
         """Text of a choice that has not ended."""
 
-    def last(self, index: int, completion: Completion) -> list[dict[str, Any]]:
+    def last(self, completion: Completion) -> list[dict[str, Any]]:
         """The end of a choice."""
 
     def logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
@@ -124,9 +124,9 @@ class Work:
         async for came in group.pieces():
             index, completion = came.choice, group.completions[came.choice]
             choices = [] if index in told else form.first(index)
-            news = [form.piece(index, came.text, completion)] if came.text else []
+            news = [form.piece(came.text)] if came.text else []
             if came.is_last:
-                news += form.last(index, completion)
+                news += form.last(completion)
             if entries := completion.logprobs[told.get(index, 0) : came.tokens]:
                 news[0]["logprobs"] = form.logprobs(index, entries)
             told[index] = came.tokens

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from edgerun.engine.chooser.logprobs import TokenLogprob
 from edgerun.llm.llm import LLM
-from tests.server.served import HELLO, Served
+from edgerun.server.logprobs import text_logprobs
+from tests.server.served import HELLO, Served, served
 from tests.server.test_chat import events
 from tests.support import fakes
 
@@ -87,3 +89,25 @@ def test_texts_have_their_own_refusals(client: Served) -> None:
     for fields in ({"logprobs": True}, {"logprobs": 21}, {"logprobs": 1, "echo": True}):
         answer = client.text("a", **fields)
         assert answer.status_code == 400 and "logprobs" in answer.json()["error"]["message"]
+
+
+def test_tokens_without_text_take_no_room_of_it() -> None:
+    """A reply that goes on behind its end has some: they have names, and are no text."""
+    said = [*b"a", fakes.END, *b"b", fakes.END, *b"cd"]
+    script = {position: id_ for position, id_ in enumerate(said, 2)}  # behind a prompt of two
+    fields: dict[str, Any] = {"max_tokens": 6, "ignore_eos": True, "logprobs": 0, "temperature": 0}
+    with served(LLM(fakes.fake_model(fakes.FakeExecutable(script)))) as client:
+        (choice,) = client.text("x", **fields).json()["choices"]
+        chunks = events(client.text("x", **fields, stream=True).text)
+    assert choice["text"] == "abcd"
+    assert choice["logprobs"]["tokens"] == ["a", "<|im_end|>", "b", "<|im_end|>", "c", "d"]
+    assert choice["logprobs"]["text_offset"] == [0, 1, 1, 2, 2, 3]
+    parts = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    assert sum((part["text_offset"] for part in parts if part), []) == [0, 1, 1, 2, 2, 3]
+
+
+def test_lists_say_where_the_next_ones_begin() -> None:
+    entries = [TokenLogprob(id_, -1.0, ()) for id_ in (97, fakes.END)]
+    lists, end = text_logprobs(entries, fakes.byte_tokenizer(), 5)
+    assert (lists["text_offset"], end) == ([5, 6], 6)
+    assert text_logprobs([], fakes.byte_tokenizer(), 5)[1] == 5
