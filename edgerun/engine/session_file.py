@@ -22,6 +22,7 @@ VERSION = 1
 MAX_BYTES = 64 << 20
 HEADER_BYTES = 256
 ROLES = frozenset({"system", "user", "assistant", "tool", "developer"})
+THOUGHTS = "reasoning_content"  # of a message, which most have not
 
 
 def save_session(path: Path, model_digest: str, messages: Sequence[Mapping[str, Any]]) -> None:
@@ -30,7 +31,8 @@ def save_session(path: Path, model_digest: str, messages: Sequence[Mapping[str, 
     Args:
         path: of the file.
         model_digest: digest of the bundle's manifest.
-        messages: the conversation, as ``{"role": ..., "content": ...}``.
+        messages: the conversation, as ``{"role": ..., "content": ...}``, and what was thought
+            before a message as ``"reasoning_content"``.
 
     Raises:
         SessionError: a message is not of the kind that can be kept, the session is larger than
@@ -117,6 +119,6 @@ def _text(value: Any) -> str:
 
 def _message(value: Any) -> dict[str, str]:
     message = {_text(key): _text(item) for key, item in value.items()}
-    if set(message) != {"role", "content"} or message["role"] not in ROLES:
+    if set(message) - {THOUGHTS} != {"role", "content"} or message["role"] not in ROLES:
         raise TypeError(f"message of {sorted(message)} with role {message.get('role')!r}")
     return message

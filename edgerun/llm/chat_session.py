@@ -89,9 +89,11 @@ class ChatSession:
             self._sequence = sequence
             self._keep(message, chat, completion)
 
+        opener = self._llm._opener
+        params, reader = opener.manner(chat, params)
         sequence = self._llm._engine.sequence(chat.ids, params, stats)
         sequence.previous, sequence.is_retained = self._sequence, True
-        stream = self._llm._opener.stream(sequence, params, ended=ended)
+        stream = opener.stream(sequence, params, ended=ended, reader=reader)
         self._stream = weakref.ref(stream)  # one that is dropped must end at once
         return stream
 
@@ -167,8 +169,8 @@ class ChatSession:
     def _keep(self, message: Message, chat: RenderedChat, completion: Completion) -> None:
         if not completion.ids and completion.finish_reason in ("cancelled", "error"):
             return
-        self.messages += [message, {"role": "assistant", "content": completion.text}]
-        # Text cut at a stop text, or with hidden tokens, is not the text of the ids.
+        self.messages += [message, completion.message]
+        # Text cut at a stop text, or without thoughts or hidden tokens, is not that of the ids.
         is_whole = self._llm.tokenizer.decode(completion.ids) == completion.text
         is_visible = self._llm.tokenizer.hidden_ids.isdisjoint(completion.ids)
         self._before = None

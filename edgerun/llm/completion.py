@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edgerun.engine.chooser.logprobs import TokenLogprob
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import FinishReason, Sequence, Token
 from edgerun.engine.stats import Stats
 from edgerun.errors import EdgerunError, InputError
+from edgerun.model.chat.thinking.reader import Thought
 from edgerun.model.text.stop_text import StopText
 from edgerun.state.fair_lock import FairLock
 from edgerun.values import shown
 
 if TYPE_CHECKING:
+    from edgerun.model.chat.reply import Event, ReplyReader
     from edgerun.model.chat.tools.call import ToolCall
-    from edgerun.model.chat.tools.reader import CallReader, Event
+
+
+class Part(NamedTuple):
+    """What came of a reply at a time.
+
+    Attributes:
+        text: of the answer, often ``""``.
+        thinking: what the model thought before it, often ``""``.
+    """
+
+    text: str = ""
+    thinking: str = ""
 
 
 @dataclass(slots=True, repr=False)
@@ -26,7 +39,7 @@ class Completion:
     """A reply.
 
     Attributes:
-        text: the reply without stop texts, control tokens and calls.
+        text: the reply without thoughts, stop texts, control tokens and calls.
         ids: the generated ids, without the one that ended the reply.
         prompt_tokens: length of the prompt in tokens.
         finish_reason: ``"stop"`` (the model or a stop text ended it, or what was asked of it is
@@ -37,6 +50,8 @@ class Completion:
         stats: timings.
         logprobs: how likely the model held each of ``ids``, if that was asked for; else empty.
         tool_calls: calls of functions that the reply asks for, as far as they came.
+        thinking: what the model thought before it answered, in chats with models that mark it.
+        thinking_tokens: how many of ``ids`` came before the answer, if the model thought.
     """
 
     text: str = ""
@@ -47,6 +62,8 @@ class Completion:
     stats: Stats = field(default_factory=Stats)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     tool_calls: list[ToolCall] = field(default_factory=list)
+    thinking: str = ""
+    thinking_tokens: int = 0
 
     @property
     def message(self) -> dict[str, Any]:
@@ -60,6 +77,8 @@ class Completion:
             for call in self.tool_calls
         ]
         message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.thinking:
+            message["reasoning_content"] = self.thinking
         return {**message, "tool_calls": calls} if calls else message
 
     def __str__(self) -> str:
@@ -80,63 +99,69 @@ class Writer:
         completion: Completion,
         decoder: Any,
         stop: tuple[str, ...],
-        calls: CallReader | None = None,
+        reader: ReplyReader | None = None,
     ) -> None:
         """Begins.
 
         Args:
             completion: to be written.
             decoder: a tokenizer's stream decoder.
-            stop: what ends the text; in calls it is not looked for.
-            calls: reads calls out of what is decoded; None where there are none.
+            stop: what ends the text; in thoughts and calls it is not looked for.
+            reader: takes what is decoded apart; None where all of it is text.
         """
         self.completion = completion
         self._decoder = decoder
         self._stop = StopText(stop)
-        self._calls = calls
+        self._reader = reader
 
-    def push(self, token: Token) -> str:
-        """Takes a token; returns the text that is certain now, often ``""``.
+    def push(self, token: Token) -> Part:
+        """Takes a token; returns what is certain now, often nothing.
 
         The completion has a ``finish_reason`` when this was the last one.
         """
-        text = ""
+        part = Part()
         if token.finish_reason != "stop":
             if token.logprob is not None:  # ``write`` drops it if Ctrl-C comes before the id
                 self.completion.logprobs.append(token.logprob)
             self.completion.ids.append(token.id)
             decoded = self._decoder.push(token.id)
-            text = self._written(self._calls.push(decoded) if self._calls else [decoded])
+            part = self._written(self._reader.push(decoded) if self._reader else [decoded])
         if self._stop.stopped:
             self.completion.finish_reason = "stop"
         elif token.finish_reason:
-            text += self.finish(token.finish_reason)
-        return text
+            rest = self.finish(token.finish_reason)
+            part = Part(part.text + rest.text, part.thinking + rest.thinking)
+        return part
 
-    def finish(self, reason: FinishReason) -> str:
-        """Ends the completion; returns the rest of its text."""
+    def finish(self, reason: FinishReason) -> Part:
+        """Ends the completion; returns the rest of it."""
         decoded = self._decoder.finish()
         rest: Iterable[Event] = [decoded]
-        if self._calls:
-            rest = (*self._calls.push(decoded), *self._calls.finish())
-        text = self._written(rest)
+        if self._reader:
+            rest = (*self._reader.push(decoded), *self._reader.finish())
+        text, thinking = self._written(rest)
         end = self._stop.finish()
         self.completion.text += end
         self.completion.finish_reason = "stop" if self._stop.stopped else reason
-        return text + end
+        return Part(text + end, thinking)
 
-    def _written(self, events: Iterable[Event]) -> str:
-        """Writes text and calls down, up to a stop text; returns the text."""
-        text = ""
+    def _written(self, events: Iterable[Event]) -> Part:
+        """Writes thoughts, text and calls down, up to a stop text; returns the first two."""
+        completion, text, thinking = self.completion, "", ""
         for event in events:
             if self._stop.stopped:
                 break
             if isinstance(event, str):
                 text += self._stop.push(event)
+            elif isinstance(event, Thought):
+                thinking += event.text
             else:
-                self.completion.tool_calls.append(event)
-        self.completion.text += text
-        return text
+                completion.tool_calls.append(event)
+        completion.text += text
+        completion.thinking += thinking
+        if completion.thinking and not (completion.text or completion.tool_calls):
+            completion.thinking_tokens = len(completion.ids)
+        return Part(text, thinking)
 
 
 def write(
@@ -144,8 +169,8 @@ def write(
     sequence: Sequence,
     writer: Writer,
     ended: Callable[[Completion], None] = lambda completion: None,
-) -> Generator[str, None, None]:
-    """Yields what is certain after each token, often ``""``; ``ended`` is called at the end."""
+) -> Generator[Part, None, None]:
+    """Yields what is certain after each token, often nothing; ``ended`` is called at the end."""
     completion, tokens = writer.completion, engine.tokens(sequence)
     try:
         for token in tokens:
@@ -168,7 +193,8 @@ def write(
 class TextStream:
     """Pieces of a reply as they are generated; ``completion`` holds what came so far.
 
-    Closing it, or leaving its ``with`` block, ends the generation, as does forgetting it. Another
+    What the model thinks is no piece of the reply; ``parts`` has it, and the completion. Closing
+    the stream, or leaving its ``with`` block, ends the generation, as does forgetting it. Another
     thread may close it while one reads; the reader then gets no further piece. A coroutine reads
     it by ``async for`` in an ``async with`` block, or awaits the whole reply.
     """
@@ -177,11 +203,11 @@ class TextStream:
         self,
         engine: Engine,
         sequence: Sequence,
-        pieces: Generator[str, None, None],
+        parts: Generator[Part, None, None],
         completion: Completion,
     ) -> None:
         """Made by ``LLM.stream`` and its kin."""
-        self._engine, self._sequence, self._pieces = engine, sequence, pieces
+        self._engine, self._sequence, self._parts = engine, sequence, parts
         self._lock = FairLock()
         self._reading = False
         self._closing = False
@@ -191,7 +217,23 @@ class TextStream:
         return self
 
     def __next__(self) -> str:
-        return self._lock.run(self._next)
+        while not (text := self._lock.run(self._next).text):
+            pass
+        return text
+
+    def parts(self) -> Iterator[Part]:
+        """Yields what comes, piece by piece: what the model thinks, and then its answer.
+
+        Example:
+            >>> for text, thinking in llm.stream_chat(messages).parts():  # doctest: +SKIP
+            ...     print(thinking or text, end="")
+        """
+        while True:
+            try:
+                part = self._lock.run(self._next)
+            except StopIteration:
+                return
+            yield part
 
     def __enter__(self) -> TextStream:
         return self
@@ -240,35 +282,36 @@ class TextStream:
                 pass
         return self.completion
 
-    def _next(self) -> str:
+    def _next(self) -> Part:
         if self._closing:
             self._close()
         self._reading = True
         try:
-            while not (piece := next(self._pieces)):
+            while not any(part := next(self._parts)):
                 pass
-            return piece
+            return part
         finally:
             self._reading = False
 
     def _close(self) -> None:
         if self._reading:  # a signal handler of the thread that reads: it ends with its next piece
             return
-        self._pieces.close()
-        self._engine.cancel(self._sequence)  # the pieces do, if there was one
+        self._parts.close()
+        self._engine.cancel(self._sequence)  # the parts do, if there was one
         self.completion.finish_reason = self.completion.finish_reason or "cancelled"
 
-    def _came(self) -> str:
-        """What came since the last call, without waiting; ``""`` too if it failed."""
-        text = ""
+    def _came(self) -> Part:
+        """What came since the last call, without waiting; nothing too if it failed."""
+        text = thinking = ""
         while self._sequence.is_ready and not self.completion.finish_reason:
             try:
-                text += next(self._pieces, "")
+                part = next(self._parts, Part())
             except EdgerunError:  # which its completion has
                 break
+            text, thinking = text + part.text, thinking + part.thinking
         if self.completion.finish_reason:
             self._close()
-        return text
+        return Part(text, thinking)
 
 
 def together(
@@ -302,7 +345,7 @@ def _together(engine: Engine, everyone: list[TextStream]) -> Generator[tuple[int
         while running:
             for sequence in engine.wait(list(running)):
                 index, stream = running[sequence]
-                piece = stream._lock.run(stream._came)
+                piece = stream._lock.run(stream._came).text
                 if stream.completion.finish_reason:
                     del running[sequence]
                 if piece:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import Sequence as EngineSequence
 from edgerun.engine.stats import Stats
+from edgerun.errors import InputError
 from edgerun.llm.completion import Completion, TextStream, Writer, write
 from edgerun.llm.tools import CallVocabulary, ChatSettings, params_with_calls
 from edgerun.model.chat.format import ChatFormat, RenderedChat
@@ -17,7 +18,8 @@ from edgerun.model.chat.template import Message
 from edgerun.model.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from edgerun.model.chat.tools.reader import CallReader
+    from edgerun.model.chat.reply import ReplyReader
+    from edgerun.model.chat.thinking.form import AnswerStart
 
 NO_SETTINGS = ChatSettings()
 
@@ -34,6 +36,18 @@ class ChatRequest(NamedTuple):
 
     messages: Sequence[Message]
     params: SamplingParams
+
+
+class Manner(NamedTuple):
+    """How a reply is chosen, and taken apart.
+
+    Attributes:
+        params: how its tokens are chosen.
+        reader: tells thoughts, text and calls apart; None where all of it is text.
+    """
+
+    params: SamplingParams
+    reader: ReplyReader | None
 
 
 class Opener:
@@ -82,10 +96,13 @@ class Opener:
             context=self._context,
             variables=settings.values,
         )
-        readers = [self._reader(chat, settings) for chat in chats]
+        manners = [
+            self.manner(chat, params, settings)
+            for chat, (_, params) in zip(chats, requests, strict=True)
+        ]
         return [
-            self.stream(self._engine.sequence(chat.ids, params, times), params, calls=calls)
-            for chat, (_, params), times, calls in zip(chats, requests, stats, readers, strict=True)
+            self.stream(self._engine.sequence(chat.ids, params, times), params, reader=reader)
+            for chat, (params, reader), times in zip(chats, manners, stats, strict=True)
         ]
 
     def stream(
@@ -94,7 +111,7 @@ class Opener:
         params: SamplingParams,
         continues: bool = False,
         ended: Callable[[Completion], None] = lambda completion: None,
-        calls: CallReader | None = None,
+        reader: ReplyReader | None = None,
     ) -> TextStream:
         """The text of a sequence.
 
@@ -103,28 +120,50 @@ class Opener:
             params: how its tokens are chosen.
             continues: whether its text goes on a visible one.
             ended: called with the completion when it ends, however that is.
-            calls: reads the calls of functions out of it, if there are any.
+            reader: takes it apart, if it may be more than text.
         """
         decoder = self._tokenizer.stream(
-            continues=continues or params.shapes_text, marked=calls.marked if calls else None
+            continues=continues or params.shapes_text, marked=reader.marked if reader else None
         )
         completion = Completion(prompt_tokens=sequence.prompt_tokens, stats=sequence.stats)
-        writer = Writer(completion, decoder, params.stop, calls)
-        pieces = write(self._engine, sequence, writer, ended)
-        return TextStream(self._engine, sequence, pieces, completion)
+        writer = Writer(completion, decoder, params.stop, reader)
+        parts = write(self._engine, sequence, writer, ended)
+        return TextStream(self._engine, sequence, parts, completion)
+
+    def manner(
+        self, chat: RenderedChat, params: SamplingParams, settings: ChatSettings = NO_SETTINGS
+    ) -> Manner:
+        """How the reply to a conversation is chosen, and taken apart.
+
+        Args:
+            chat: the conversation.
+            params: what was asked for. A form of replies is one of answers: the model may think
+                before, where ids tell when it does; where they do not, all of the reply has it.
+            settings: what the model is told beside the conversation.
+
+        Raises:
+            InputError: functions cannot be given to the model, or a call cannot be forced.
+        """
+        reader = self._format.reader(chat, settings.functions)
+        begun = self._format.begins_thought(chat)
+        if not params.shapes_text or (settings.forced and not begun):
+            return Manner(params, reader)
+        start = self._format.answer_start(chat)
+        if start:
+            return Manner(for_answer(params, start), reader)
+        if settings.forced:
+            raise InputError(
+                "tool_choice asks for a call, and the chat template has replies begin with a "
+                "thought of which no token tells the end: turn that off with template_values, such "
+                "as {'enable_thinking': False}"
+            )
+        return Manner(params, None)
 
     def _with_calls(self, request: ChatRequest, settings: ChatSettings) -> ChatRequest:
         calling = self._format.calling
         calling.check()
         params = params_with_calls(request.params, settings, calling, self._vocabulary)
         return ChatRequest(request.messages, params)
-
-    def _reader(self, chat: RenderedChat, settings: ChatSettings) -> CallReader | None:
-        if not settings.functions:
-            return None
-        return self._format.calling.reader(
-            settings.functions, chat.text, is_forced=bool(settings.forced)
-        )
 
     @functools.cached_property
     def _vocabulary(self) -> CallVocabulary:
@@ -140,3 +179,15 @@ class Opener:
             self._tokenizer.check_fits(text, self._context)
         encoded = iter(self._tokenizer.encode_many(texts))
         return [next(encoded) if isinstance(prompt, str) else prompt for prompt in prompts]
+
+
+def for_answer(params: SamplingParams, start: AnswerStart) -> SamplingParams:
+    """The same, with what says how replies look saying it of answers."""
+    from edgerun.engine.constraints.later import ForAnswer  # for few
+
+    own: dict[str, Any] = {entry.name: getattr(params, entry.name) for entry in params.options()}
+    processors = [
+        ForAnswer(each, start) if each.shapes_text and each.is_active else each
+        for each in params.processors
+    ]
+    return SamplingParams(**own, processors=processors)

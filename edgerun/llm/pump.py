@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from edgerun.engine.sequence import Sequence
 from edgerun.errors import InputError
-from edgerun.llm.completion import TextStream
+from edgerun.llm.completion import Part, TextStream
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
@@ -26,13 +26,16 @@ class Piece(NamedTuple):
 
     Attributes:
         stream: whose completion goes on growing meanwhile.
-        text: what is new of its text; ``""`` at the end of some, in the middle of none.
+        text: what is new of its text.
+        thinking: what is new of its thoughts; both are ``""`` at the end of some, in the middle of
+            none.
         tokens: how many ids its completion had.
         is_last: whether the completion has its finish reason, and nothing will come.
     """
 
     stream: TextStream
     text: str
+    thinking: str
     tokens: int
     is_last: bool
 
@@ -42,27 +45,29 @@ class _Reading:
 
     Attributes:
         stream: the stream.
-        text: that came and was not handed over.
+        part: that came and was not handed over.
         is_last: whether nothing will come.
     """
 
     def __init__(self, stream: TextStream) -> None:
-        self.stream, self.text, self.is_last = stream, "", False
+        self.stream, self.part, self.is_last = stream, Part(), False
         self._has_begun = False
 
     def read(self) -> bool:
         """Takes what is there; whether that should be handed over at once."""
         with suppress(Exception):  # which its completion has
-            self.text += self.stream._lock.run(self.stream._came)
+            part, came = self.part, self.stream._lock.run(self.stream._came)
+            self.part = Part(part.text + came.text, part.thinking + came.thinking)
         self.is_last = bool(self.stream.completion.finish_reason)
-        begins = bool(self.text) and not self._has_begun
+        begins = any(self.part) and not self._has_begun
         self._has_begun |= begins
         return begins or self.is_last
 
     def piece(self) -> Piece:
         """What is to be handed over."""
-        text, self.text = self.text, ""
-        return Piece(self.stream, text, len(self.stream.completion.ids), self.is_last)
+        (text, thinking), self.part = self.part, Part()
+        tokens = len(self.stream.completion.ids)
+        return Piece(self.stream, text, thinking, tokens, self.is_last)
 
 
 class Pump:
@@ -164,7 +169,7 @@ class Pump:
             is_due |= self._running[sequence].read()
         if not is_due:
             return
-        pieces = [each.piece() for each in self._running.values() if each.text or each.is_last]
+        pieces = [each.piece() for each in self._running.values() if any(each.part) or each.is_last]
         for piece in pieces:
             if piece.is_last:
                 del self._running[piece.stream._sequence]

@@ -16,6 +16,7 @@ from edgerun.engine.sequence import Token
 from edgerun.errors import InputError, MissingDependencyError, PromptError, SamplingError
 from edgerun.llm.completion import Writer
 from edgerun.llm.llm import LLM
+from edgerun.model.chat.reply import ReplyReader
 from edgerun.model.chat.tools.functions import Functions
 from edgerun.model.chat.tools.reader import CallReader
 from tests.model.chat.test_disguise import tokenizer_for
@@ -112,9 +113,10 @@ def test_calls_behind_a_stop_text_do_not_count() -> None:
             return f"a stop {CALL}"
 
     form = FORMS["hermes"]
-    reader = CallReader(form, Functions(TOOLS), markers_of(form), lambda name: "")
+    calls = CallReader(form, Functions(TOOLS), markers_of(form), lambda name: "")
+    reader = ReplyReader(markers_of(form), None, calls)
     writer = Writer(edgerun.Completion(), Decoder(), ("stop",), reader)
-    assert writer.push(Token(0)) == "a "
+    assert writer.push(Token(0)) == ("a ", "")
     assert (writer.completion.finish_reason, writer.completion.tool_calls) == ("stop", [])
 
 
@@ -284,7 +286,7 @@ def test_a_call_that_cannot_be_forced_is_refused(
     for template, values, message in (
         (HERMES, {}, "arguments of 'f' cannot be forced: .*not"),
         (glm, {}, r"no grammar yet for the form in which this model writes arguments \(glm\)"),
-        (HERMES, {"thinking": True}, "begin with thinking: turn that off with template_values"),
+        (HERMES, {"thinking": True}, "no token tells the end: turn that off with template_values"),
     ):
         with LLM(fakes.fake_model(template=template, context=4096)) as llm:
             tools = [tool("f")] if values or template == glm else odd
@@ -303,5 +305,5 @@ def test_a_reply_that_goes_on_with_a_thought_calls_behind_it() -> None:
     values = {"thinking": True}
     with hermes_that_says(f"I may {CALL}</think>{CALL}", values=values) as llm:
         completion = llm.chat(MESSAGES, tools=TOOLS, template_values=values)
-    assert completion.text == f"I may {CALL}</think>"
+    assert (completion.thinking, completion.text) == (f"I may {CALL}", "")
     assert len(completion.tool_calls) == 1

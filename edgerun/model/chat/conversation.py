@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from edgerun.errors import InputError, PromptError
@@ -13,7 +13,8 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 # Values of "type" that templates compare and print; all others are text like any other.
 TYPES = ("function", "object", "string", "integer", "number", "boolean", "array", "null")
 # What a model itself wrote, in messages of the assistant.
-REPLY_KEYS = ("content", "reasoning_content", "reasoning", "thinking")
+THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking")
+REPLY_KEYS = ("content", *THOUGHT_KEYS)
 MAX_DEPTH = 64
 
 
@@ -46,6 +47,21 @@ def normalised(messages: Sequence[Message]) -> list[dict[str, Any]]:
     if not messages:
         raise PromptError("the conversation is empty: pass at least one message")
     return [_normalised(message, index) for index, message in enumerate(messages)]
+
+
+def with_thoughts(message: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """A message whose thoughts, if it has some, are where a template looks for them.
+
+    Args:
+        message: with thoughts under one of ``THOUGHT_KEYS``.
+        names: that the template reads.
+    """
+    thoughts = next((message[key] for key in THOUGHT_KEYS if message.get(key)), None)
+    key = next((key for key in THOUGHT_KEYS if key in names), None)
+    if not thoughts or key is None or any(message.get(each) for each in names):
+        return dict(message)
+    said = {"content": ""} if key == "thinking" and message.get("tool_calls") else {}
+    return {**message, **said, key: thoughts}  # OpenAI's template refuses both beside calls
 
 
 def has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:

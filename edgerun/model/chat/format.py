@@ -19,17 +19,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from edgerun.errors import InputError
 from edgerun.model.chat.conversation import (
     REPLY_KEYS,
+    THOUGHT_KEYS,
     OwnText,
     check_tools,
     has_calls,
     map_texts,
     normalised,
+    with_thoughts,
 )
 from edgerun.model.chat.disguise import Disguise, make_disguises
 from edgerun.model.chat.template import ChatTemplate, Message
 from edgerun.model.text.tokenizer import END_OF_TURN, Tokenizer
 
 if TYPE_CHECKING:
+    from edgerun.model.chat.reply import ReplyReader
+    from edgerun.model.chat.thinking.form import AnswerStart, ThoughtForm
+    from edgerun.model.chat.tools.functions import Functions
+    from edgerun.model.chat.tools.markers import Markers
     from edgerun.model.chat.tools.recognition import Calling
 
 # Names and strings with which a template looks things up or compares them.
@@ -79,6 +85,7 @@ class ChatFormat:
         self._tokenizer = tokenizer
         self.template = template
         self._words = frozenset(match[1] or match[3] for match in WORD.finditer(template.source))
+        self._thought_keys = [key for key in THOUGHT_KEYS if key in self._words]
         self._reply_tags = tokenizer.controls.tags(self._inspected())
 
     def encode(
@@ -137,7 +144,61 @@ class ChatFormat:
         """How the model calls functions; the template is asked when somebody wants to know."""
         from edgerun.model.chat.tools.recognition import recognise  # for few; a start counts
 
-        return recognise(self._tokenizer, self.template)
+        thoughts = self.thoughts.texts if self.thoughts else ()
+        return recognise(self._tokenizer, self.template, thoughts)
+
+    @functools.cached_property
+    def thoughts(self) -> ThoughtForm | None:
+        """How the model marks what it thinks; None where nothing says that it does."""
+        if self.template.is_default:
+            return None
+        from edgerun.model.chat.thinking.forms import thought_form
+
+        return thought_form(self.template.source, self._tokenizer.controls)
+
+    def answer_start(self, chat: RenderedChat) -> AnswerStart | None:
+        """Where the answer begins among the ids of a reply to a conversation.
+
+        Returns:
+            None if the model does not think, or no ids tell.
+        """
+        if not self.thoughts:
+            return None
+        return self.thoughts.answer_start(self._tokenizer, begun=self.begins_thought(chat))
+
+    def begins_thought(self, chat: RenderedChat) -> bool:
+        """Whether a conversation ends in a thought, with which the reply goes on."""
+        return self.thoughts is not None and self.thoughts.has_begun(chat.text)
+
+    def reader(self, chat: RenderedChat, functions: Functions | None = None) -> ReplyReader | None:
+        """Takes a reply to a conversation apart; None where it can have nothing but text.
+
+        Args:
+            chat: the conversation.
+            functions: that were given to the model.
+
+        Raises:
+            InputError: functions cannot be given to it.
+        """
+        if not self.thoughts and not functions:
+            return None
+        from edgerun.model.chat.reply import ReplyReader
+        from edgerun.model.chat.thinking.reader import ThoughtReader
+
+        markers = self.calling.markers if functions else self._thought_markers
+        calls = self.calling.reader(functions) if functions else None
+        thoughts = None
+        if self.thoughts:
+            begun = self.begins_thought(chat)
+            thoughts = ThoughtReader(self.thoughts, markers, begun=begun)
+        return ReplyReader(markers, thoughts, calls)
+
+    @functools.cached_property
+    def _thought_markers(self) -> Markers:
+        from edgerun.model.chat.tools.markers import Markers
+
+        texts = self.thoughts.texts if self.thoughts else ()
+        return Markers(self._tokenizer.controls, texts, self._tokenizer.hidden_ids)
 
     def extended(self, chat: RenderedChat, reply: str, reply_ids: Sequence[int]) -> RenderedChat:
         """Returns ``chat`` followed by a reply and the ids that the model generated for it."""
@@ -154,6 +215,7 @@ class ChatFormat:
         """What the template may name, checked."""
         check_tools(tools)
         checked = normalised(messages)
+        checked = [with_thoughts(message, self._thought_keys) for message in checked]
         if has_calls(checked):
             from edgerun.model.chat.tools.history import suited
 

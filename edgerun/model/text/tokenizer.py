@@ -39,7 +39,18 @@ END_OF_TURN = (
     "<|return|>",
     "<|end_of_text|>",
     "<|eot|>",
+    "<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "[e~[",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
+    "<|tool_response>",
 )
+# Where a vocabulary has two such ends, replies are several messages, and this ends each of them.
+END_OF_MESSAGE = "<|end|>"
+ENDS_BEHIND_MESSAGES = ({"<|return|>", "<|call|>"}, {"<|calls|>", "<|flush|>"})
 
 MAX_ID = 1 << 32
 CHARACTERS_PER_TOKEN = 4  # of a context, up to which text is encoded rather than estimated
@@ -337,7 +348,9 @@ class Tokenizer:
         return prefix
 
     def _find_eos_ids(self) -> tuple[int, ...]:
-        names = [name for name in (self.special_token("eos"), *END_OF_TURN) if name]
+        has_messages = any(ends <= {*self.controls.names} for ends in ENDS_BEHIND_MESSAGES)
+        turns = (name for name in END_OF_TURN if not has_messages or name != END_OF_MESSAGE)
+        names = [name for name in (self.special_token("eos"), *turns) if name]
         ids = self._library.token_ids(names)
         return tuple(
             dict.fromkeys(

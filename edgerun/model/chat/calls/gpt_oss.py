@@ -5,6 +5,7 @@ from edgerun.model.chat.tools.functions import Functions
 from edgerun.model.chat.tools.incoming import Incoming, Reading
 
 START, CHANNEL = "<|start|>assistant", "<|channel|>commentary"
+THINKING = "<|channel|>analysis"  # where models call now and then, though they should not
 TO = " to=functions."
 
 
@@ -14,7 +15,10 @@ class GptOss(CallForm):
     The function may stand before the channel as well.
     """
 
-    openings = (START + CHANNEL + TO, START + TO, CHANNEL + TO)
+    openings = (
+        *(START + CHANNEL + TO, START + THINKING + TO, START + TO),
+        *(CHANNEL + TO, THINKING + TO),
+    )
     opens_reply = TO
     markers = ("<|constrain|>", "<|message|>", "<|call|>")
     shape = CallShape(
@@ -28,7 +32,7 @@ class GptOss(CallForm):
 
     def read(self, text: Incoming, functions: Functions) -> Reading[list[Written]]:
         yield from text.comes(START)
-        yield from text.comes(CHANNEL)
+        yield from text.comes_any(CHANNEL, THINKING)
         yield from text.expect(TO.strip())
         name = yield from text.name()
         yield from text.until("<|message|>")

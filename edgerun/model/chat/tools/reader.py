@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from edgerun.model.chat.tools.call import ToolCall
 from edgerun.model.chat.tools.form import CallForm, Written
@@ -18,30 +18,12 @@ MOST_SPACES = 64  # before calls, which belong to them
 BLANK = " \t\r\n"
 
 
-class Thought(NamedTuple):
-    """What thinking stands between; a call there is a thought."""
-
-    opening: str
-    closing: str
-
-
-THOUGHTS = (
-    Thought("<think>", "</think>"),
-    Thought("[THINK]", "[/THINK]"),
-    Thought("<seed:think>", "</seed:think>"),
-    Thought("<|channel>", "<channel|>"),
-)
-
-
 class CallReader:
     """Reads one reply.
 
     Text comes out of it as soon as it is clear that it is none of a call: held back are spaces, the
     beginning of what calls may begin with, and calls. What begins as a call and turns out to be
     none is text, whole. The same text and calls come out however the reply is cut into pieces.
-
-    Attributes:
-        marked: what a decoder is to write for some control tokens, by their ids.
     """
 
     def __init__(
@@ -50,7 +32,6 @@ class CallReader:
         functions: Functions,
         markers: Markers,
         new_id: Callable[[str], str],
-        thought: Thought | None = None,
     ) -> None:
         """Begins a reply.
 
@@ -59,10 +40,8 @@ class CallReader:
             functions: that it may call.
             markers: control tokens as they stand in the text.
             new_id: makes the id of a call of a function.
-            thought: what the prompt has begun and the reply goes on with.
         """
         self._form, self._functions, self._new_id = form, functions, new_id
-        self.marked = markers.characters
         self._text = Incoming(markers)
         openings = [self._text.coded(opening) for opening in form.openings]
         self._opening = re.compile("|".join(map(re.escape, openings)))
@@ -70,7 +49,7 @@ class CallReader:
         self._spaces = ""  # which belong to a call, if one follows
         self._is_behind_call = False
         self._events: list[Event] = []
-        self._run = self._reading(thought)
+        self._run = self._reading()
         next(self._run)
 
     def push(self, text: str) -> Sequence[Event]:
@@ -88,37 +67,14 @@ class CallReader:
         events, self._events = self._events, []
         return events
 
-    def _reading(self, thought: Thought | None) -> Reading[None]:
+    def _reading(self) -> Reading[None]:
         text = self._text
-        if thought is None:
-            self._spaces = yield from text.spaces()
-            thought = yield from self._thought()
-        if thought:
-            yield from self._thinking(text.coded(thought.closing))
-        if self._form.opens_reply:
-            self._pass((yield from text.spaces()))
-            if (yield from text.follows(self._form.opens_reply.strip(), read=False)):
-                yield from self._calls()
+        self._spaces = yield from text.spaces()
+        opening = self._form.opens_reply.strip()
+        if opening and (yield from text.follows(opening, read=False)):
+            yield from self._calls()
         while (yield from self._plain()):
             yield from self._calls()
-
-    def _thought(self) -> Reading[Thought | None]:
-        """What thinking stands between, if the reply begins with it."""
-        for thought in THOUGHTS:
-            if (yield from self._text.follows(thought.opening, read=False)):
-                return thought
-        return None
-
-    def _thinking(self, closing: str) -> Reading[None]:
-        """Passes on what the model thinks."""
-        prefixes = {closing[:end] for end in range(1, len(closing))}
-        text, place = self._text, -1
-        while True:
-            place = text.text.find(closing, text.at)
-            self._read_to(self._held(prefixes) if place < 0 else place + len(closing))
-            if place >= 0 or text.has_ended:
-                return
-            yield
 
     def _plain(self) -> Reading[bool]:
         """Passes on text; whether calls may begin where it ends."""

@@ -13,7 +13,7 @@ counts whose opening the template mentions, or the tokenizer has as a token.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -26,7 +26,7 @@ from edgerun.model.chat.tools.call import ANY, KINDS, IdKind, ToolCall
 from edgerun.model.chat.tools.form import CallForm
 from edgerun.model.chat.tools.functions import Functions
 from edgerun.model.chat.tools.markers import Markers
-from edgerun.model.chat.tools.reader import THOUGHTS, CallReader, Thought
+from edgerun.model.chat.tools.reader import CallReader
 from edgerun.model.chat.tools.values import read_json, write_json
 from edgerun.model.text.tokenizer import Tokenizer
 
@@ -97,26 +97,15 @@ class Calling:
         if self.form is None or self.refusal:
             raise InputError(self.refusal)
 
-    def reader(self, functions: Functions, prompt: str, *, is_forced: bool = False) -> CallReader:
-        """Reads the calls of a reply.
-
-        Args:
-            functions: that it may call.
-            prompt: what the template rendered for it.
-            is_forced: the reply can be nothing but a call.
+    def reader(self, functions: Functions) -> CallReader:
+        """Reads the calls of a reply to which functions were given.
 
         Raises:
-            InputError: tools cannot be given to the model, or the reply would begin with thinking.
+            InputError: tools cannot be given to the model.
         """
         self.check()
-        thought = begun_thought(prompt)
-        if thought and is_forced:
-            raise InputError(
-                "tool_choice asks for a call, and the chat template has replies begin with "
-                "thinking: turn that off with template_values, such as {'enable_thinking': False}"
-            )
         assert self.form is not None and self.style is not None
-        return CallReader(self.form, functions, self.markers, self.style.ids.make, thought)
+        return CallReader(self.form, functions, self.markers, self.style.ids.make)
 
 
 @cache
@@ -125,14 +114,16 @@ def forms() -> dict[str, CallForm]:
     return entries(ROOM, ENTRY)
 
 
-def begun_thought(prompt: str) -> Thought | None:
-    """The thought that a rendered prompt has begun and not ended."""
-    end = prompt.rstrip()
-    return next((thought for thought in THOUGHTS if end.endswith(thought.opening)), None)
+def recognise(
+    tokenizer: Tokenizer, template: ChatTemplate, thoughts: Collection[str] = ()
+) -> Calling:
+    """Finds out how a model calls functions.
 
-
-def recognise(tokenizer: Tokenizer, template: ChatTemplate) -> Calling:
-    """Finds out how a model calls functions."""
+    Args:
+        tokenizer: of the model.
+        template: the same.
+        thoughts: what marks its thoughts, which are read out of the same replies.
+    """
     styles = [
         CallStyle(as_text=as_text, without=without, ids=ids)
         for ids, as_text, without in product(KINDS, (False, True), ("", None))
@@ -154,10 +145,10 @@ def recognise(tokenizer: Tokenizer, template: ChatTemplate) -> Calling:
     }
     refusal = _refusal(listing)
     for (style, reply), (name, form) in product(replies.items(), forms().items()):
-        markers = _markers(tokenizer, form)
+        markers = _markers(tokenizer, form, thoughts)
         if _reads(form, markers, reply):
             return Calling(name, form, style, markers, refusal)
-    return _unread(tokenizer, replies, listing, refusal)
+    return _unread(tokenizer, replies, listing, refusal, thoughts)
 
 
 def _unread(
@@ -165,13 +156,14 @@ def _unread(
     replies: Mapping[CallStyle, str],
     listing: str | InputError,
     refusal: str,
+    thoughts: Collection[str],
 ) -> Calling:
     """What is known where no form reads what the template writes of calls, if that is anything."""
     style, reply = next(iter(replies.items()), (None, ""))
     name = "" if reply or refusal else _mentioned(tokenizer, str(listing))
     if name:
         written, form = CallStyle(is_written=True), forms()[name]
-        return Calling(name, form, written, _markers(tokenizer, form), "")
+        return Calling(name, form, written, _markers(tokenizer, form, thoughts), "")
     names = ", ".join(forms())
     refusal = refusal or (
         f"the model's chat template writes calls as {reply.strip()[:MOST]!r}, which is none of "
@@ -209,9 +201,8 @@ def _mentioned(tokenizer: Tokenizer, listing: str) -> str:
     return best if any(share(best)) and forms()[best].has_escapes else ""
 
 
-def _markers(tokenizer: Tokenizer, form: CallForm) -> Markers:
-    tags = (tag for thought in THOUGHTS for tag in thought)
-    texts = (*form.openings, *form.markers, *tags)
+def _markers(tokenizer: Tokenizer, form: CallForm, thoughts: Collection[str]) -> Markers:
+    texts = (*form.openings, *form.markers, *thoughts)
     return Markers(tokenizer.controls, texts, tokenizer.hidden_ids)
 
 

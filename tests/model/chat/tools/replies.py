@@ -12,7 +12,7 @@ from edgerun.llm.llm import LLM
 from edgerun.model.chat.tools.form import CallForm, Written
 from edgerun.model.chat.tools.functions import Functions
 from edgerun.model.chat.tools.markers import Markers
-from edgerun.model.chat.tools.reader import CallReader, Thought
+from edgerun.model.chat.tools.reader import CallReader
 from edgerun.model.chat.tools.recognition import forms
 from edgerun.model.text.controls import ControlTokens
 from edgerun.model.text.facts import AddedToken
@@ -96,10 +96,9 @@ def read(
     pieces: Iterable[str],
     functions: Functions,
     markers: Markers | None = None,
-    thought: Thought | None = None,
 ) -> tuple[str, list[tuple[str, Any]]]:
     """The text and the calls of a reply that comes in pieces."""
-    reader = CallReader(form, functions, markers or markers_of(form), lambda name: "", thought)
+    reader = CallReader(form, functions, markers or markers_of(form), lambda name: "")
     events = [event for piece in pieces for event in reader.push(piece)]
     events += reader.finish()
     text = "".join(event for event in events if isinstance(event, str))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edgerun.model.chat.tools.form import Written
 from edgerun.model.chat.tools.functions import Functions
-from edgerun.model.chat.tools.reader import CallReader, Thought
+from edgerun.model.chat.tools.reader import CallReader
 from tests.model.chat.tools.replies import FORMS, MARKERS, PIECES, markers_of, read, tool
 
 FUNCTIONS = Functions([tool("f", {"x": {"type": "string"}}), tool("g")])
@@ -128,22 +128,6 @@ def test_json_that_begins_otherwise_than_a_call_does_not_wait_for_its_end() -> N
     reader = CallReader(form, FUNCTIONS, markers_of(form), lambda name: "")
     start = '{"city": "Paris", "country'
     assert "".join(map(str, reader.push(start))) == start
-
-
-def test_a_call_in_a_thought_is_a_thought() -> None:
-    call = FORMS["hermes"].write(CALL)
-    reply = f"\n<think>I could {call}\n</think>\n\n{call}"
-    for pieces in ([reply], list(reply)):
-        text, calls = read(FORMS["hermes"], pieces, FUNCTIONS)
-        assert (text, calls) == (f"\n<think>I could {call}\n</think>", [("f", {"x": "a"})])
-    begun = reply.removeprefix("\n<think>")
-    thought = Thought("<think>", "</think>")
-    text, calls = read(FORMS["hermes"], list(begun), FUNCTIONS, thought=thought)
-    assert (text, calls) == (f"I could {call}\n</think>", [("f", {"x": "a"})])
-    unended = f"I could {call}"
-    assert read(FORMS["hermes"], list(unended), FUNCTIONS, thought=thought) == (unended, [])
-    later = f"So <think>{call}"
-    assert read(FORMS["hermes"], list(later), FUNCTIONS) == ("So <think>", [("f", {"x": "a"})])
 
 
 def test_a_marker_that_is_a_token_is_shown_where_it_is_text() -> None:

@@ -116,7 +116,7 @@ def called(tokenizer: Tokenizer, chat_format: ChatFormat, messages: list[Any]) -
     whole = decoded(tokenizer, chat_format.encode(messages, tools=TOOLS), chat_format)
     same = next((i for i, (a, b) in enumerate(zip(prompt, whole, strict=False)) if a != b), None)
     reply = whole[len(prompt) if same is None else same :]
-    reader = chat_format.calling.reader(Functions(TOOLS), "")
+    reader = chat_format.calling.reader(Functions(TOOLS))
     events = [*reader.push(reply), *reader.finish()]
     assert "It rains." in "".join(event for event in events if isinstance(event, str))
     return [
@@ -288,7 +288,7 @@ def test_hidden_tokens_are_shown_in_calls_alone() -> None:
     source = chat_of(HERMES.replace("ARGUMENTS", "{{ call.function.arguments | tojson }}"))
     tokenizer, chat_format = format_of(source)
     assert tokenizer.controls.id_of("</tool_call>") in tokenizer.hidden_ids
-    reader = chat_format.calling.reader(Functions(TOOLS), "")
+    reader = chat_format.calling.reader(Functions(TOOLS))
     coded = chat_format.calling.markers.coded("</tool_call>So</tool_call> <tool_call>oops")
     assert "".join(map(str, [*reader.push(coded), *reader.finish()])) == "So <tool_call>oops"
 

@@ -1,0 +1,38 @@
+"""The forms in which models mark what they think, and which of them a model has."""
+
+from __future__ import annotations
+
+from edgerun.model.chat.thinking.channels import Channels
+from edgerun.model.chat.thinking.form import ThoughtForm
+from edgerun.model.chat.thinking.tags import Tags
+from edgerun.model.text.controls import ControlTokens
+
+ANSWER, RESPONSE = ("<answer>", "</answer>"), ("<response>", "</response>")
+FINAL = ("[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]")
+
+FORMS: tuple[ThoughtForm, ...] = (
+    Channels(),
+    # DeepSeek R1, Qwen3, SmolLM3, GLM, Kimi and many others; Hunyuan and Granite wrap answers.
+    Tags("<think>", "</think>", wrappings=(ANSWER, RESPONSE)),
+    Tags("[THINK]", "[/THINK]"),  # Magistral, Ministral
+    Tags("<seed:think>", "</seed:think>"),  # Seed-OSS
+    Tags("<mm:think>", "</mm:think>"),  # MiniMax M3
+    Tags("<|channel>thought", "<channel|>"),  # Gemma 4
+    Tags("<thought>", "</thought>"),  # EXAONE Deep
+    Tags("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
+    Tags("Here are my reasoning steps:", FINAL[0]),  # Apriel
+)
+
+
+def thought_form(source: str, controls: ControlTokens) -> ThoughtForm | None:
+    """How a model marks what it thinks.
+
+    Args:
+        source: of its chat template.
+        controls: its control tokens.
+
+    Returns:
+        None where nothing says that it thinks.
+    """
+    suited = (form.suited(source, controls) for form in FORMS)
+    return next((form for form in suited if form), None)

@@ -1,0 +1,291 @@
+"""Chats with models that think: thoughts are no part of what they answer, wherever that goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgerun.engine.chooser.candidates import Candidates
+from edgerun.engine.constraints.later import ForAnswer
+from edgerun.engine.sampling.structure import Structure
+from edgerun.llm.completion import Part
+from edgerun.llm.llm import LLM
+from edgerun.llm.pump import Pump
+from edgerun.model.chat.thinking.form import AnswerStart
+from edgerun.model.text.tokenizer import Tokenizer
+from tests.model.chat.test_disguise import tokenizer_for
+from tests.model.chat.tools.replies import FORMS, MESSAGES, template_of, tool
+from tests.server.served import until
+from tests.support import fakes
+
+# As Qwen3 has it: thoughts of the last reply stay, begun ones are asked for by a name.
+CHAT = """\
+{% for message in messages %}<|im_start|>{{ message.role }}
+{% if loop.last and message.reasoning_content %}<think>
+{{ message.reasoning_content }}
+</think>
+
+{% endif %}{{ message.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% if thinking %}<think>
+{% endif %}{% endif %}"""
+HARMONY = """\
+{% for message in messages -%}
+{% if message.role == 'assistant' -%}
+{% if message.thinking %}<|start|>assistant<|channel|>analysis<|message|>{{ message.thinking }}<|end|>{% endif -%}
+<|start|>assistant<|channel|>final<|message|>{{ message.content }}<|end|>
+{%- else %}<|start|>{{ message.role }}<|message|>{{ message.content }}<|end|>
+{%- endif %}{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}
+{#- <|return|><|call|> -#}"""  # noqa: E501, as it is rendered
+REPLY = "<think>\nIs it <b>?\n</think>\n\nHi!\n"
+HARMONIOUS = (
+    "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hi!"
+)
+BEGUN = {"thinking": True}
+
+
+def ids_of(text: str, tokenizer: Tokenizer) -> list[int]:
+    """A reply as a model says it: control tokens by their ids, bytes for all else."""
+    ids: list[int] = []
+    for run, control in tokenizer.controls.split(text):
+        ids += [*run.encode(), *(() if control is None else (control,))]
+    return ids
+
+
+def that_says(
+    reply: str,
+    monkeypatch: pytest.MonkeyPatch,
+    template: str = CHAT,
+    values: Mapping[str, Any] | None = None,
+    tools: Sequence[Any] | None = None,
+) -> LLM:
+    """A model that has the tokens which a template names, and says this to ``MESSAGES``."""
+    tokenizer = tokenizer_for(template)
+    monkeypatch.setattr(fakes, "VOCAB", tokenizer.vocab_size)
+    parts: dict[str, Any] = {"template": template, "tokenizer": tokenizer, "context": 2048}
+    parts["eos_ids"] = tokenizer.eos_ids
+    with LLM(fakes.fake_model(**parts)) as llm:
+        (chat,) = llm._format.encode_many([MESSAGES], tools=tools, variables=values)
+    ids = [*ids_of(reply, tokenizer), tokenizer.eos_ids[0]]
+    script = {len(chat.ids) + place: id_ for place, id_ in enumerate(ids)}
+    return LLM(fakes.fake_model(fakes.FakeExecutable(script), **parts))
+
+
+@pytest.mark.parametrize(
+    ("template", "reply", "thinking"),
+    [(CHAT, REPLY, "Is it <b>?"), (HARMONY, HARMONIOUS, "Hm.")],
+    ids=["tags", "channels"],
+)
+def test_thoughts_are_apart(
+    template: str, reply: str, thinking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with that_says(reply, monkeypatch, template) as llm:
+        completion = llm.chat(MESSAGES)
+        said = list(llm.stream_chat(MESSAGES))
+        stream = llm.stream_chat(MESSAGES)
+        parts = list(stream.parts())
+        ((_, together), *_) = [*llm.together([llm.stream_chat(MESSAGES)])]
+        tokenizer = llm.tokenizer
+    assert (completion.thinking, completion.text.strip()) == (thinking, "Hi!")
+    assert completion.ids == ids_of(reply, tokenizer)
+    before = len(ids_of(reply[: reply.index("Hi!")], tokenizer))
+    assert completion.thinking_tokens == before
+    assert completion.message == {
+        "role": "assistant",
+        "content": completion.text,
+        "reasoning_content": thinking,
+    }
+    assert "".join(said) == completion.text and together == said[0]
+    assert all(bool(part.text) != bool(part.thinking) for part in parts)
+    assert stream.completion.text == "".join(part.text for part in parts) == completion.text
+    assert "".join(part.thinking for part in parts) == thinking
+    assert parts[0] == Part(thinking=thinking[0])
+
+
+def test_a_reply_may_go_on_with_a_thought_that_the_prompt_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with that_says("\nSo.\n</think>\n\nHi!", monkeypatch, values=BEGUN) as llm:
+        completion = llm.chat(MESSAGES, template_values=BEGUN)
+        cut = llm.chat(MESSAGES, template_values=BEGUN, max_tokens=3)
+        plain = llm.generate("x", max_tokens=20)
+    assert (completion.thinking, completion.text) == ("So.", "Hi!")
+    assert (cut.thinking, cut.text, cut.finish_reason) == ("So", "", "length")
+    assert (cut.thinking_tokens, plain.thinking) == (3, "")
+
+
+def test_stop_texts_are_looked_for_in_the_answer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with that_says(REPLY, monkeypatch) as llm:
+        completion = llm.chat(MESSAGES, stop=["b", "!"])
+    assert (completion.thinking, completion.text) == ("Is it <b>?", "Hi")
+    assert completion.finish_reason == "stop"
+
+
+def test_a_pump_hands_thoughts_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+    with that_says(REPLY, monkeypatch) as llm:
+        pump = Pump(llm, heard.extend)
+        pump.add([llm.stream_chat(MESSAGES)])
+        until(lambda: bool(heard) and heard[-1].is_last)
+        pump.close()
+    assert "".join(piece.thinking for piece in heard) == "Is it <b>?"
+    assert "".join(piece.text for piece in heard) == "Hi!\n"
+    assert heard[0].thinking and not heard[0].text
+
+
+def test_a_session_remembers_thoughts_beside_answers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with that_says(REPLY, monkeypatch) as llm:
+        session = llm.session()
+        session.send(MESSAGES[0]["content"]).result()
+        said = [
+            *MESSAGES,
+            {"role": "assistant", "content": "Hi!\n", "reasoning_content": "Is it <b>?"},
+        ]
+        assert session.messages == said
+        session.save(tmp_path / "chat")
+        other = llm.session()
+        other.load(tmp_path / "chat")
+        assert other.messages == said
+        asked = [*said, {"role": "user", "content": "And?"}]
+        replies = [each.send("And?", max_tokens=5).result() for each in (session, other)]
+        alone = llm.chat(asked, max_tokens=5)
+        text = llm._format.encode(asked).text
+    assert [reply.ids for reply in replies] == [alone.ids] * 2
+    assert [reply.prompt_tokens for reply in replies] == [alone.prompt_tokens] * 2
+    assert "Is it" not in text and "Hi!" in text
+
+
+def test_thoughts_of_a_conversation_go_where_its_template_reads_them() -> None:
+    for key in ("reasoning_content", "reasoning", "thinking"):
+        reply = {"role": "assistant", "content": "Hi!", key: "Hm <|end|>."}
+        for template, mark in ((CHAT, "<think>"), (HARMONY, "analysis<|message|>")):
+            with LLM(fakes.fake_model(template=template, context=4096)) as llm:
+                chat = llm._format._rendered(
+                    [llm._format._conversation([*MESSAGES, reply], None, None, {})], None
+                )
+            text = chat[0].disguise.reveal(chat[0].text)
+            assert (f"{mark}Hm <|end|>." in text.replace("\n", "")) == ("Hm" in text)
+            assert "Hm <|end|>." in text, (key, template)
+
+
+def test_a_message_of_one_of_several_ends_no_reply() -> None:
+    """``<|end|>`` stands behind each message of gpt-oss and Solar Open, and behind turns of Phi."""
+    for names, ends in (
+        ("<|end|><|return|><|call|>", {"<|return|>", "<|call|>"}),
+        ("<|end|><|calls|><|flush|>", {"<|calls|>", "<|flush|>"}),
+        ("<|end|><|return|>", {"<|end|>", "<|return|>"}),
+        ("<|end|><|tool_response>", {"<|end|>", "<|tool_response>"}),
+    ):
+        tokenizer = tokenizer_for(names)
+        spelled = {
+            name
+            for name in tokenizer.controls.names
+            if tokenizer.controls.id_of(name) in tokenizer.eos_ids
+        }
+        assert spelled >= ends and spelled - ends <= {"</s>", "<|im_end|>"}
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": [7]}}, "required": ["a"]}
+SCHEMA |= {"additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("template", "values", "reply"),
+    [
+        (CHAT, {}, "<think>\nWhat?\n</think>\n\nOh, 7"),
+        (CHAT, {}, "Well, 7"),
+        (CHAT, BEGUN, "What?\n</think>Seven"),
+        (HARMONY, {}, HARMONIOUS),
+    ],
+    ids=["thinks", "thinks not", "goes on", "channels"],
+)
+def test_a_form_of_replies_is_one_of_answers(
+    template: str, values: Any, reply: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the model would like to say, its thoughts are free, and its answer is not."""
+    pytest.importorskip("llguidance")
+    with that_says(reply, monkeypatch, template, values) as llm:
+        free = llm.chat(MESSAGES, template_values=values)
+        shaped = llm.chat(MESSAGES, template_values=values, json_schema=SCHEMA, seed=1)
+        session = llm.session()
+        if not values:
+            assert (
+                session.send(MESSAGES[0]["content"], json_schema=SCHEMA).result().ids == shaped.ids
+            )
+    assert shaped.thinking == free.thinking
+    assert (json.loads(shaped.text), shaped.finish_reason) == ({"a": 7}, "stop")
+
+
+def test_an_answer_comes_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that would end its reply in the middle of a thought goes on."""
+    pytest.importorskip("llguidance")
+    with that_says("So", monkeypatch, values=BEGUN) as llm:
+        free = llm.chat(MESSAGES, template_values=BEGUN)
+        shaped = llm.chat(MESSAGES, template_values=BEGUN, json_schema=SCHEMA, max_tokens=30)
+    assert free.thinking == "So" and free.finish_reason == "stop"
+    assert shaped.thinking.startswith("So") and len(shaped.ids) == 30
+    assert shaped.finish_reason == "length"
+
+
+def test_where_only_letters_end_a_thought_all_of_the_reply_has_the_form() -> None:
+    pytest.importorskip("llguidance")
+    with LLM(fakes.fake_model(template=CHAT, context=2048)) as llm:
+        reply = llm.chat(MESSAGES, template_values=BEGUN, json_schema=SCHEMA)
+    assert (json.loads(reply.text), reply.thinking) == ({"a": 7}, "")
+
+
+def test_a_call_is_forced_behind_a_thought(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("llguidance")
+    template = template_of(FORMS["hermes"]) + "{# </think> #}"
+    function = tool("f", {"x": {"enum": [7]}})
+    function["function"]["parameters"] |= {"required": ["x"], "additionalProperties": False}
+    given: Any = {"tools": [function], "template_values": BEGUN}
+    choice = {"type": "function", "function": {"name": "f"}}
+    with that_says("I must.</think>No!", monkeypatch, template, BEGUN, [function]) as llm:
+        reply = llm.chat(MESSAGES, tool_choice=choice, **given)
+    assert (reply.thinking, reply.text, reply.finish_reason) == ("I must.", "", "stop")
+    assert [(call.name, call.arguments) for call in reply.tool_calls] == [("f", '{"x": 7}')]
+
+
+def allowed(filter_: Any, vocab_size: int) -> list[int]:
+    left = filter_.apply(Candidates(np.zeros(vocab_size, np.float32))).logits
+    return np.flatnonzero(np.isfinite(left)).tolist()
+
+
+def test_what_is_taken_back_is_forgotten() -> None:
+    """Drafts and interrupts take ids back, across the beginning of an answer too."""
+    pytest.importorskip("llguidance")
+    tokenizer = tokenizer_for("<think></think>")
+    opening, closing = (tokenizer.controls.id_of(name) for name in ("<think>", "</think>"))
+    structure = Structure(regex="[ab]{4}").with_vocabulary(tokenizer)
+    for start, reply in (
+        (AnswerStart(closing, opening=opening), [opening, 65, closing, *b"abba"]),
+        (AnswerStart(closing, opening=opening), [*b"abba"]),
+        (AnswerStart(closing), [65, 66, closing, *b"abab"]),
+        (
+            AnswerStart(closing, heading=(opening, 65)),
+            [opening, 66, closing, opening, 65, closing, *b"baab"],
+        ),
+    ):
+        filter_: Any = ForAnswer(structure, start).begin([], tokenizer.vocab_size)
+        filter_.end_with([tokenizer.eos_ids[0]])
+
+        states: list[Any] = []
+        for id_ in reply:
+            states.append((allowed(filter_, tokenizer.vocab_size), filter_.is_complete()))
+            assert id_ in states[-1][0]
+            filter_.accept(id_)
+        assert filter_.is_complete()
+        for id_, state in zip(reversed(reply), reversed(states), strict=True):
+            filter_.undo(id_)
+            now = allowed(filter_, tokenizer.vocab_size)
+            assert (now, filter_.is_complete()) == state
+            filter_.accept(id_)
+            filter_.undo(id_)
