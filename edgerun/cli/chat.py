@@ -34,6 +34,7 @@ def chat(
     *,
     sampling: dict[str, Any],
     loading: dict[str, Any],
+    hide_thinking: options.HideThinking = False,
     stats: options.ShowStats = False,
     when_full: Annotated[
         str,
@@ -68,6 +69,7 @@ def chat(
             sampling,
             when_full=when_full,
             store=store if at_terminal or go_on else None,
+            hides_thinking=hide_thinking,
             show_stats=stats,
         )
         if at_terminal:

@@ -212,6 +212,10 @@ LOADING: dict[str, Any] = {
 }
 CHATTING: dict[str, Any] = {"draft": Draft, "think": Think, "template_values": TemplateValues}
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+HideThinking = Annotated[
+    bool,
+    typer.Option("--hide-thinking", help="Show how long the model thinks instead of what."),
+]
 ShowStats = Annotated[bool, typer.Option("--stats", help="Show speed and memory on stderr.")]
 
 

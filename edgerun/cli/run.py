@@ -40,6 +40,7 @@ def run(
     raw: options.Raw = False,
     loading: dict[str, Any],
     as_json: options.Json = False,
+    hide_thinking: options.HideThinking = False,
     stats: options.ShowStats = False,
 ) -> None:
     """The prompt goes to a model with a chat format as a user's message."""
@@ -57,7 +58,7 @@ def run(
         ChatTemplate.prepare()
     with options.load(folder, **loading) as llm:
         stream = start(llm, whole_prompt, system, raw, sampling)
-        completion = _finish(stream, quiet=as_json)
+        completion = _finish(stream, quiet=as_json, hides_thinking=hide_thinking)
         if as_json:
             devices = [asdict(report) for report in llm.reports()]
             fields = summary(completion) | ({"devices": devices} if devices else {})
@@ -103,6 +104,7 @@ def summary(completion: Completion) -> dict[str, Any]:
     """What ``--json`` prints; the names are a contract."""
     return {
         "text": completion.text,
+        "thinking": completion.thinking,
         "ids": completion.ids,
         "prompt_tokens": completion.prompt_tokens,
         "completion_tokens": len(completion.ids),
@@ -146,14 +148,11 @@ def start(
     return llm.stream_chat(messages, **sampling)
 
 
-def _finish(stream: TextStream, *, quiet: bool) -> Completion:
-    from edgerun.cli.screen.reply import reply_writer
+def _finish(stream: TextStream, *, quiet: bool, hides_thinking: bool) -> Completion:
+    if quiet:
+        return stream.result()
+    from edgerun.cli.screen.reply import show_reply
 
-    write = reply_writer()
-    with stream:
-        for piece in stream:
-            if not quiet:
-                write(piece)
-    if not quiet:
-        print(flush=True)
+    show_reply(stream, hides_thinking=hides_thinking)
+    print(flush=True)
     return stream.completion

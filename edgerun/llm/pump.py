@@ -26,16 +26,13 @@ class Piece(NamedTuple):
 
     Attributes:
         stream: whose completion goes on growing meanwhile.
-        text: what is new of its text.
-        thinking: what is new of its thoughts; both are ``""`` at the end of some, in the middle of
-            none.
+        part: what is new of it; nothing at the end of some, in the middle of none.
         tokens: how many ids its completion had.
         is_last: whether the completion has its finish reason, and nothing will come.
     """
 
     stream: TextStream
-    text: str
-    thinking: str
+    part: Part
     tokens: int
     is_last: bool
 
@@ -65,9 +62,8 @@ class _Reading:
 
     def piece(self) -> Piece:
         """What is to be handed over."""
-        (text, thinking), self.part = self.part, Part()
-        tokens = len(self.stream.completion.ids)
-        return Piece(self.stream, text, thinking, tokens, self.is_last)
+        part, self.part = self.part, Part()
+        return Piece(self.stream, part, len(self.stream.completion.ids), self.is_last)
 
 
 class Pump:

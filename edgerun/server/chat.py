@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from edgerun.engine.chooser.logprobs import TokenLogprob
-from edgerun.llm.completion import Completion, TextStream
+from edgerun.llm.completion import Completion, Part, TextStream
 from edgerun.llm.tools import AUTO, NONE
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import split
@@ -70,8 +70,9 @@ class ChatForm:
     def first(self, index: int) -> list[dict[str, Any]]:
         return [_delta({"role": "assistant", "content": ""})]
 
-    def piece(self, text: str) -> dict[str, Any]:
-        return _delta({"content": text})
+    def piece(self, part: Part) -> dict[str, Any]:
+        thoughts = {"reasoning_content": part.thinking} if part.thinking else {}
+        return _delta({**thoughts, **({"content": part.text} if part.text else {})})
 
     def last(self, completion: Completion) -> list[dict[str, Any]]:
         calls = completion.message.get("tool_calls", [])

@@ -10,7 +10,7 @@ from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from edgerun.errors import BackendError
-from edgerun.llm.completion import Completion, TextStream
+from edgerun.llm.completion import Completion, Part, TextStream
 from edgerun.llm.pump import Piece, Pump
 from edgerun.server.problems import Problem
 
@@ -27,13 +27,13 @@ class Came(NamedTuple):
 
     Attributes:
         choice: which reply of those that were asked for together.
-        text: what is new.
+        part: what is new.
         tokens: how many ids it has by now.
         is_last: whether nothing more will come.
     """
 
     choice: int
-    text: str
+    part: Part
     tokens: int
     is_last: bool
 
@@ -75,7 +75,7 @@ class Group:
     def put(self, piece: Piece) -> None:
         """Takes what the pump read."""
         choice = self._choices[piece.stream]
-        self._came.put_nowait(Came(choice, piece.text, piece.tokens, piece.is_last))
+        self._came.put_nowait(Came(choice, piece.part, piece.tokens, piece.is_last))
 
 
 class Replies:

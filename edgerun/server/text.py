@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgerun.engine.chooser.logprobs import TokenLogprob
-from edgerun.llm.completion import Completion, TextStream
+from edgerun.llm.completion import Completion, Part, TextStream
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import split
 from edgerun.server.logprobs import text_logprobs
@@ -62,8 +62,8 @@ class TextForm:
         echoed = self._echoed[index]
         return [_choice(echoed)] if echoed else []
 
-    def piece(self, text: str) -> dict[str, Any]:
-        return _choice(text)
+    def piece(self, part: Part) -> dict[str, Any]:
+        return _choice(part.text)
 
     def last(self, completion: Completion) -> list[dict[str, Any]]:
         return [{**_choice(""), **finish_reason(completion)}]

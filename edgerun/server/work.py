@@ -12,7 +12,7 @@ import msgspec
 
 from edgerun.engine.chooser.logprobs import TokenLogprob
 from edgerun.engine.chooser.params import MAX_SEED
-from edgerun.llm.completion import Completion, TextStream
+from edgerun.llm.completion import Completion, Part, TextStream
 from edgerun.server.answers import send_events, send_json
 from edgerun.server.problems import Problem
 from edgerun.values import shown, whole_number
@@ -63,8 +63,8 @@ class Form(Protocol):
     def first(self, index: int) -> list[dict[str, Any]]:
         """What is said of a choice before its text."""
 
-    def piece(self, text: str) -> dict[str, Any]:
-        """Text of a choice that has not ended."""
+    def piece(self, part: Part) -> dict[str, Any]:
+        """What is new of a choice that has not ended."""
 
     def last(self, completion: Completion) -> list[dict[str, Any]]:
         """The end of a choice."""
@@ -124,7 +124,7 @@ class Work:
         async for came in group.pieces():
             index, completion = came.choice, group.completions[came.choice]
             choices = [] if index in told else form.first(index)
-            news = [form.piece(came.text)] if came.text else []
+            news = [form.piece(came.part)] if any(came.part) else []
             if came.is_last:
                 news += form.last(completion)
             if entries := completion.logprobs[told.get(index, 0) : came.tokens]:
@@ -140,11 +140,13 @@ class Work:
         prompt = sum(completion.prompt_tokens for completion in prompts)
         generated = sum(len(completion.ids) for completion in completions)
         reused = sum(completion.stats.reused_tokens for completion in prompts)
+        thinking = sum(completion.thinking_tokens for completion in completions)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": generated,
             "total_tokens": prompt + generated,
             "prompt_tokens_details": {"cached_tokens": reused},
+            "completion_tokens_details": {"reasoning_tokens": thinking},
         }
 
 

@@ -133,9 +133,9 @@ def test_a_pump_hands_thoughts_over(monkeypatch: pytest.MonkeyPatch) -> None:
         pump.add([llm.stream_chat(MESSAGES)])
         until(lambda: bool(heard) and heard[-1].is_last)
         pump.close()
-    assert "".join(piece.thinking for piece in heard) == "Is it <b>?"
-    assert "".join(piece.text for piece in heard) == "Hi!\n"
-    assert heard[0].thinking and not heard[0].text
+    assert "".join(piece.part.thinking for piece in heard) == "Is it <b>?"
+    assert "".join(piece.part.text for piece in heard) == "Hi!\n"
+    assert heard[0].part.thinking and not heard[0].part.text
 
 
 def test_a_session_remembers_thoughts_beside_answers(

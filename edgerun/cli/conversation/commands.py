@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgerun.cli.screen.messages import tell
+from edgerun.cli.screen.thoughts import dim
 from edgerun.cli.screen.visible import folded, visible
 from edgerun.engine.chooser.params import text_options
 from edgerun.engine.session_file import is_session
@@ -98,10 +99,15 @@ def show(conversation: Conversation, argument: str) -> None:
     for message in conversation.session.messages:
         role, text = str(message["role"]), visible(str(message["content"]))
         begins = {"user": "> ", "assistant": ""}.get(role, f"[{role}] ")
-        lines = [folded(line, sys.stderr, "") for line in (begins + text).split("\n")]
-        block = "\n".join(lines)
+        if thoughts := str(message.get("reasoning_content", "")):
+            print(dim(_block(visible(thoughts)), sys.stderr), file=sys.stderr)
+        block = _block(begins + text)
         print(bold(block) if role == "user" else block, file=sys.stderr)
     tell(f"{conversation.fill()} tokens")
+
+
+def _block(text: str) -> str:
+    return "\n".join(folded(line, sys.stderr, "") for line in text.split("\n"))
 
 
 @command

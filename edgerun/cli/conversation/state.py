@@ -45,6 +45,7 @@ class Conversation:
         *,
         when_full: str = STOP,
         store: ChatStore | None = None,
+        hides_thinking: bool = False,
         show_stats: bool = False,
     ) -> None:
         self.llm = llm
@@ -55,7 +56,7 @@ class Conversation:
         self.last: Stats | None = None
         self.done = False
         self.unanswered = 0
-        self._show_stats = show_stats
+        self._hides_thinking, self._show_stats = hides_thinking, show_stats
 
     @property
     def context(self) -> int:
@@ -84,13 +85,11 @@ class Conversation:
         Raises:
             PromptError: the message does not fit.
         """
-        from edgerun.cli.screen.reply import reply_writer
+        from edgerun.cli.screen.reply import show_reply
 
-        stream, write = self._begin(text), reply_writer()
+        stream = self._begin(text)
         try:
-            with stream:
-                for piece in stream:
-                    write(piece)
+            show_reply(stream, hides_thinking=self._hides_thinking)
         except KeyboardInterrupt:
             print(" [stopped]", end="", file=sys.stderr, flush=True)
         print(flush=True)

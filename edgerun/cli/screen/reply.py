@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from edgerun.cli.screen.visible import NARROWEST, columns, visible
 from edgerun.env import terminal_erases
@@ -13,7 +13,32 @@ TAB = 8
 # Change the width of what is beside them, on some terminals only.
 JOINER, EMOJI_STYLE = "\u200d", "\ufe0f"
 
+if TYPE_CHECKING:
+    from edgerun.llm.completion import TextStream
+
 Write = Callable[[str], None]
+
+
+def show_reply(stream: TextStream, *, hides_thinking: bool = False) -> None:
+    """Shows a reply on stdout as it comes, to its end or until it is interrupted.
+
+    Args:
+        stream: of the reply; it is closed.
+        hides_thinking: how long the model thinks is shown, and not what.
+
+    Raises:
+        EdgerunError: the reply failed.
+    """
+    from edgerun.cli.screen.thoughts import thoughts_on
+
+    write = reply_writer()
+    with stream, thoughts_on(sys.stdout, write, hides_thinking) as thoughts:
+        for text, thinking in stream.parts():
+            if thinking:
+                thoughts.show(thinking, len(stream.completion.ids))
+            if text:
+                thoughts.end()
+                write(text)
 
 
 def reply_writer() -> Write:

@@ -62,18 +62,16 @@ async function* events(answer) {
   }
 }
 
-// What a reply looks like: thoughts folded, code between ``` apart.
-function shown(text) {
+// What a reply looks like: thoughts folded once an answer begins, code between ``` apart.
+function shown({ content, reasoning_content: thoughts }) {
   const nodes = [];
-  const thoughts = /^\s*<think>([\s\S]*?)(<\/think>|$)/.exec(text);
   if (thoughts) {
     const details = element("details", "", element("summary", "", "Thoughts"));
-    details.append(element("div", "", thoughts[1].trim()));
-    details.open = !thoughts[2];
+    details.append(element("div", "", thoughts));
+    details.open = !content;
     nodes.push(details);
-    text = text.slice(thoughts[0].length).trimStart();
   }
-  text.split(/^```[^\n]*\n?/m).forEach((part, index) => {
+  content.split(/^```[^\n]*\n?/m).forEach((part, index) => {
     if (index % 2) nodes.push(element("pre", "", part.replace(/\n$/, "")));
     else if (part) nodes.push(element("div", "text", part));
   });
@@ -89,10 +87,11 @@ function follow(change) {
   return result;
 }
 
-function addMessage({ role, content }) {
-  const parts = role === "user" ? [element("div", "text", content)] : shown(content);
+function addMessage(message) {
+  const isUser = message.role === "user";
+  const parts = isUser ? [element("div", "text", message.content)] : shown(message);
   const body = element("div", "", ...parts);
-  const made = element("article", `message ${role}`, body);
+  const made = element("article", `message ${message.role}`, body);
   follow(() => $("log").append(made));
   return { made, body };
 }
@@ -160,8 +159,11 @@ async function read(answer, message, body) {
     const [choice] = event.choices;
     if (!choice) continue;
     message.content += choice.delta.content ?? "";
+    if (choice.delta.reasoning_content) {
+      message.reasoning_content = (message.reasoning_content ?? "") + choice.delta.reasoning_content;
+    }
     end = choice.finish_detail ?? choice.finish_reason ?? end;
-    follow(() => body.replaceChildren(...shown(message.content)));
+    follow(() => body.replaceChildren(...shown(message)));
   }
   return { usage, end, seconds: (performance.now() - since) / 1000 };
 }
@@ -187,7 +189,7 @@ async function reply() {
     setRunning(null);
   }
   if (state.messages !== messages) return; // a new chat began meanwhile
-  if (message.content) {
+  if (message.content || message.reasoning_content) {
     messages.push(message);
     addFoot(made, figures);
   } else {

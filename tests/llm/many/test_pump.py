@@ -29,10 +29,10 @@ class Heard:
     def __call__(self, pieces: list[Piece]) -> None:
         self.threads.add(threading.get_ident())
         assert pieces
-        for stream, text, thinking, tokens, is_last in pieces:
+        for stream, part, tokens, is_last in pieces:
             assert stream not in self.ended, "something came behind the last piece"
-            assert text or thinking or is_last
-            self.texts[stream] += text
+            assert any(part) or is_last
+            self.texts[stream] += part.text
             self.tokens[stream].append(tokens)
             if is_last:
                 self.ended.add(stream)
