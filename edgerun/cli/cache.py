@@ -22,6 +22,7 @@ CONTENTS = {
     "kernels-*": "compiled CPU kernels",
     MACHINE: "measured speed of this machine",
     "sharing/*": "what sharing layers of experts with devices costs",
+    "models/*": "bundles of checkpoints that were loaded directly",
     "verified/*": "which weights were found whole",
     "simulators/*": "compiled simulators of the FPGA overlay",
     "fpga/synthesis/*": "results of synthesis",

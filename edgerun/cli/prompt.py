@@ -11,6 +11,7 @@ from pathlib import Path
 from edgerun.cli.options import model_of
 from edgerun.cli.screen.messages import say
 from edgerun.errors import InputError, PromptError
+from edgerun.llm.checkpoints import is_checkpoint
 
 MAX_STDIN_BYTES = 64 << 20
 PATIENCE_S = 2.0  # after which a terminal is told what is waited for
@@ -35,12 +36,12 @@ def model_and_text(
     Raises:
         InputError: it cannot be told, or something is given twice.
     """
-    folders = [word for word in words if os.path.isdir(word)]  # a long text is no error
+    folders = [word for word in words if os.path.isdir(word) or is_checkpoint(word)]
     if len(words) == 2 and len(folders) != 1:
-        are = "both are folders" if folders else f"neither {words[0]!r} nor {words[1]!r} is one"
+        are = "both are models" if folders else f"neither {words[0]!r} nor {words[1]!r} is one"
         raise InputError(
-            f"expected the folder of a model and a text, but {are}: name the model with -m and "
-            "the text with -p"
+            f"expected a model, which is a folder or a GGUF file, and a text, but {are}: name the "
+            "model with -m and the text with -p"
         )
     if prompt is not None and len(words) == 1:
         folders = list(words)  # nothing else is left for it to be
@@ -57,13 +58,14 @@ def _check_text(text: str) -> None:
     """Refuses a lone word that is more likely meant as a model."""
     if os.path.isfile(text):
         raise InputError(
-            f"{text} is no edgerun bundle, which is a folder: `edgerun export {text} -o FOLDER` "
-            "makes one of a checkpoint; if this is the text, put it behind -p"
+            f"{text} is no model: expected the folder of a bundle or of a checkpoint, or a GGUF "
+            "file; if this is the text, put it behind -p"
         )
     if NAME_OF_A_MODEL.fullmatch(text):
         raise InputError(
-            f"there is no bundle at {text}: name the folder that an export wrote, or, if this is "
-            "the text, put it behind -p"
+            f"there is no model at {text}: name a folder or a GGUF file (`edgerun export {text} -o "
+            "FOLDER` fetches what is on Hugging Face's hub), or, if this is the text, put it "
+            "behind -p"
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgerun import env
-from edgerun.backends.base import Backend, Shape
+from edgerun.backends.base import Backend, Progress, Shape
 from edgerun.backends.registry import DEFAULT, backend_names, make_backend
 from edgerun.engine.chooser.processor import processor_types
 from edgerun.engine.drafting.registry import drafting_for
@@ -20,8 +20,9 @@ from edgerun.formats.stack import ExpertStack
 from edgerun.kernels.host.huge_pages import zeroed_memory
 from edgerun.kernels.host.memory import available_memory
 from edgerun.kernels.isa import selected_isa
+from edgerun.llm.checkpoints import bundle_of, is_checkpoint
 from edgerun.llm.compiling import EXACT, NEVER, compile_bundle
-from edgerun.llm.options import MAX_CONTEXT, LoadOptions
+from edgerun.llm.options import MAX_CONTEXT, LoadOptions, log_progress
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.model.chat.switches import set_switches
 from edgerun.model.chat.template import ChatTemplate, template_source
@@ -112,13 +113,18 @@ class Model:
         return self.bundle.digest if self.bundle else ""
 
 
-def resolve(path: str | Path | None) -> Path:
+def resolve(path: str | Path | None, progress: Progress = log_progress) -> Path:
     """Returns the folder of a bundle; None is the model that comes with edgerun.
+
+    Of a checkpoint it is a bundle in the cache folder, which is made if it is not there.
 
     Raises:
         BundleError: no model comes with this installation.
+        InputError: a checkpoint is broken, or a model that is not supported.
     """
     if path is not None:
+        if is_checkpoint(path):
+            return bundle_of(Path(path), progress)
         return Path(path)
     folder = own_model()
     if folder is None:
@@ -152,7 +158,9 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
     """
     if path is not None:
         SandboxedLibrary.prepare()
-    return prepare_bundle(open_bundle(resolve(path), verify=options.verify), options)
+    return prepare_bundle(
+        open_bundle(resolve(path, options.progress), verify=options.verify), options
+    )
 
 
 def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:

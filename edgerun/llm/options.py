@@ -18,7 +18,7 @@ from edgerun.llm.compiling import ALWAYS, AUTO, EXACT, FAST, NEVER
 from edgerun.model.chat.switches import check_switches
 from edgerun.state.codecs import codec_named
 from edgerun.state.policies.registry import policy_named
-from edgerun.values import as_int, shown
+from edgerun.values import Notice, as_int, shown
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,11 @@ LIMITS = {
     "chunk_rows": MAX_CONTEXT,
     "prompt_rows": MAX_CONTEXT,
 }
+
+
+def log_progress(text: str) -> None:
+    """Where ``progress`` goes unless somebody asks for it: to the log, notices as warnings."""
+    logger.log(logging.WARNING if isinstance(text, Notice) else logging.INFO, "%s", text)
 
 
 class LoadKeywords(TypedDict, total=False):
@@ -140,7 +145,7 @@ class LoadOptions:
     draft: str = AUTO
     think: bool | None = None
     template_values: Mapping[str, Any] = field(default_factory=dict)
-    progress: Progress = field(default=lambda text: logger.info(text))
+    progress: Progress = field(default=log_progress)
 
     def __post_init__(self) -> None:
         """Checks every value; NumPy's numbers become Python's."""

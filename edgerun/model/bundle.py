@@ -145,8 +145,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise BundleError(f"there is no bundle at {folder}: give the folder that an export wrote")
     if not os.path.lexists(folder / MANIFEST):
         raise BundleError(
-            f"{folder} is no edgerun bundle: it has no {MANIFEST}; "
-            "make one with 'edgerun export <checkpoint> -o <folder>'"
+            f"{folder} is no edgerun bundle: it has no {MANIFEST}, nor is it a checkpoint with "
+            "config.json and safetensors, or a GGUF file"
         )
     data = read_unlisted(folder / MANIFEST)
     try:

@@ -49,6 +49,7 @@ from edgerun_export.options import ExportOptions, check_effects
 from edgerun_export.recipe import MIN_BLOCK, SOURCE, Recipe, check_pack, check_weights, make_recipe
 from edgerun_export.rules import (
     commonest_source_recipe,
+    keeps_integers,
     source_recipe,
     source_warnings,
     two_bit_formats,
@@ -193,11 +194,14 @@ class _Job:
 
     def _choose_recipe(self) -> Recipe:
         options = self._options
-        default = "ternary" if self._weights.natively_ternary() else "int4"
         head = options.head_weights
         if head is None and self._spec.hidden_size % MIN_BLOCK:
             head = "fp32"  # the only form that rows of any width have
-        weights, group, rules = options.weights or default, options.group_size, options.rules
+        weights, group, rules = (
+            options.weights or self._usual_weights(),
+            options.group_size,
+            options.rules,
+        )
         check_weights(weights)
         if weights == SOURCE:
             weights, group = self._source_format()
@@ -218,6 +222,14 @@ class _Job:
         recipe = with_rules(recipe, rules, self._spec, partial(source_recipe, self._weights))
         check_effects(options, recipe)
         return with_methods(recipe, self._weights, calibrates=bool(options.calibration.texts))
+
+    def _usual_weights(self) -> str:
+        """The format of projections where none is asked for."""
+        options = self._options
+        if self._weights.natively_ternary():
+            return "ternary"
+        others = (options.group_size, options.method, options.transforms, options.calibration.texts)
+        return SOURCE if not any(others) and keeps_integers(self._weights) else "int4"
 
     def _source_format(self) -> tuple[str, int]:
         """What most projections are stored in; the rest follows by a rule."""

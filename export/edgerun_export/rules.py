@@ -168,6 +168,13 @@ def commonest_source_recipe(source: SourceWeights) -> TensorRecipe:
     return Counter(kinds).most_common(1)[0][0]
 
 
+def keeps_integers(source: SourceWeights) -> bool:
+    """Whether :func:`source_recipe` keeps what a checkpoint has, and most of that is integers."""
+    modules = [module for module, _ in _projections(source.spec)]
+    floats = sum(source.stored_type(f"{module}.weight") in _FLOATS for module in modules)
+    return 2 * floats < len(modules) and not _rounded_types(source)
+
+
 def source_warnings(source: SourceWeights) -> list[str]:
     """What :func:`source_recipe` does not keep."""
     return [
