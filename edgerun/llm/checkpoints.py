@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,7 +58,9 @@ def bundle_of(checkpoint: Path, progress: Progress) -> Path:
         StorageError: the cache folder cannot be written.
     """
     models = settings().cache_dir / FOLDER
-    folder = models / _digest(checkpoint) / (checkpoint.resolve().stem or "model")
+    real = checkpoint.resolve()
+    versions = models / _digest(os.fspath(real))
+    folder = versions / _digest(_facts(real)) / (real.stem or "model")
     if os.path.lexists(folder / MANIFEST):
         return folder
     export = _exporter()
@@ -65,7 +68,7 @@ def bundle_of(checkpoint: Path, progress: Progress) -> Path:
     begin = time.monotonic()
     try:
         private_folder(models)
-        folder.parent.mkdir(exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make a bundle in {models}: {error.strerror}") from error
     try:
@@ -74,6 +77,9 @@ def bundle_of(checkpoint: Path, progress: Progress) -> Path:
         if not os.path.lexists(folder / MANIFEST):  # else another process was faster
             raise
     progress(Notice(f"made it in {time.monotonic() - begin:.0f} s, in {folder}"))
+    for other in versions.iterdir():
+        if other != folder.parent:  # of what the checkpoint was before
+            shutil.rmtree(other, ignore_errors=True)
     return folder
 
 
@@ -95,11 +101,12 @@ def _weights(folder: Path) -> Iterator[Path]:
             yield from folder.glob(pattern)
 
 
-def _digest(checkpoint: Path) -> str:
-    """Says which files these are: another one for a checkpoint that has changed, or has moved."""
-    real = checkpoint.resolve()
-    files = sorted(real.iterdir()) if real.is_dir() else [real]
+def _facts(checkpoint: Path) -> str:
+    """What is other for files that have changed, and for another edgerun."""
+    files = sorted(checkpoint.iterdir()) if checkpoint.is_dir() else [checkpoint]
     stats = [(file.name, file.stat()) for file in files if file.is_file()]
-    facts = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
-    text = json.dumps([__version__, os.fspath(real), facts])
+    return json.dumps([__version__, *([name, s.st_size, s.st_mtime_ns] for name, s in stats)])
+
+
+def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
