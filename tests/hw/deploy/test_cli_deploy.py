@@ -16,6 +16,7 @@ from edgerun.cli.main import main
 from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.broker.board.loader import OVERLAYS
 from edgerun_hw.deploy.broker.session import LOCK
+from edgerun_hw.deploy.emulate import sample
 from edgerun_hw.deploy.emulate.board import (
     EmulatedSystem,
     Faults,
@@ -301,3 +302,16 @@ def test_ctrl_c_takes_back(run, place: Path) -> None:
 def test_text_of_a_board_is_shown_and_not_obeyed(capsys) -> None:
     Screen().say("[bold]\x1b]52;c;eA==\x07")
     assert capsys.readouterr().err == "[bold]␛]52;c;eA==␇\n"
+
+
+def test_deployment_can_be_tried_as_the_docs_say(run, tmp_path: Path, capsys) -> None:
+    board, app, newer = (tmp_path / name for name in ("board", "app", "newer"))
+    make_root(board, release="2025.2")
+    assert sample.main([str(app)]) == sample.main([str(newer), "--release", "1"]) == 0
+    for package in (app, newer):
+        assert run("deploy", package, "--sysroot", board)[0] == 0
+    _, out, _ = run("status", "--sysroot", board, "--json")
+    assert json.loads(out)["previous"]
+    assert run("rollback", "--sysroot", board)[0] == 0
+    assert sample.main([str(app)]) == 1
+    assert "File exists" in capsys.readouterr().err

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import struct
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from edgerun_hw.build.boards import load_board
@@ -22,6 +25,7 @@ from edgerun_hw.deploy.broker.formats.fdt import (
     VERSION,
     Node,
 )
+from edgerun_hw.deploy.emulate.example_bit import example_bit
 from edgerun_hw.deploy.emulate.kernel import PLL_HZ
 from edgerun_hw.deploy.package import DEFAULT_NAME, DEFAULT_SHELL, Sources, make_package
 from edgerun_hw.overlay.register_map import VLNV
@@ -186,3 +190,28 @@ def sample_package(
         (Path(folder) / "x.hwh").write_bytes(hwh or sample_hwh(board, hertz))
         sources = Sources(paths[0], board, paths[1], name, shell=paths[2], release=release)
         return dict(make_package(sources).files)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes an application to try deployment with, of a bitstream without a design."""
+    parser = argparse.ArgumentParser(
+        prog="python -m edgerun_hw.deploy.emulate.sample", description=main.__doc__
+    )
+    parser.add_argument("folder", type=Path, help="is made")
+    parser.add_argument("--board", choices=tuple(BOARDS), default="kv260")
+    parser.add_argument("--release", type=int, default=0)
+    options = parser.parse_args(arguments)
+    bit = example_bit(BOARDS[options.board], seed=options.release)
+    files = sample_package(bit, board=options.board, release=options.release)
+    try:
+        options.folder.mkdir()
+        for name, data in files.items():
+            (options.folder / name).write_bytes(data)
+    except OSError as error:
+        sys.stderr.write(f"cannot write {error.filename}: {error.strerror}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
