@@ -11,7 +11,7 @@ from pathlib import Path
 from edgerun.cli.options import model_of
 from edgerun.cli.screen.messages import say
 from edgerun.errors import InputError, PromptError
-from edgerun.llm.checkpoints import is_checkpoint
+from edgerun.llm.checkpoints import HUB, is_checkpoint
 
 MAX_STDIN_BYTES = 64 << 20
 PATIENCE_S = 2.0  # after which a terminal is told what is waited for
@@ -63,9 +63,8 @@ def _check_text(text: str) -> None:
         )
     if NAME_OF_A_MODEL.fullmatch(text):
         raise InputError(
-            f"there is no model at {text}: name a folder or a GGUF file (`edgerun export {text} -o "
-            "FOLDER` fetches what is on Hugging Face's hub), or, if this is the text, put it "
-            "behind -p"
+            f"there is no model at {text}: name a folder, a GGUF file or a model of Hugging Face's "
+            f"hub ({HUB}owner/name), or, if this is the text, put it behind -p"
         )
 
 

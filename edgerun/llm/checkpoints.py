@@ -1,7 +1,9 @@
 """Checkpoints that are loaded as they are: the exporter makes a bundle of each, once.
 
 Such a bundle lies in the cache folder and is made anew when the checkpoint has changed. It has the
-formats that the exporter takes by itself; whoever wants others exports.
+formats that the exporter takes by itself; whoever wants others exports. ``hf:owner/name`` is a
+checkpoint of Hugging Face's hub; it is fetched once, and never looked for under such a name here,
+so that a folder whose name was mistyped asks nobody.
 """
 
 from __future__ import annotations
@@ -25,13 +27,16 @@ EXPORTERS = (
     "edgerun.exporters"  # entry points: functions of a checkpoint, a folder and ``progress``
 )
 FOLDER = "models"  # in the cache folder
+HUB = "hf:"
 CONFIG, GGUF = "config.json", b"GGUF"
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.gguf")
 Progress = Callable[[str], None]
 
 
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """Whether something is a GGUF file, or a folder of Hugging Face's with weights."""
+    """Whether something is a GGUF file, a folder of Hugging Face's with weights, or on its hub."""
+    if os.fspath(path).startswith(HUB):
+        return True
     path = Path(path)
     try:
         if path.is_dir():
@@ -58,9 +63,9 @@ def bundle_of(checkpoint: Path, progress: Progress) -> Path:
         StorageError: the cache folder cannot be written.
     """
     models = settings().cache_dir / FOLDER
-    real = checkpoint.resolve()
-    versions = models / _digest(os.fspath(real))
-    folder = versions / _digest(_facts(real)) / (real.stem or "model")
+    source, facts, name = _described(checkpoint)
+    versions = models / _digest(source)
+    folder = versions / _digest(facts) / name
     if os.path.lexists(folder / MANIFEST):
         return folder
     export = _exporter()
@@ -72,7 +77,7 @@ def bundle_of(checkpoint: Path, progress: Progress) -> Path:
     except OSError as error:
         raise StorageError(f"cannot make a bundle in {models}: {error.strerror}") from error
     try:
-        export(checkpoint, folder, progress)
+        export(source, folder, progress)
     except InputError:
         if not os.path.lexists(folder / MANIFEST):  # else another process was faster
             raise
@@ -83,11 +88,11 @@ def bundle_of(checkpoint: Path, progress: Progress) -> Path:
     return folder
 
 
-def _exporter() -> Callable[[Path, Path, Progress], None]:
+def _exporter() -> Callable[[str, Path, Progress], None]:
     from importlib.metadata import entry_points  # takes 30 ms to import
 
     for point in entry_points(group=EXPORTERS):
-        export: Callable[[Path, Path, Progress], None] = point.load()
+        export: Callable[[str, Path, Progress], None] = point.load()
         return export
     raise MissingDependencyError(
         "this is a checkpoint, and the exporter, which makes bundles of them, is not installed: "
@@ -99,6 +104,15 @@ def _weights(folder: Path) -> Iterator[Path]:
     if (folder / CONFIG).is_file():
         for pattern in WEIGHTS:
             yield from folder.glob(pattern)
+
+
+def _described(checkpoint: Path) -> tuple[str, str, str]:
+    """Where a checkpoint is, what is other when it has changed, and a name for its bundle."""
+    text = os.fspath(checkpoint)
+    if text.startswith(HUB):
+        return text, __version__, text.rpartition("/")[2].removesuffix(".gguf") or "model"
+    real = checkpoint.resolve()
+    return os.fspath(real), _facts(real), real.stem or "model"
 
 
 def _facts(checkpoint: Path) -> str:

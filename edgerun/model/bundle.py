@@ -142,7 +142,10 @@ def read_manifest(folder: Path) -> Manifest:
         UnsupportedError: the bundle is of a newer format.
     """
     if not folder.exists():
-        raise BundleError(f"there is no bundle at {folder}: give the folder that an export wrote")
+        raise BundleError(
+            f"there is no model at {folder}: give the folder of a bundle or of a checkpoint, a GGUF "
+            "file, or hf:owner/name"
+        )
     if not os.path.lexists(folder / MANIFEST):
         raise BundleError(
             f"{folder} is no edgerun bundle: it has no {MANIFEST}, nor is it a checkpoint with "

@@ -17,11 +17,11 @@ DOING = {
 }
 
 
-def make_bundle(checkpoint: Path, folder: Path, progress: Callable[[str], None]) -> None:
+def make_bundle(checkpoint: str, folder: Path, progress: Callable[[str], None]) -> None:
     """Makes a bundle in the formats that suit the checkpoint.
 
     Args:
-        checkpoint: a file or a folder.
+        checkpoint: a file, a folder, or a hub id.
         folder: of the bundle, which is not there.
         progress: told how far it is, now and then, and what a user should know of the bundle.
 

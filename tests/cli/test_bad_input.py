@@ -97,11 +97,11 @@ def test_a_wrong_digest_in_the_manifest(shell: Shell, bundle: Path) -> None:
 @pytest.mark.parametrize("command", ["run", "chat", "bench", "plan", "inspect"])
 def test_a_model_that_is_no_bundle(shell: Shell, tmp_path: Path, command: str) -> None:
     (tmp_path / "file").write_text("not a folder")
-    assert "there is no bundle at" in shell.refuses(command, tmp_path / "missing", stdin=b"hi")
+    assert "there is no model at" in shell.refuses(command, tmp_path / "missing", stdin=b"hi")
     for path in (tmp_path, tmp_path / "file"):
         line = shell.refuses(command, path, stdin=b"hi")
-        assert f"{path} is no edgerun bundle" in line
-        assert "edgerun export" in line
+        assert f"{path} is no " in line
+        assert "a checkpoint" in line
 
 
 @pytest.mark.parametrize("location", ["../secret", "/etc/hostname", "link"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -97,6 +97,30 @@ def test_a_cache_that_cannot_be_written_is_named(
         edgerun.load(checkpoint)
 
 
+def test_a_model_of_the_hub_is_fetched_once(
+    monkeypatch: pytest.MonkeyPatch, checkpoint: Path
+) -> None:
+    make, asked = checkpoints._exporter(), list[str]()
+
+    def fetch(source: str, folder: Path, progress: Callable[[str], None]) -> None:
+        asked.append(source)
+        make(os.fspath(checkpoint), folder, progress)
+
+    monkeypatch.setattr(checkpoints, "_exporter", lambda: fetch)
+    for _ in range(2):
+        assert is_checkpoint("hf:owner/a-model")
+        with edgerun.load("hf:owner/a-model") as llm:
+            assert llm.model.path.name == "a-model"
+    assert asked == ["hf:owner/a-model"]
+
+
+@pytest.mark.parametrize("name", ["", "nobody", "../x", "a/b/c", "/etc/passwd", "~/x"])
+def test_what_is_no_name_of_the_hub_asks_nobody(name: str, cache: Path) -> None:
+    with pytest.raises(InputError, match="hub id"):
+        edgerun.load(f"hf:{name}")
+    assert not list(cache.rglob("manifest.json"))
+
+
 def test_without_the_exporter_a_sentence_says_what_is_missing(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +132,7 @@ def test_without_the_exporter_a_sentence_says_what_is_missing(
 def test_another_process_may_be_faster(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make = checkpoints._exporter()
 
-    def slow(source: Path, folder: Path, progress: object) -> None:
+    def slow(source: str, folder: Path, progress: object) -> None:
         make(source, folder, lambda text: None)
         make(source, folder, lambda text: None)
 

@@ -80,7 +80,7 @@ def test_a_folder_without_manifest_says_how_to_make_one(tmp_path):
 
 
 def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(BundleError, match="there is no bundle at .*nowhere"):
+    with pytest.raises(BundleError, match="there is no model at .*nowhere"):
         open_bundle(tmp_path / "nowhere")
 
 

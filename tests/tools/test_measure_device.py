@@ -160,7 +160,7 @@ def test_speeds_are_never_those_of_what_goes_on_for_a_device_that_fails(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--model", "/nowhere"), "there is no bundle at /nowhere"),
+        (("--model", "/nowhere"), "there is no model at /nowhere"),
         (("--out", "/proc/nowhere/laptop.json"), "cannot be written: "),
     ],
 )

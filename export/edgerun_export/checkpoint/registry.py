@@ -22,6 +22,7 @@ from edgerun_export.checkpoint.views.latent import with_single_heads
 
 # Order matters only for llama2c, whose oldest version has no magic number: it comes last.
 _READERS = ("gguf", "safetensors", "llama2c")
+HUB = "hf:"
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*(/[\w.-]+\.gguf)?")
 _PICKLED = ("PK\x03\x04", "\x80\x02", "\x80\x03", "\x80\x04", "\x80\x05")
 
@@ -46,7 +47,8 @@ def open_checkpoint(
     Args:
         path_or_id: a file (``.gguf``, ``.safetensors``, llama2.c ``.bin``), a folder with
             ``config.json`` and safetensors or with one ``.gguf``, a hub id ``owner/name``, or a
-            GGUF file on the hub, ``owner/name/file.gguf``.
+            GGUF file on the hub, ``owner/name/file.gguf``. With ``hf:`` before it, it is one of the
+            hub, whatever is on this machine.
         revision: branch, tag or commit of a hub id.
         tokenizer: a llama2.c tokenizer file, for formats that carry none.
 
@@ -59,9 +61,11 @@ def open_checkpoint(
         >>> with open_checkpoint("models/stories260K.bin") as checkpoint:
         ...     checkpoint.read("model.norm.weight")
     """
+    is_hub = path_or_id.startswith(HUB)
+    path_or_id = path_or_id.removeprefix(HUB)
     path = Path(path_or_id).expanduser()
     try:
-        exists = path.exists()
+        exists = path.exists() and not is_hub
     except (OSError, ValueError) as error:
         raise CheckpointError(f"'{path_or_id[:200]}' is not a usable path") from error
     if not path_or_id:
@@ -75,9 +79,8 @@ def open_checkpoint(
     if exists:
         return open_local(path, Path(tokenizer) if tokenizer else None)
     if _HUB_ID.fullmatch(path_or_id) is None:
-        raise CheckpointError(
-            f"no file or folder '{path_or_id}'; give a path that exists or a hub id 'owner/name'"
-        )
+        there = f"'{path_or_id}' is no hub id" if is_hub else f"no file or folder '{path_or_id}'"
+        raise CheckpointError(f"{there}; give a path that exists or a hub id 'owner/name'")
     from edgerun_export.checkpoint import hub
 
     downloaded, commit = hub.download(path_or_id, revision)
