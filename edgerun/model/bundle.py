@@ -143,8 +143,8 @@ def read_manifest(folder: Path) -> Manifest:
     """
     if not folder.exists():
         raise BundleError(
-            f"there is no model at {folder}: give the folder of a bundle or of a checkpoint, a GGUF "
-            "file, or hf:owner/name"
+            f"there is no model at {folder}: give the folder of a bundle or of a checkpoint, a "
+            "GGUF file, or hf:owner/name"
         )
     if not os.path.lexists(folder / MANIFEST):
         raise BundleError(

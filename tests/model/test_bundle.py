@@ -75,7 +75,7 @@ def test_a_missing_file_is_named(bundle, name):
 
 
 def test_a_folder_without_manifest_says_how_to_make_one(tmp_path):
-    with pytest.raises(BundleError, match="edgerun export"):
+    with pytest.raises(BundleError, match="nor is it a checkpoint"):
         open_bundle(tmp_path)
 
 
