@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from dataclasses import replace
@@ -13,9 +14,11 @@ import pytest
 
 from edgerun.backends import make_backend
 from edgerun.backends.figures import Report
+from edgerun.cli.screen.progress import CLEAR
 from edgerun.cli.screen.report import report_lines
 from edgerun.cli.screen.tables import aligned, print_pairs, print_rows, size
 from edgerun.kernels.isa import selected_isa
+from edgerun.llm.loading import own_model
 from edgerun.machine.disk import DiskProfile
 from edgerun.machine.profile import MachineProfile
 from edgerun.machine.row_times import Layers, RowTimes, stored
@@ -174,6 +177,60 @@ def test_perplexity_prints_one_object(run: Run, tmp_path: Path) -> None:
         assert report["bits_per_byte"] * report["bytes"] == pytest.approx(
             per_token * report["tokens"], rel=1e-4
         )
+
+
+def be_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_a_terminal_sees_how_far_scoring_is(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    be_a_terminal(monkeypatch)
+    (tmp_path / "text").write_text("one\n--\ntwo\n")
+    arguments = ["perplexity", "m", str(tmp_path / "text"), "--separator", "--"]
+    shown = run(*arguments, model=fakes.fake_model(context=64)).err.split(CLEAR)
+    assert shown[2] == "window 1, 0 tokens done"
+    assert "1 text, window 2, 3 tokens done" in shown
+    assert shown[-1] == ""
+
+
+def test_a_terminal_sees_how_far_measuring_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    be_a_terminal(monkeypatch)
+    arguments = ["-p", "2", "-n", "2", "--repeat", "2", "--rows", "2"]
+    shown = run("bench", *arguments).err.split(CLEAR)
+    expected = [
+        "warming up, 2 runs to come",
+        "run 1 of 2",
+        "run 2 of 2",
+        "measuring what this machine can do",
+        "calls of 1 row, turn 1 of 2",
+        "calls of 2 rows, turn 1 of 2",
+    ]
+    assert shown[2:8] == expected
+    assert shown[-1] == ""
+
+
+def test_a_pipe_sees_nothing_of_that(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("one")
+    assert run("bench", "-p", "2", "-n", "2", "--repeat", "1").err == ""
+    result = run("perplexity", "m", str(tmp_path / "text"))
+    assert result.err == ""
+    assert "(3 tokens, 3 bytes, 1 text, windows of " in result.out
+
+
+def test_bench_calls_the_model_that_comes_along_as_chats_do(run: Run) -> None:
+    own = own_model()
+    assert own is not None
+    model = fakes.fake_model()
+    arguments = ["bench", "-p", "2", "-n", "2", "--repeat", "1"]
+    assert run(*arguments, model=model).out.startswith(f"{model.path}: ")
+    model = dataclasses.replace(fakes.fake_model(), path=own)
+    assert run(*arguments, model=model).out.startswith("edgerun's own small model: ")
+    model = dataclasses.replace(fakes.fake_model(), path=own)
+    assert json.loads(run(*arguments, "--json", model=model).out)["model"] == str(own)
 
 
 @pytest.mark.parametrize("content", [b"", b" \n", b"\xff", None])
