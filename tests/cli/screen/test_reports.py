@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import pytest
 
 from edgerun.backends import make_backend
 from edgerun.backends.figures import Report
+from edgerun.cli.extras import EXTRAS
 from edgerun.cli.screen.progress import CLEAR
 from edgerun.cli.screen.report import report_lines
 from edgerun.cli.screen.tables import aligned, print_pairs, print_rows, size
@@ -266,9 +268,9 @@ def test_doctor_prints_one_object(run: Run) -> None:
     assert run("doctor", "--all").out.startswith("edgerun\n  version")
 
 
-def test_doctor_answers_in_five_lines(run: Run) -> None:
+def test_doctor_answers_in_six_lines(run: Run) -> None:
     lines = run("doctor").out.splitlines()
-    titles = ["edgerun", "processor", "memory", "back-ends", "verdict"]
+    titles = ["edgerun", "processor", "memory", "back-ends", "extras", "verdict"]
     assert [line.split()[0] for line in lines] == titles
     assert "nothing is missing" in lines[-1]
 
@@ -282,7 +284,38 @@ def test_doctor_names_what_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -
     assert doctor.brief(report)[-1].startswith(
         "verdict    tokenizers is missing, which `pip install tokenizers` mends; cpu is broken"
     )
-    assert "not ready: cpu" in doctor.brief(report)[-2]
+    assert "not ready: cpu" in doctor.brief(report)[-3]
+
+
+def test_doctor_says_which_extras_are_there_and_what_for(run: Run) -> None:
+    from edgerun.cli import doctor
+
+    report = json.loads(run("doctor", "--json").out)
+    assert report["extras"].keys() == EXTRAS.keys()
+    for extra in report["extras"].values():
+        extra["missing"] = []
+    report["extras"]["structured"]["missing"] = ["llguidance"]
+    report["extras"]["serve"]["missing"] = ["uvicorn"]
+    *_, line, verdict = doctor.brief(report)
+    there, _, others = line.partition("; not installed: ")
+    assert there.startswith("extras     export (making bundles of checkpoints), npu (")
+    expected = "serve (edgerun serve; it lacks uvicorn), structured (replies that keep to a schema"
+    assert others.startswith(expected)
+    assert "nothing is missing" in verdict
+    assert "\nextras\n  export " in run("doctor", "--all").out
+
+
+def test_doctor_looks_for_what_extras_consist_of(repo_root: Path) -> None:
+    text = (repo_root / "pyproject.toml").read_text("utf-8")
+    section = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
+    declared = dict(re.findall(r"^(\w+) = (\[.*?\])(?=\s*(?:#.*)?$)", section, re.M | re.S))
+    assert declared.pop("dev")
+    always = {"numpy", "tomli"}  # one is no extra's own, one is for old interpreters
+    names = {
+        extra: set(re.findall(r'"([\w-]+)', packages)) - always
+        for extra, packages in declared.items()
+    }
+    assert names == {name: set(extra.packages) for name, extra in EXTRAS.items()}
 
 
 def test_bench_is_one_table(run: Run) -> None:
