@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 ROOM = "edgerun.backends"  # a back-end is a module here with a function make()
 DEFAULT = ("cpu",)  # take part unasked
+SIMULATED = ("virtual", "standin")  # for trials: nobody who does not name them hears of them
 ENTRY_POINTS = "edgerun.backends"
 NOT_ASKED = "not asked for: --backend {name}"
 NO_DEVICE_NAMED = NOT_ASKED + ", or name its device in EDGERUN_{upper}_DEVICE"
@@ -66,6 +67,11 @@ def backend_names() -> list[str]:
     return [*entry_names(ROOM, "make"), *(point.name for point in _added_backends())]
 
 
+def offered_names() -> list[str]:
+    """Names of the back-ends that compute with what a machine really has."""
+    return [name for name in backend_names() if name not in SIMULATED]
+
+
 def make_backend(
     name: str, device: str | None = None, given: Mapping[str, Any] = MappingProxyType({})
 ) -> Backend:
@@ -100,7 +106,7 @@ def _make(name: str) -> Backend:
             return backend
     if name.partition(":")[0] in backend_names():
         raise InputError(f"{name!r} is a device and no back-end: write --device {name}")
-    raise InputError(f"no back-end is called '{name}': there are {', '.join(backend_names())}")
+    raise InputError(f"no back-end is called '{name}': there are {', '.join(offered_names())}")
 
 
 def _added_backends() -> Iterable[EntryPoint]:
@@ -206,7 +212,7 @@ def absent_backends(candidates: Candidates) -> dict[str, str]:
         name: (NOT_ASKED if name in without_devices else NO_DEVICE_NAMED).format(
             name=name, upper=name.upper()
         )
-        for name in backend_names()
+        for name in offered_names()
         if name not in taking_part
     }
     return {**others, **candidates.absent}

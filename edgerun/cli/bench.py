@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -88,6 +90,7 @@ def bench(
 ) -> None:
     from edgerun.cli.benchmark.report import summary
     from edgerun.cli.benchmark.rows import row_counts, row_figures
+    from edgerun.cli.screen.progress import progress_line
     from edgerun.engine.drafting.registry import NONE
 
     if handover:
@@ -108,22 +111,32 @@ def bench(
             _check_fits(llm.model.context, prompt, new_tokens)
         if filled is None and llm.expert_reads() is not None:
             filled = prompt  # what is read of experts is counted call by call
-        runs, segments = measured_runs(llm, prompt, new_tokens, filled, repeat)
-        figures = summary(llm, runs, load_s) | {"segments": segments}
-        if counts is not None:
-            figures["rows"] = row_figures(llm, counts, _ids(llm, prompt, repeat + 1), repeat)
+        with progress_line() as show:
+            runs, segments = measured_runs(llm, prompt, new_tokens, filled, repeat, show)
+            show("measuring what this machine can do")
+            figures = summary(llm, runs, load_s) | {"segments": segments}
+            if counts is not None:
+                ids = _ids(llm, prompt, repeat + 1)
+                figures["rows"] = row_figures(llm, counts, ids, repeat, show)
     print(json.dumps(figures) if as_json else _text(figures))
 
 
 def measured_runs(
-    llm: LLM, prompt: int, new_tokens: int, filled: int | None, repeat: int
+    llm: LLM,
+    prompt: int,
+    new_tokens: int,
+    filled: int | None,
+    repeat: int,
+    show: Callable[[str], None],
 ) -> tuple[list[Run], list[dict[str, Any]]]:
     """Some runs after one that warms up, and what segments took in them."""
     from edgerun.cli.benchmark.segments import median_figures, segment_figures
 
+    show(f"warming up, {repeat} run{'' if repeat == 1 else 's'} to come")
     one_run(llm, prompt, new_tokens, filled, 0)
     runs, rounds = [], []
     for index in range(1, repeat + 1):
+        show(f"run {index} of {repeat}")
         with llm.model.programs.meters.reading() as meters:
             runs.append(one_run(llm, prompt, new_tokens, filled, index))
         rounds.append(segment_figures(llm, meters))
@@ -155,10 +168,21 @@ def _text(figures: dict[str, Any]) -> str:
     from edgerun.cli.benchmark.rows import row_lines
     from edgerun.cli.benchmark.segments import segment_lines
 
-    lines = [*as_text(figures).splitlines(), "", *segment_lines(figures["segments"])]
+    lines = [
+        *as_text(figures | {"model": _name(figures["model"])}).splitlines(),
+        "",
+        *segment_lines(figures["segments"]),
+    ]
     if "rows" in figures:
         lines += ["", *row_lines(figures["rows"])]
     return "\n".join(folded(visible(line), sys.stdout, " " * 8) for line in lines)
+
+
+def _name(model: str) -> str:
+    """What people call a model: its folder, but for the one that comes along, as in chats."""
+    from edgerun.llm.loading import is_own_model
+
+    return "edgerun's own small model" if is_own_model(Path(model)) else model
 
 
 def _timed(
@@ -199,11 +223,14 @@ def _check_real(llm: LLM) -> None:
 
 def _print_handover(llm: LLM, prompt_tokens: int | None, repeat: int, as_json: bool) -> None:
     from edgerun.cli.benchmark.handover import PROMPT_TOKENS, handover_figures, handover_lines
+    from edgerun.cli.screen.progress import progress_line
 
     _check_real(llm)
     tokens = prompt_tokens or max(1, min(PROMPT_TOKENS, llm.model.context - 1))
     prompts = [_ids(llm, tokens, index) for index in range(repeat + 1)]
-    figures = handover_figures(llm, prompts)
+    with progress_line() as show:
+        show("measuring keys and values on their way")
+        figures = handover_figures(llm, prompts)
     if as_json:
         print(json.dumps(figures))
     else:

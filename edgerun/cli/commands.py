@@ -9,11 +9,12 @@ not pay for the others. Other packages add commands through the entry point grou
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from edgerun.cli.screen.nearest import nearest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -42,6 +43,7 @@ ABSENT = {
     "push": "there are no uploads: a bundle is a folder, which you can copy",
     "ls": _STORE,
     "list": _STORE,
+    "models": _STORE,
     "ps": "nothing of edgerun runs in the background: a model lives as long as its command",
     "stop": "nothing of edgerun runs in the background: Ctrl-C ends a command",
     "rm": "edgerun keeps no store of models: a model is a folder, which you can delete",
@@ -155,6 +157,6 @@ def why_not(command: str) -> str:
     if any(map(str.isspace, command)):
         return f'there is no command {command!r}: a prompt goes after `run`, as in edgerun run "Hi"'
     names = command_names()
-    close = difflib.get_close_matches(command, names, 1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names)}"
+    near = nearest(command, names)
+    hint = f"did you mean {near!r}?" if near else f"there are {', '.join(names)}"
     return f"there is no command {command!r}: {hint}"

@@ -6,13 +6,13 @@ import json
 import platform
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edgerun.cli import options
+from edgerun.cli.extras import EXTRAS, extras_line, installed_version
 from edgerun.cli.screen.messages import say
 from edgerun.cli.screen.visible import folded
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from edgerun.machine.devices import DeviceProfile
 
 PACKAGES = ("numpy", "numba", "llvmlite", "onnx", "onnxruntime", "tokenizers", "minijinja")
-CONTENDED_GOAL = 0.45
 MARGIN = " " * 11
 EXAMPLES = options.examples(
     "edgerun doctor",
@@ -29,7 +28,6 @@ EXAMPLES = options.examples(
     "edgerun doctor --calibrate ./my-model",
     "edgerun doctor --json",
 )
-OPTIONAL = ("openvino", "openvino-genai", "numba-cuda", "safetensors", "gguf", "huggingface_hub")
 
 
 def doctor(
@@ -50,7 +48,7 @@ def doctor(
         typer.Option(
             "--calibrate",
             help="Measure memory, kernels, threads and other devices, and keep the result for "
-            "planning; takes about half a minute, and as long for each device.",
+            "planning; takes half a minute to some minutes, and as long for each device.",
         ),
     ] = False,
 ) -> None:
@@ -93,19 +91,28 @@ def diagnosis() -> dict[str, Any]:
         "profile": _profile(threads),
         "disks": _disks(),
         "back-ends": _backends(),
-        "packages": {name: _version(name) or "missing" for name in PACKAGES},
-        "optional": {name: _version(name) or "not installed" for name in OPTIONAL},
+        "packages": {name: installed_version(name) or "missing" for name in PACKAGES},
+        "optional": {
+            name: installed_version(name) or "not installed"
+            for extra in EXTRAS.values()
+            for name in extra.packages
+        },
+        "extras": {
+            name: {"for": extra.purpose, "missing": extra.missing()}
+            for name, extra in EXTRAS.items()
+        },
         "folders": _folders(settings.cache_dir, settings.state_dir),
     }
 
 
 def brief(findings: Mapping[str, Any]) -> list[str]:
-    """Five lines of a diagnosis, the last of which says what to do."""
+    """Six lines of a diagnosis, the last of which says what to do."""
     from edgerun.cli.screen.tables import size
 
     machine, memory, backends = findings["machine"], findings["memory"], findings["back-ends"]
     speed = memory["read_gb_per_s"]
     read = f"read at {speed} GB/s" if isinstance(speed, float) else f"whose speed is {speed}"
+    lacking = {name: extra["missing"] for name, extra in findings["extras"].items()}
     ready = [name for name, state in backends.items() if state.startswith("ready")]
     others = [name for name in backends if name not in ready]
     return [
@@ -116,6 +123,7 @@ def brief(findings: Mapping[str, Any]) -> list[str]:
         f"memory     {size(memory['total_bytes'])}, {size(memory['available_bytes'])} free, {read}",
         f"back-ends  {', '.join(ready) or 'none'}"
         + (f"; not ready: {', '.join(others)}" if others else ""),
+        f"extras     {extras_line(lacking)}",
         f"{'verdict':<11}{_verdict(findings)}, --all shows more",
     ]
 
@@ -146,9 +154,9 @@ def _calibrate(folder: Path | None) -> None:
         check_folder(folder)
     threads, isa = worker_threads(None), selected_isa().name  # refuse first, then measure
     say(
-        f"measuring this machine's {isa} kernels with {threads} threads for about half a minute, "
-        "and as long for each device beside the processor; other programs that run meanwhile "
-        "make it look slower than it is"
+        f"measuring this machine's {isa} kernels with {threads} threads, which takes half a minute "
+        "to some minutes, and as long for each device beside the processor; other programs that "
+        "run meanwhile make it take longer, and look slower than it is"
     )
     calibrate(threads, lambda text: say(f"measuring {text}"), folder)
 
@@ -244,94 +252,28 @@ def _tops(rates: Mapping[str, Mapping[int, float]]) -> dict[str, dict[str, float
 
 
 def _print(findings: dict[str, Any]) -> None:
+    from edgerun.cli.screen.machine_rows import device_rows, disk_rows, kernel_rows, profile_rows
     from edgerun.cli.screen.row_times import row_path_rows
     from edgerun.cli.screen.tables import print_pairs, print_rows
 
     for title, part in findings.items():
         if title == "profile":
             print("profile")
-            print_rows(_profile_rows(part))
-            print_rows(_kernel_rows(part))
+            print_rows(profile_rows(part))
+            print_rows(kernel_rows(part))
             print_rows(row_path_rows(part["row_paths"]))
-            print_rows(_device_rows(part))
+            print_rows(device_rows(part))
         elif title == "disks":
-            print_rows(_disk_rows(part))
+            print_rows(disk_rows(part))
+        elif title == "extras":
+            print_pairs(title, {name: _extra(each) for name, each in part.items()})
         else:
             print_pairs(title, part)
 
 
-def _profile_rows(profile: dict[str, Any]) -> list[dict[str, str]]:
-    """The profile as a person reads it."""
-    if not profile["complete"]:
-        note = "only in part: " if profile["measured"] else "not yet: "
-        measured = profile["note"] or f"{note}`edgerun doctor --calibrate` does it"
-    else:
-        measured = f"{profile['measured']}, {profile['threads']} threads where none are named"
-        measured += profile["note"] and f"; {profile['note']}"
-    rows = {"measured": measured}
-    for count, speed in profile["read_gb_per_s"].items():
-        rows[f"memory read with {_threads(count)}"] = f"{speed} GB/s"
-    for count, microseconds in profile["fork_join_us"].items():
-        rows[f"starting an instruction with {_threads(count)}"] = f"{microseconds} us"
-    for path, by_threads in profile["int8_peak_tops"].items():
-        for count, tops in by_threads.items():
-            rows[f"int8 peak by {path} with {_threads(count)}"] = f"{tops:.3f} TOPS"
-    if profile["contended"] is not None:
-        rows["decoding while another process takes a core"] = (
-            f"{profile['contended']:.2f} of the idle speed (wanted: {CONTENDED_GOAL} or more)"
-        )
-    return [{"what": name, "figure": value} for name, value in rows.items()]
-
-
-def _kernel_rows(profile: dict[str, Any]) -> list[dict[str, str]]:
-    """Speed of every kernel family by batch rows."""
-    paths = profile["kernel_paths"]
-    return [
-        {
-            "activations/weights": name,
-            "TOPS by rows": _by_rows(by_rows),
-            "blocks of rows by": ", ".join(dict.fromkeys(paths.get(name, {}).values())),
-        }
-        for name, by_rows in profile["kernel_tops"].items()
-    ]
-
-
-def _device_rows(profile: dict[str, Any]) -> list[dict[str, str]]:
-    """Speed of every device, by rows of a call, and what its calls cost besides."""
-    return [
-        {
-            "device": title,
-            "activations/weights": kind,
-            "TOPS by rows": _by_rows(by_rows),
-            "a call, launch": f"{device['call_ms']} ms, {device['launch_ms']} ms",
-            "measured": device["measured"],
-        }
-        for title, device in profile["devices"].items()
-        for kind, by_rows in device["tops"].items()
-    ]
-
-
-def _disk_rows(disks: dict[str, Any]) -> list[dict[str, str]]:
-    """Speed of every disk by threads, and how models are read from it."""
-    return [
-        {
-            "disk": key,
-            "read directly, GB/s by threads": _by_rows(disk["direct_gb_per_s"]) or "refused",
-            "through the cache": _by_rows(disk["buffered_gb_per_s"]),
-            "models are read": ("directly" if disk["is_direct"] else "through the cache")
-            + f" by {_threads(str(disk['threads']))}",
-            "measured": disk["measured"],
-        }
-        for key, disk in disks.items()
-    ]
-
-
-def _by_rows(tops: dict[str, float]) -> str:
-    return ", ".join(f"{rows}: {each:.3f}" for rows, each in tops.items())
-
-
-def _threads(count: str) -> str:
-    return f"{count} thread{'' if count == '1' else 's'}"
+def _extra(extra: Mapping[str, Any]) -> str:
+    lacking = f"lacks {', '.join(extra['missing'])}" if extra["missing"] else "installed"
+    return f"{lacking}; for {extra['for']}"
 
 
 def _instructions() -> dict[str, Any]:
@@ -367,10 +309,11 @@ def _bandwidth(threads: int) -> float | str:
 
 
 def _backends() -> dict[str, str]:
-    from edgerun.backends.registry import backend_names, make_backend
+    from edgerun import env
+    from edgerun.backends.registry import SIMULATED, make_backend, offered_names
 
     states = {}
-    for name in backend_names():
+    for name in (*offered_names(), *env.settings().devices.keys() & SIMULATED):
         try:
             backend = make_backend(name)
             if backend.is_simulated:
@@ -390,10 +333,3 @@ def _folders(cache: Path, state: Path) -> dict[str, str]:
     from edgerun.llm.loading import own_model
 
     return {"cache": str(cache), "state": str(state), "default_model": str(own_model() or "none")}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

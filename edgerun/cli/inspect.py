@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from edgerun.graph.ir import Constant, Graph
     from edgerun.model.bundle import Bundle
 
+TERNARY = "ternary"
+WEIGHT_ERROR = "relative_weight_error"
 OF_EXPERTS = ("num_experts", "experts_per_token")  # of which dense models have nothing to say
 # 0 in a manifest where layers differ, or nothing states it.
 OF_LAYERS = ("intermediate_size", "num_kv_heads", "head_dim")
@@ -27,16 +29,17 @@ def inspect(
     named: options.NamedModel = None,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Check the digests of the weight files too.")
+        bool, typer.Option("--verify", help="Read all files, and compare them with their digests.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
     from edgerun.llm.loading import resolve
     from edgerun.model.bundle import open_bundle
 
-    description = describe(
-        open_bundle(resolve(options.model_of(model, named)), verify=verify), tensors=tensors
-    )
+    bundle = open_bundle(resolve(options.model_of(model, named)), verify=verify)
+    description = describe(bundle, tensors=tensors)
+    if verify:  # or it would have been refused; another exporter's folder has no digests
+        description["verified_files"] = 0 if bundle.is_foreign else len(bundle.manifest.files)
     if as_json:
         print(json.dumps(description, ensure_ascii=False))
         return
@@ -109,7 +112,8 @@ def _format(constant: Constant) -> str:
     if isinstance(constant, ExpertStack):
         return _format(constant.matrices[0])
     if isinstance(constant, PackedWeight):
-        return f"{constant.format}, blocks of {constant.block}"
+        kind = "_asym" * (constant.zeros is not None) + "_offset" * (constant.offsets is not None)
+        return f"{constant.format}{kind}, blocks of {constant.block}"  # as recipes call it
     return str(constant.dtype)
 
 
@@ -129,12 +133,25 @@ def _stated(recipe: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
+def _explained(pairs: dict[str, Any]) -> dict[str, Any]:
+    """The same, with what a figure is that every export leaves."""
+    error = pairs.get(WEIGHT_ERROR)
+    said = f"{error}, what rounding changed in proportion to the weights, root mean square"
+    return pairs if error is None else pairs | {WEIGHT_ERROR: said}
+
+
 def _amount(entry: dict[str, int]) -> str:
     from edgerun.cli.screen.tables import size
 
     tensors = f"{entry['tensors']} tensor" + "s" * (entry["tensors"] != 1)
     bits = entry["bytes"] * 8 / max(entry["weights"], 1)
     return f"{tensors}, {entry['weights']:,} weights, {size(entry['bytes'])}, {bits:.2f} bits each"
+
+
+def _verified(count: int) -> str:
+    if not count:
+        return "verified: no file, for there is no manifest that has their digests"
+    return f"verified: {count} file{' has' if count == 1 else 's have'} the digests of the manifest"
 
 
 def _print(description: dict[str, Any]) -> None:
@@ -145,11 +162,14 @@ def _print(description: dict[str, Any]) -> None:
     print_pairs("model", _sizes(description["model"]))
     weights = {name: _amount(entry) for name, entry in description["formats"].items()}
     print_pairs("weights", weights)
-    print_pairs("ternary weights in memory", description["packing"])
+    if any(name.startswith(TERNARY) for name in weights):
+        print_pairs("ternary weights in memory", description["packing"])
     print_pairs("files", {name: size(count) for name, count in description["files"].items()})
+    if "verified_files" in description:
+        print(_verified(description["verified_files"]))
     print_pairs("recipe", _stated(description["recipe"]))
     for name in ("source", "quality", "exporter"):
         if description[name]:
-            print_pairs(name, description[name])
+            print_pairs(name, _explained(description[name]))
     if "tensors" in description:
         print_rows(description["tensors"])

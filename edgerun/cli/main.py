@@ -8,7 +8,6 @@ What commands there are is in ``commands.py``.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from edgerun.cli.commands import (
 )
 from edgerun.cli.screen.help import use_plain_pages
 from edgerun.cli.screen.messages import show_warnings
+from edgerun.cli.screen.nearest import nearest
 from edgerun.cli.screen.visible import folded, visible
 from edgerun.errors import EdgerunError, InputError
 
@@ -68,12 +68,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     first = arguments[0] if arguments else "--help"
-    if first in ("--version", "-V"):
+    if first in ("--version", "-V", "-v", "version"):
         from edgerun import __version__
 
         print(f"edgerun {__version__}")
-    elif first in ("--help", "-h"):
+    elif first in ("--help", "-h") or arguments == ["help"]:
         print(overview())
+    elif first == "help":
+        return _dispatch([*arguments[1:], "--help"])
     elif first.startswith("-"):
         raise InputError(f"there is no option {first} before a command; see 'edgerun --help'")
     elif first not in COMMANDS and first not in command_names():
@@ -137,8 +139,8 @@ def _usage_message(error: Exception) -> str:
     """What typer says, in one form whatever its version: the value named, the nearest option."""
     if type(error).__name__ == "NoSuchOption":
         name = getattr(error, "option_name", "")
-        near = difflib.get_close_matches(name, _options(getattr(error, "ctx", None)), 1)
-        return f"there is no option {name}" + (f": did you mean {near[0]}?" if near else "")
+        near = nearest(name, _options(getattr(error, "ctx", None)))
+        return f"there is no option {name}" + (f": did you mean {near}?" if near else "")
     parameter: Any = getattr(error, "param", None)
     is_argument = getattr(parameter, "param_type_name", "") == "argument"
     if type(error).__name__ == "MissingParameter" and is_argument:  # as its page calls it
@@ -147,11 +149,17 @@ def _usage_message(error: Exception) -> str:
     if "unexpected extra argument" in message and "text" in _names(getattr(error, "ctx", None)):
         message += ": a text of several words goes in quotes"
     if message.startswith("No such command "):
-        message = message.replace("No such", "there is no").replace(". Did you", ": did you")
+        return _unknown_member(message.split("'")[1], getattr(error, "ctx", None))
     details = getattr(error.__cause__, "errors", None)  # of a validator, which has the value
     if details:
         return _invalid_value(message, details()[0])
     return message[:1].lower() + message[1:]
+
+
+def _unknown_member(name: str, context: Any) -> str:
+    """What to say of a command that a group does not have."""
+    near = nearest(name, getattr(getattr(context, "command", None), "commands", ()))
+    return f"there is no command {name!r}" + (f": did you mean {near!r}?" if near else "")
 
 
 def _invalid_value(message: str, detail: dict[str, Any]) -> str:

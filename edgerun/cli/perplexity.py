@@ -5,15 +5,21 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from edgerun.cli import options
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from edgerun.llm.llm import LLM
     from edgerun.llm.scoring import Score
+    from edgerun.state import TakeLogits
 
 MAX_FILE_BYTES = 1 << 30
 CHUNK_ROWS = 64  # logits of every row are kept for one chunk
@@ -51,8 +57,9 @@ def perplexity(
         began = time.perf_counter()
         score = Score()
         with progress_line() as show:
-            for score in score_texts(llm, texts, window):
-                show(f"{score.documents} texts, {score.bits_per_byte:.4f} bits per byte")
+            watched = _Watched(llm, show)
+            for score in score_texts(cast("LLM", watched), texts, window):
+                watched.note = f"{_counted(score.documents, 'text')}, "
         if not score.tokens:
             raise InputError(
                 f"{file} holds too little text to score: expected a text of two tokens or more"
@@ -60,6 +67,32 @@ def perplexity(
         size = llm.model.context if window is None else window
         figures = summary(score, size, time.perf_counter() - began)
     print(json.dumps(figures) if as_json else _as_text(figures))
+
+
+class _Watched:
+    """A model that shows how far scoring is; one window of a long context takes a minute."""
+
+    def __init__(self, llm: LLM, show: Callable[[str], None]) -> None:
+        self.note = ""  # of whole texts
+        self._llm, self._show = llm, show
+        self._windows = self._tokens = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+    def take_logits(self, ids: Sequence[int], take: TakeLogits) -> None:
+        self._windows += 1
+
+        def counted(block: NDArray[np.float32]) -> None:
+            take(block)
+            self._tokens += len(block)
+            self._tell()
+
+        self._tell()
+        self._llm.take_logits(ids, counted)
+
+    def _tell(self) -> None:
+        self._show(f"{self.note}window {self._windows}, {self._tokens:,} tokens done")
 
 
 def summary(score: Score, window: int, seconds: float) -> dict[str, Any]:
@@ -80,9 +113,14 @@ def _as_text(figures: dict[str, Any]) -> str:
     return (
         f"{figures['bits_per_byte']:.4f} bits per byte, "
         f"perplexity {figures['perplexity']:.4f} a token "
-        f"({figures['tokens']} tokens, {figures['bytes']} bytes, {figures['documents']} texts, "
+        f"({_counted(figures['tokens'], 'token')}, {_counted(figures['bytes'], 'byte')}, "
+        f"{_counted(figures['documents'], 'text')}, "
         f"windows of {figures['window_tokens']} tokens)"
     )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _read(file: Path) -> str:

@@ -106,7 +106,13 @@ def _print(
     planned: Plan, placements: list[dict[str, Any]], expected: ExpertForecast | None
 ) -> None:
     """What runs where, and what to expect."""
+    from edgerun.backends.base import FEW_ROWS, Phase
+
     print_rows([_line(row) for row in _together(placements)])
+    few = Phase.FEW.value
+    if any(row["phase"] == few for row in placements):
+        meaning = "as of several replies at a time, of drafts, and of the ends of prompts"
+        print(folded(f"{few}: calls of 2 to {FEW_ROWS} tokens, {meaning}", sys.stdout, ""))
     if verdict := planned.verdict():
         print(folded(verdict, sys.stdout, ""))
     if expected is not None:

@@ -33,7 +33,7 @@ PIECE_BYTES = 1 << 20
 # A file may be written to twice within the grain of the system's times.
 SETTLED_NS = 1_000_000_000
 PATIENCE_S = 1.0  # before somebody is told what is waited for
-CHECKING = "checking the weights, first run only"
+CHECKING = "checking the weights of this model, once"
 _State: TypeAlias = tuple[int, ...]
 _DIGESTS: dict[_State, str] = {}  # that this process has found
 

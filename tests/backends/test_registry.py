@@ -12,8 +12,8 @@ import pytest
 import edgerun
 import edgerun.backends.cpu as cpu
 from edgerun.backends.base import Phase, Shape
-from edgerun.backends.registry import absent_backends, find_candidates, make_backend
-from edgerun.errors import UnsupportedError
+from edgerun.backends.registry import SIMULATED, absent_backends, find_candidates, make_backend
+from edgerun.errors import InputError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.machine import profile
 from edgerun.machine.profile import MachineProfile, machine_profile
@@ -40,6 +40,16 @@ def test_slow_and_unlimited_back_ends_have_to_be_named() -> None:
     for name in ("reference", "onnxruntime"):
         assert absent[name] == f"not asked for: --backend {name}"
         assert [backend.name for backend in find_candidates(name).backends] == [name]
+
+
+def test_simulated_devices_are_offered_to_nobody_and_there_for_whoever_names_them() -> None:
+    assert not set(SIMULATED) & absent_backends(find_candidates()).keys()
+    with pytest.raises(InputError) as refused:
+        make_backend("tpu")
+    assert "openvino" in str(refused.value)
+    for name in SIMULATED:
+        assert name not in str(refused.value)
+        assert make_backend(name).name == name
 
 
 @pytest.mark.parametrize("fork_join_s", [5e-3, 10.0])

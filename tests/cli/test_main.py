@@ -84,8 +84,16 @@ def test_lists_of_commands_show_what_each_does_in_one_line(run: Run) -> None:
     assert "sudoers" in run("fpga", "broker", "--help").out
 
 
-def test_the_version_is_printed(run: Run) -> None:
-    assert run("--version").out.startswith("edgerun 0.")
+@pytest.mark.parametrize("word", ["--version", "-V", "-v", "version"])
+def test_the_version_is_printed(run: Run, word: str) -> None:
+    assert run(word).out.startswith("edgerun 0.")
+
+
+def test_help_is_a_word_too(run: Run) -> None:
+    assert run("help") == run("--help")
+    assert run("help", "run") == run("run", "--help")
+    assert run("help", "fpga", "broker") == run("fpga", "broker", "--help")
+    assert "did you mean 'run'?" in run("help", "rnu").err
 
 
 def test_an_unknown_command_suggests_the_nearest(run: Run) -> None:
@@ -93,6 +101,7 @@ def test_an_unknown_command_suggests_the_nearest(run: Run) -> None:
     assert (result.code, result.out) == (2, "")
     assert result.err == "edgerun: there is no command 'rnu': did you mean 'run'?\n"
     assert "there are run, chat" in run("zzzz").err
+    assert "there are run, chat" in run("stream").err
 
 
 @pytest.mark.parametrize(
@@ -139,10 +148,12 @@ def test_a_prompt_without_a_command_is_told_where_it_goes(run: Run) -> None:
         (["run", "--modle", "x"], "there is no option --modle: did you mean --model?;"),
         (["run", "--hepl"], "there is no option --hepl: did you mean --help?; see"),
         (["run", "--ctx-siz", "9"], "did you mean --ctx-size?"),
-        (
-            ["plan", "--temp", "1"],
-            "there is no option --temperature: did you mean --trace?; see 'edgerun",
-        ),
+        (["run", "--max", "9"], "did you mean --max-tokens?"),
+        (["run", "--top", "9"], "did you mean --top-k?"),
+        (["plan", "--temp", "1"], "there is no option --temperature; see 'edgerun plan"),
+        (["run", "--verbose"], "there is no option --verbose; see 'edgerun run"),
+        (["run", "--file", "x"], "there is no option --file; see 'edgerun run"),
+        (["run", "--stream"], "there is no option --stream; see 'edgerun run"),
         (["run", "a", "b", "c"], "a text of several words goes in quotes"),
         (
             ["cache", "clear", "now"],
@@ -153,6 +164,7 @@ def test_a_prompt_without_a_command_is_told_where_it_goes(run: Run) -> None:
             ["fpga", "doctorr"],
             "there is no command 'doctorr': did you mean 'doctor'?; see 'edgerun",
         ),
+        (["fpga", "zzzz"], "there is no command 'zzzz'; see 'edgerun fpga"),
         (["--modle", "x"], "there is no option --modle before a command"),
         (["run", "-n", "abc"], "-n / --max-tokens is 'abc'; expected a whole number; see"),
         (["run", "--temperature", "hot"], "--temperature is 'hot'; expected a number; see"),

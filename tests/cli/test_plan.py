@@ -75,6 +75,16 @@ def test_json_says_from_which_length_on_prompts_go_elsewhere(
     assert f"from {report['from_tokens']} prompt tokens on" in report["verdict"]
 
 
+def test_a_plan_says_what_few_are_and_offers_no_simulated_devices(
+    folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", folder, "--explain"]) == 0
+    shown = capsys.readouterr().out
+    assert "\nfew: calls of 2 to 16 tokens, as of several replies" in shown
+    assert "onnxruntime  not asked for" in shown
+    assert not re.search("virtual|standin", shown)
+
+
 def test_without_devices_there_are_no_terms(
     folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,7 +95,10 @@ def test_the_median_run_counts_and_there_is_no_figure_where_none_was_predicted()
     assert segment_lines([compared])[1].split()[-3:] == ["3.000", "4.000", "0.75"]
     (unknown,) = median_figures([[figures(4.0, None)]])
     assert (unknown["predicted_ms"], unknown["ratio"]) == (None, None)
-    assert segment_lines([unknown])[1].split()[-2:] == ["2", "4.000"]
+    head, line = segment_lines([unknown])
+    assert line.split()[-2:] == ["2", "4.000"]
+    assert head.split() == ["segment", "back-end", "calls", "rows", "measured", "ms"]
+    assert "predicted ms" in segment_lines([unknown, compared])[0]
     assert segment_lines([]) == []
 
 

@@ -216,7 +216,7 @@ def _end(stats: Stats) -> int:
 
 def as_text(figures: dict[str, Any]) -> str:
     """What a person sees: one table, and what it is held against."""
-    from edgerun.cli.screen.tables import aligned, size
+    from edgerun.cli.screen.tables import aligned, size, without_empty_columns
 
     used, threads = figures["memory"], figures["threads"]
     lines = [
@@ -224,7 +224,7 @@ def as_text(figures: dict[str, Any]) -> str:
         f"back-ends {', '.join(figures['backends'])}, "
         f"context up to {figures['context_tokens']} tokens",
         "",
-        *aligned([_row(figures, phase) for phase in figures["phases"]]),
+        *aligned(without_empty_columns([_row(figures, phase) for phase in figures["phases"]])),
         "",
         f"limits: memory is read at {figures['memory_limit_gb_per_s']:.1f} GB/s, "
         f"{figures['memory_now_gb_per_s']:.1f} right after the runs; int8 products made at "

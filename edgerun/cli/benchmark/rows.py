@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ def row_counts(text: str) -> list[int]:
 
 
 def row_figures(
-    llm: LLM, counts: list[int], prompt: list[int], repeat: int
+    llm: LLM, counts: list[int], prompt: list[int], repeat: int, show: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """Times of one call by its rows, all of whose logits are wanted, after a prompt.
 
@@ -64,8 +65,9 @@ def row_figures(
         chunk = prompt[first : first + model.chunk_rows]
         model.programs.run(Batch.of(chunk, first, slot, logits="none"), store)
     seconds: dict[int, list[float]] = {count: [] for count in counts}
-    for _ in range(repeat):
+    for turn in range(1, repeat + 1):
         for count in counts:
+            show(f"calls of {count} row{'' if count == 1 else 's'}, turn {turn} of {repeat}")
             ids = [id_ % model.vocab_size for id_ in range(count)]
             batch = Batch.of(ids, start, slot, logits="all")
             seconds[count] += _timed(llm, batch, store)

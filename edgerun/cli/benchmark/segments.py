@@ -68,8 +68,8 @@ def median_figures(rounds: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str,
 
 
 def segment_lines(figures: Sequence[dict[str, Any]]) -> list[str]:
-    """A table for people; nothing stands where nothing was predicted."""
-    from edgerun.cli.screen.tables import aligned
+    """A table for people; no column of predictions stands where nothing was predicted."""
+    from edgerun.cli.screen.tables import aligned, without_empty_columns
 
     rows = []
     for each in figures:
@@ -85,4 +85,4 @@ def segment_lines(figures: Sequence[dict[str, Any]]) -> list[str]:
                 "ratio": f"{each['ratio']:.2f}" if is_predicted else "",
             }
         )
-    return aligned(rows) if rows else []
+    return aligned(without_empty_columns(rows))

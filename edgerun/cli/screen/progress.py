@@ -1,4 +1,4 @@
-"""Progress on stderr: a line that is rewritten on a terminal, a bar while a first run compiles."""
+"""Progress on stderr: a line that is rewritten on a terminal, and what a first run waits for."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from edgerun.env import terminal_erases
 from edgerun.values import Notice
 
 SESSION = "onnxruntime session"
-COMPILING = "compiling for this machine, first run only"
+COMPILING = "compiling kernels that this model needs, once"
 NETWORK = "compiling for openvino:"
-BAR = 20  # columns
 CLEAR = "\r\x1b[2K"
 
 
@@ -44,7 +43,8 @@ class progress_line:  # noqa: N801, used as a statement
 class first_run:  # noqa: N801, used as a statement
     """Tells what a first run waits for, and nothing when everything comes from the cache.
 
-    One line when compiling begins, on a terminal with a bar that grows, and one with the duration.
+    One line when compiling begins, on a terminal with a number that grows, and one with the
+    duration. How many there will be nobody knows: kernels are asked for program by program.
     Called with the text that is passed to ``progress``: ``service.STARTING``, a kernel's name
     and its constants, or the session that onnxruntime starts and the networks that are compiled for
     a device, which happen every time; or a ``Notice``, which is said as it is.
@@ -74,8 +74,7 @@ class first_run:  # noqa: N801, used as a statement
             if not self._line.is_shown:
                 say(COMPILING)
         self._count += text != service.STARTING
-        total = max(service.queued(), self._count)
-        self._line(f"{COMPILING} {bar(self._count, total)} {self._count}/{total}")
+        self._line(COMPILING + f" ({self._count} so far)" * bool(self._count))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._line.__exit__()
@@ -86,14 +85,3 @@ class first_run:  # noqa: N801, used as a statement
             remark = ", kept for the next run" if service.all_kept() else ""
             plural = "" if self._count == 1 else "s"
             say(f"compiled {self._count} kernel{plural} in {seconds:.1f} s{remark}")
-
-
-def bar(done: int, total: int) -> str:
-    """A bar of fixed width.
-
-    Example:
-        >>> bar(1, 4)
-        '[#####...............]'
-    """
-    filled = BAR * done // max(total, 1)
-    return f"[{'#' * filled}{'.' * (BAR - filled)}]"

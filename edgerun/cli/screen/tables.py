@@ -31,6 +31,12 @@ def aligned(rows: Sequence[Mapping[str, Any]], room: int = 0) -> list[str]:
     return [line for cells in zip(*table, strict=True) for line in _filled(cells, room)]
 
 
+def without_empty_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The same rows without keys for which no row has a text."""
+    names = [name for name in (rows[0] if rows else ()) if any(_text(row[name]) for row in rows)]
+    return [{name: row[name] for name in names} for row in rows]
+
+
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints mappings that share their keys as a table, with tabulators between cells in a pipe."""
     if sys.stdout.isatty():

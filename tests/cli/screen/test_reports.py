@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +15,12 @@ import pytest
 
 from edgerun.backends import make_backend
 from edgerun.backends.figures import Report
+from edgerun.cli.extras import EXTRAS
+from edgerun.cli.screen.progress import CLEAR
 from edgerun.cli.screen.report import report_lines
 from edgerun.cli.screen.tables import aligned, print_pairs, print_rows, size
 from edgerun.kernels.isa import selected_isa
+from edgerun.llm.loading import own_model
 from edgerun.machine.disk import DiskProfile
 from edgerun.machine.profile import MachineProfile
 from edgerun.machine.row_times import Layers, RowTimes, stored
@@ -176,6 +181,60 @@ def test_perplexity_prints_one_object(run: Run, tmp_path: Path) -> None:
         )
 
 
+def be_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_a_terminal_sees_how_far_scoring_is(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    be_a_terminal(monkeypatch)
+    (tmp_path / "text").write_text("one\n--\ntwo\n")
+    arguments = ["perplexity", "m", str(tmp_path / "text"), "--separator", "--"]
+    shown = run(*arguments, model=fakes.fake_model(context=64)).err.split(CLEAR)
+    assert shown[2] == "window 1, 0 tokens done"
+    assert "1 text, window 2, 3 tokens done" in shown
+    assert shown[-1] == ""
+
+
+def test_a_terminal_sees_how_far_measuring_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    be_a_terminal(monkeypatch)
+    arguments = ["-p", "2", "-n", "2", "--repeat", "2", "--rows", "2"]
+    shown = run("bench", *arguments).err.split(CLEAR)
+    expected = [
+        "warming up, 2 runs to come",
+        "run 1 of 2",
+        "run 2 of 2",
+        "measuring what this machine can do",
+        "calls of 1 row, turn 1 of 2",
+        "calls of 2 rows, turn 1 of 2",
+    ]
+    assert shown[2:8] == expected
+    assert shown[-1] == ""
+
+
+def test_a_pipe_sees_nothing_of_that(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("one")
+    assert run("bench", "-p", "2", "-n", "2", "--repeat", "1").err == ""
+    result = run("perplexity", "m", str(tmp_path / "text"))
+    assert result.err == ""
+    assert "(3 tokens, 3 bytes, 1 text, windows of " in result.out
+
+
+def test_bench_calls_the_model_that_comes_along_as_chats_do(run: Run) -> None:
+    own = own_model()
+    assert own is not None
+    model = fakes.fake_model()
+    arguments = ["bench", "-p", "2", "-n", "2", "--repeat", "1"]
+    assert run(*arguments, model=model).out.startswith(f"{model.path}: ")
+    model = dataclasses.replace(fakes.fake_model(), path=own)
+    assert run(*arguments, model=model).out.startswith("edgerun's own small model: ")
+    model = dataclasses.replace(fakes.fake_model(), path=own)
+    assert json.loads(run(*arguments, "--json", model=model).out)["model"] == str(own)
+
+
 @pytest.mark.parametrize("content", [b"", b" \n", b"\xff", None])
 def test_unusable_files_are_a_mistake(run: Run, tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
@@ -209,9 +268,9 @@ def test_doctor_prints_one_object(run: Run) -> None:
     assert run("doctor", "--all").out.startswith("edgerun\n  version")
 
 
-def test_doctor_answers_in_five_lines(run: Run) -> None:
+def test_doctor_answers_in_six_lines(run: Run) -> None:
     lines = run("doctor").out.splitlines()
-    titles = ["edgerun", "processor", "memory", "back-ends", "verdict"]
+    titles = ["edgerun", "processor", "memory", "back-ends", "extras", "verdict"]
     assert [line.split()[0] for line in lines] == titles
     assert "nothing is missing" in lines[-1]
 
@@ -225,7 +284,38 @@ def test_doctor_names_what_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -
     assert doctor.brief(report)[-1].startswith(
         "verdict    tokenizers is missing, which `pip install tokenizers` mends; cpu is broken"
     )
-    assert "not ready: cpu" in doctor.brief(report)[-2]
+    assert "not ready: cpu" in doctor.brief(report)[-3]
+
+
+def test_doctor_says_which_extras_are_there_and_what_for(run: Run) -> None:
+    from edgerun.cli import doctor
+
+    report = json.loads(run("doctor", "--json").out)
+    assert report["extras"].keys() == EXTRAS.keys()
+    for extra in report["extras"].values():
+        extra["missing"] = []
+    report["extras"]["structured"]["missing"] = ["llguidance"]
+    report["extras"]["serve"]["missing"] = ["uvicorn"]
+    *_, line, verdict = doctor.brief(report)
+    there, _, others = line.partition("; not installed: ")
+    assert there.startswith("extras     export (making bundles of checkpoints), npu (")
+    expected = "serve (edgerun serve; it lacks uvicorn), structured (replies that keep to a schema"
+    assert others.startswith(expected)
+    assert "nothing is missing" in verdict
+    assert "\nextras\n  export " in run("doctor", "--all").out
+
+
+def test_doctor_looks_for_what_extras_consist_of(repo_root: Path) -> None:
+    text = (repo_root / "pyproject.toml").read_text("utf-8")
+    section = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
+    declared = dict(re.findall(r"^(\w+) = (\[.*?\])(?=\s*(?:#.*)?$)", section, re.M | re.S))
+    assert declared.pop("dev")
+    always = {"numpy", "tomli"}  # one is no extra's own, one is for old interpreters
+    names = {
+        extra: set(re.findall(r'"([\w-]+)', packages)) - always
+        for extra, packages in declared.items()
+    }
+    assert names == {name: set(extra.packages) for name, extra in EXTRAS.items()}
 
 
 def test_bench_is_one_table(run: Run) -> None:
