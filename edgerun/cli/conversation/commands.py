@@ -144,6 +144,7 @@ def system(conversation: Conversation, argument: str) -> None:
     """Shows or sets the system message; - removes it."""  # noqa: D401
     if argument:
         conversation.session.system = "" if argument == "-" else argument
+        conversation.keep()
     tell(f"system message: {conversation.session.system or 'none'}")
 
 
@@ -176,6 +177,7 @@ def save(conversation: Conversation, argument: str) -> None:
 def load(conversation: Conversation, argument: str) -> None:
     """Goes on with a saved chat: /load FILE."""  # noqa: D401
     conversation.session.load(file_named(argument))
+    conversation.keep()
     count = len(conversation.session.messages)
     tell(f"loaded {count} messages from {argument} ({conversation.fill()} tokens)")
 
@@ -184,6 +186,7 @@ def load(conversation: Conversation, argument: str) -> None:
 def clear(conversation: Conversation, argument: str) -> None:
     """Forgets what was said, but for the system message."""  # noqa: D401
     conversation.session.clear()
+    conversation.keep()
     tell(f"cleared ({conversation.fill()} tokens)")
 
 
