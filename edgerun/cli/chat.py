@@ -104,4 +104,5 @@ def _go_on(conversation: Conversation, store: ChatStore) -> None:
         say("there is no chat with this model to go on with: this is a new one")
         return
     conversation.session.load(path)
+    conversation.is_kept = True
     say(f"going on with the last chat ({conversation.fill()} tokens); /show prints it")

@@ -135,7 +135,7 @@ def test_a_chat_replaces_saved_chats_and_no_other_files(
 def test_settings_are_shown_as_they_are_typed(run: Run) -> None:
     script = ["/set stop the end", "/set logit_bias 3=-5,7=2.5", "/set stop_ids=5,7"]
     script += [
-        f"/set dry_sequence_breakers {text}" for text in (r'["\n", "é"]', "[]", "x y", "none")
+        f"/set dry_sequence_breakers {text}" for text in (r'["\n", "é"]', "[]", "x y", "default")
     ]
     script += ["/set"]
     lines = talk(script, run).err.splitlines()

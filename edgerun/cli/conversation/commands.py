@@ -21,6 +21,7 @@ from edgerun.values import suggestion, whole_number
 
 if TYPE_CHECKING:
     from edgerun.cli.conversation.state import Conversation
+    from edgerun.engine.chooser.option import Option
 
 Command: TypeAlias = Callable[["Conversation", str], None]
 COMMANDS: dict[str, Command] = {}
@@ -144,22 +145,23 @@ def system(conversation: Conversation, argument: str) -> None:
     """Shows or sets the system message; - removes it."""  # noqa: D401
     if argument:
         conversation.session.system = "" if argument == "-" else argument
+        conversation.keep()
     tell(f"system message: {conversation.session.system or 'none'}")
 
 
 @command
 def set_(conversation: Conversation, argument: str) -> None:
-    """Shows or sets sampling: /set NAME VALUE."""  # noqa: D401
+    """Shows or sets sampling: /set NAME VALUE, /set NAME default."""  # noqa: D401
     name, value = NAME_AND_VALUE.findall(argument)[0]
-    if name:
-        changed = {**conversation.settings, name: parsed(name, value)}
+    entries = (setting(name),) if name else text_options()
+    if name and value:
+        changed = {**conversation.settings, name: parsed(entries[0], value)}
         changed = {key: item for key, item in changed.items() if item is not None}
         conversation.llm.chat_params(**changed)
         conversation.settings = changed
     values = conversation.llm.chat_params(**conversation.settings).values()
-    for entry in text_options():
-        if name in ("", entry.name):
-            tell(f"  {entry.name:<21} {entry.kind.write(values[entry.name])}", indent=" " * 24)
+    for entry in entries:
+        tell(f"  {entry.name:<21} {entry.kind.write(values[entry.name])}", indent=" " * 24)
 
 
 @command
@@ -176,6 +178,7 @@ def save(conversation: Conversation, argument: str) -> None:
 def load(conversation: Conversation, argument: str) -> None:
     """Goes on with a saved chat: /load FILE."""  # noqa: D401
     conversation.session.load(file_named(argument))
+    conversation.keep()
     count = len(conversation.session.messages)
     tell(f"loaded {count} messages from {argument} ({conversation.fill()} tokens)")
 
@@ -184,6 +187,7 @@ def load(conversation: Conversation, argument: str) -> None:
 def clear(conversation: Conversation, argument: str) -> None:
     """Forgets what was said, but for the system message."""  # noqa: D401
     conversation.session.clear()
+    conversation.keep()
     tell(f"cleared ({conversation.fill()} tokens)")
 
 
@@ -237,13 +241,24 @@ def file_named(argument: str) -> Path:
     return Path(os.path.expanduser(argument))
 
 
-def parsed(name: str, text: str) -> Any:
-    """Reads a value of /set; None goes back to the default.
+def setting(name: str) -> Option:
+    """What /set knows by a name.
 
     Raises:
-        InputError: there is no such setting, or the text is no value of it.
+        InputError: there is no such setting.
     """
     settings = {entry.name: entry for entry in text_options()}
     if name not in settings:
         raise InputError(f"there is no setting {name!r}{suggestion(name, list(settings))}")
-    return None if text in ("", "default", "none") else settings[name].read(text)
+    return settings[name]
+
+
+def parsed(entry: Option, text: str) -> Any:
+    """Reads a value of /set; None goes back to the default.
+
+    Raises:
+        InputError: the text is no value of the setting.
+    """
+    if text == "none" and entry.kind.write(entry.default) != "none":  # it always has a value
+        raise InputError(f"{entry.name} cannot be none: /set {entry.name} default sets it back")
+    return None if text in ("default", "none") else entry.read(text)

@@ -33,6 +33,7 @@ class Conversation:
         settings: sampling parameters that were set.
         when_full: one of ``WHEN_FULL``.
         store: where the chat is kept, or None.
+        is_kept: whether the chat in the store is this one, or what it was.
         last: timings of the last reply.
         done: whether to quit.
         unanswered: messages that were refused.
@@ -53,6 +54,7 @@ class Conversation:
         self.settings = settings
         self.when_full = when_full
         self.store = store
+        self.is_kept = False
         self.last: Stats | None = None
         self.done = False
         self.unanswered = 0
@@ -104,11 +106,15 @@ class Conversation:
         self.keep()
 
     def keep(self) -> None:
-        """Writes the chat to the store; a disk that is full ends keeping, not the chat."""
-        if self.store is None:
+        """Writes the chat to the store; a disk that is full ends keeping, not the chat.
+
+        One in which nothing was said takes the place of what it was, and of no other chat.
+        """
+        if self.store is None or not (self.is_kept or self.exchanges()):
             return
         try:
             self.store.keep(self.session, self.llm.model.digest)
+            self.is_kept = True
         except StorageError as error:
             self.store = None
             say(f"this chat is not kept for --continue: {error}")
