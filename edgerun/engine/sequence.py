@@ -238,7 +238,7 @@ class Sequence:
     def recover(self, cached: int) -> None:
         """Brings all in line with the ids after a call that was interrupted."""
         self.cached, self.drafted = cached, ()
-        if self._chooser is not None:
+        if self._chooser is not None and self.error is None:  # which the chooser may repeat
             self._chooser.recover(len(self.ids))
             self.is_complete = self._chooser.is_complete
         self.is_finished = self.finish_reason is not None

@@ -11,7 +11,7 @@ from edgerun.engine.chooser.logprobs import TokenLogprob
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import FinishReason, Sequence, Token
 from edgerun.engine.stats import Stats
-from edgerun.errors import EdgerunError, InputError
+from edgerun.errors import InputError
 from edgerun.model.chat.thinking.reader import Thought
 from edgerun.model.text.stop_text import StopText
 from edgerun.state.fair_lock import FairLock
@@ -306,7 +306,9 @@ class TextStream:
         while self._sequence.is_ready and not self.completion.finish_reason:
             try:
                 part = next(self._parts, Part())
-            except EdgerunError:  # which its completion has
+            except Exception as error:
+                if self.completion.error is not error:  # else nobody has lost it
+                    raise
                 break
             text, thinking = text + part.text, thinking + part.thinking
         if self.completion.finish_reason:

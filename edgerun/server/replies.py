@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -91,6 +91,7 @@ class Replies:
         self._loop = asyncio.get_running_loop()
         self._pump = Pump(llm, self._deliver)
         self._encoders = ThreadPoolExecutor(ENCODERS, thread_name_prefix="edgerun-encode")
+        self._free_encoders = asyncio.Semaphore(ENCODERS)
         self._groups: dict[TextStream, Group] = {}
         self._metrics = metrics
         self._at_a_time = llm.model.options.max_sessions
@@ -113,9 +114,7 @@ class Replies:
         """
         self._admit(count)
         try:
-            streams = await self._loop.run_in_executor(self._encoders, make)
-            if self._is_stopped:
-                raise _ended_early(True)
+            streams = await self._encoded(make)
             self._pump.add(streams)
         except BaseException:
             self._leave(count)
@@ -141,9 +140,34 @@ class Replies:
         await self._loop.run_in_executor(None, self._pump.close)
         self._encoders.shutdown(wait=False, cancel_futures=True)
 
-    def _admit(self, count: int) -> None:
+    async def _encoded(self, make: Callable[[], list[TextStream]]) -> list[TextStream]:
+        """Has a thread encode prompts as soon as one is free.
+
+        Who waits does so here and not in the queue of the threads, which would keep the prompts of
+        callers who went away until their turn comes.
+        """
+        await self._free_encoders.acquire()
+        try:
+            self._check_running()
+            encoding = self._encoders.submit(make)
+        except BaseException:
+            self._free_encoders.release()
+            raise
+        encoding.add_done_callback(self._encoder_is_free)  # though nobody waits for it any more
+        streams = await asyncio.wrap_future(encoding)
+        self._check_running()
+        return streams
+
+    def _encoder_is_free(self, encoding: object) -> None:
+        with suppress(RuntimeError):  # the server has ended meanwhile
+            self._loop.call_soon_threadsafe(self._free_encoders.release)
+
+    def _check_running(self) -> None:
         if self._is_stopped:
             raise _ended_early(True)
+
+    def _admit(self, count: int) -> None:
+        self._check_running()
         if count > self.most:
             raise Problem(
                 400,

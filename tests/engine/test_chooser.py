@@ -339,6 +339,21 @@ def test_whatever_fails_in_a_processor_is_one_typed_error(fault: float, temperat
     assert chooser.position == 1
 
 
+@pytest.mark.parametrize(
+    "raised", [RuntimeError("no idea"), ChooserError("Faulty failed: RuntimeError: no idea")]
+)
+def test_what_fails_as_it_learns_of_a_token_is_one_typed_error(
+    raised: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gives_up_later(self: Faulty, id_: int) -> None:
+        raise raised
+
+    monkeypatch.setattr(Faulty, "accept", gives_up_later)
+    chooser = Chooser(SamplingParams(processors=[Faulty(faulty=0.1)]), [1], VOCAB)
+    with pytest.raises(ChooserError, match=SAID[0.1]):
+        chooser.accept(2)
+
+
 def test_a_processor_that_finds_no_token_possible_is_not_said_to_have_failed() -> None:
     params = SamplingParams(processors=(Faulty(faulty=0.3), TopP(top_p=0.5)))
     with pytest.raises(ChooserError, match="^no token can be chosen from logits whose maximum"):

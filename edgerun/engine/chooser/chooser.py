@@ -131,11 +131,20 @@ class Chooser:
         return candidates.id_at(index)
 
     def accept(self, id_: int) -> None:
-        """Appends a token, whoever chose it."""
+        """Appends a token, whoever chose it.
+
+        Raises:
+            ChooserError: a processor fails.
+        """
         self._is_torn = True
         self._accepted.append(id_)
         for filter_ in self._filters:
-            filter_.accept(id_)
+            try:
+                filter_.accept(id_)
+            except ChooserError:
+                raise
+            except Exception as error:
+                raise _failure(filter_, error) from error
         self._is_torn = False
 
     def undo(self, count: int) -> None:
@@ -213,14 +222,18 @@ def _applied(filter_: Filter, candidates: Candidates) -> Candidates:
     except ChooserError:
         raise
     except Exception as error:
-        raise ChooserError(
-            f"the sampling processor {_name(filter_)} failed: {type(error).__name__}: {error}"
-        ) from error
+        raise _failure(filter_, error) from error
     if not len(left.logits):
         raise ChooserError(
             f"the sampling processor {_name(filter_)} left no token to choose from: ask for less"
         )
     return left
+
+
+def _failure(filter_: Filter, error: Exception) -> ChooserError:
+    return ChooserError(
+        f"the sampling processor {_name(filter_)} failed: {type(error).__name__}: {error}"
+    )
 
 
 def _name(filter_: Filter) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from edgerun.engine.chooser.processor import StatelessProcessor
 from edgerun.errors import BackendError, InputError, PromptError, SamplingError
 from edgerun.llm.llm import LLM
 from edgerun.model.chat.template import RENDERER
@@ -69,6 +70,62 @@ def test_nan_logits_of_one_of_many_end_that_one_alone() -> None:
         model().generate(x, max_tokens=5).ids for x in ("one", "three")
     ]
     assert good.error is None
+
+
+class Faulty(StatelessProcessor):
+    """Fails with its third token, as it learns of it or when it is asked whether it is the last."""
+
+    order = 99
+    is_active = True
+
+    def __init__(self, where: str) -> None:
+        object.__setattr__(self, "where", where)
+        object.__setattr__(self, "left", [3])
+
+    def apply(self, candidates: Any) -> Any:
+        return candidates
+
+    def accept(self, id_: int) -> None:
+        self.left[0] -= 1
+        1 / (self.where != "accept" or self.left[0] > 0)
+
+    def end_with(self, stop_ids: Any) -> None:
+        pass
+
+    def is_complete(self) -> bool:
+        return not 1 / (self.where != "is_complete" or self.left[0] > 0)
+
+
+@pytest.mark.parametrize("where", ["accept", "is_complete"])
+def test_a_defect_of_one_processor_ends_its_own_reply_alone(where: str) -> None:
+    llm = model()
+    streams = [
+        llm.stream("one", max_tokens=8),
+        llm.stream("two", max_tokens=8, processors=[Faulty(where)]),
+    ]
+    replies = ["", ""]
+    for index, piece in llm.together(streams):
+        replies[index] += piece
+    good, bad = (stream.completion for stream in streams)
+    assert replies[0] == good.text == llm.generate("one", max_tokens=8).text
+    assert (bad.finish_reason, len(replies[1])) == ("error", 2)
+    assert "ZeroDivisionError" in repr(bad.error) + str(bad.error)
+
+
+def test_ctrl_c_beside_a_defect_does_not_meet_the_defect_again() -> None:
+    class Interrupted(Faulty):
+        def accept(self, id_: int) -> None:
+            self.left[0] -= 1
+            if not self.left[0]:
+                raise KeyboardInterrupt
+
+    llm = model()
+    with pytest.raises(KeyboardInterrupt):
+        streams = [
+            llm.stream("a", processors=[each]) for each in (Faulty("accept"), Interrupted(""))
+        ]
+        list(llm.together(streams))
+    assert llm.generate("one", max_tokens=8).text == model().generate("one", max_tokens=8).text
 
 
 def test_each_of_many_has_its_own_options() -> None:
