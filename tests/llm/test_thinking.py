@@ -175,23 +175,6 @@ def test_thoughts_of_a_conversation_go_where_its_template_reads_them() -> None:
             assert "Hm <|end|>." in text, (key, template)
 
 
-def test_a_message_of_one_of_several_ends_no_reply() -> None:
-    """``<|end|>`` stands behind each message of gpt-oss and Solar Open, and behind turns of Phi."""
-    for names, ends in (
-        ("<|end|><|return|><|call|>", {"<|return|>", "<|call|>"}),
-        ("<|end|><|calls|><|flush|>", {"<|calls|>", "<|flush|>"}),
-        ("<|end|><|return|>", {"<|end|>", "<|return|>"}),
-        ("<|end|><|tool_response>", {"<|end|>", "<|tool_response>"}),
-    ):
-        tokenizer = tokenizer_for(names)
-        spelled = {
-            name
-            for name in tokenizer.controls.names
-            if tokenizer.controls.id_of(name) in tokenizer.eos_ids
-        }
-        assert spelled >= ends and spelled - ends <= {"</s>", "<|im_end|>"}
-
-
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [7]}}, "required": ["a"]}
 SCHEMA |= {"additionalProperties": False}
 

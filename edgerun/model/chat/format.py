@@ -29,7 +29,8 @@ from edgerun.model.chat.conversation import (
 )
 from edgerun.model.chat.disguise import Disguise, make_disguises
 from edgerun.model.chat.template import ChatTemplate, Message
-from edgerun.model.text.tokenizer import END_OF_TURN, Tokenizer
+from edgerun.model.text.ends import END_OF_TURN
+from edgerun.model.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from edgerun.model.chat.reply import ReplyReader

@@ -20,37 +20,12 @@ from edgerun.errors import BundleError, PromptError
 from edgerun.model.sandbox.batches import BATCH_BYTES, batches
 from edgerun.model.text.controls import ControlTokens
 from edgerun.model.text.detokenizer import ByteDecoder, StreamDecoder, byte_decoder
+from edgerun.model.text.ends import ends_of_turns
 from edgerun.model.text.sandboxed_library import SandboxedLibrary
 from edgerun.model.text.tokenizer_check import Span, check_tokenizer_json
 
 if TYPE_CHECKING:
     from edgerun.model.text.library import Library
-
-# End-of-turn tokens that many checkpoints leave out of their eos list (list of llama.cpp's
-# llama-vocab.cpp, ``special_eog_ids``).
-END_OF_TURN = (
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "<turn|>",
-    "<|endoftext|>",
-    "<|return|>",
-    "<|end_of_text|>",
-    "<|eot|>",
-    "<EOT>",
-    "[EOT]",
-    "[EOS]",
-    "[e~[",
-    "<|call|>",
-    "<|calls|>",
-    "<|flush|>",
-    "<|tool_response>",
-)
-# Where a vocabulary has two such ends, replies are several messages, and this ends each of them.
-END_OF_MESSAGE = "<|end|>"
-ENDS_BEHIND_MESSAGES = ({"<|return|>", "<|call|>"}, {"<|calls|>", "<|flush|>"})
 
 MAX_ID = 1 << 32
 CHARACTERS_PER_TOKEN = 4  # of a context, up to which text is encoded rather than estimated
@@ -348,8 +323,7 @@ class Tokenizer:
         return prefix
 
     def _find_eos_ids(self) -> tuple[int, ...]:
-        has_messages = any(ends <= {*self.controls.names} for ends in ENDS_BEHIND_MESSAGES)
-        turns = (name for name in END_OF_TURN if not has_messages or name != END_OF_MESSAGE)
+        turns = ends_of_turns(self.controls.names)
         names = [name for name in (self.special_token("eos"), *turns) if name]
         ids = self._library.token_ids(names)
         return tuple(

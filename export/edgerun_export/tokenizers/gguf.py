@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun.model.text.ends import ends_of_turns
 from edgerun_export.tokenizers import byte_level, spm
 from edgerun_export.tokenizers.vocabulary import Kind, Vocabulary
 
-# Texts of control tokens that end a turn, whatever the file names as end of sequence.
-_TURN_ENDS = frozenset(
-    (
-        "<|eot_id|>",
-        "<|im_end|>",
-        "<|end|>",
-        "<end_of_turn>",
-        "<turn|>",
-        "<|endoftext|>",
-        "<|EOT|>",
-        "<|eom_id|>",
-    )
-)
 _LLAMA3_BEGIN = "<|begin_of_text|>"
 _ROLES = ("bos_token_id", "eos_token_id", "unknown_token_id")
 
@@ -98,7 +86,7 @@ def _vocabulary(metadata: Mapping[str, Any], *, add_bos: bool) -> Vocabulary:
     tokens = _strings(metadata, "tokens")
     kinds = _kinds(metadata, len(tokens))
     bos, eos = _token_id(metadata, "bos_token_id"), _token_id(metadata, "eos_token_id")
-    turn_end = _token_id(metadata, "eot_token_id")
+    ends = [_token_id(metadata, key) for key in ("eot_token_id", "eom_token_id")]
     template = metadata.get("tokenizer.chat_template")
     return Vocabulary(
         tokens,
@@ -109,18 +97,16 @@ def _vocabulary(metadata: Mapping[str, Any], *, add_bos: bool) -> Vocabulary:
         pad=_token_id(metadata, "padding_token_id"),
         add_bos=_flag(metadata, "add_bos_token", add_bos) and bos is not None,
         add_eos=_flag(metadata, "add_eos_token", False) and eos is not None,
-        stop=_stops(tokens, kinds, turn_end),
+        stop=_stops(tokens, kinds, ends),
         chat_template=template if isinstance(template, str) else None,
     )
 
 
-def _stops(tokens: Sequence[str], kinds: Sequence[int], turn_end: int | None) -> list[int]:
-    named = [] if turn_end is None or turn_end >= len(tokens) else [turn_end]
-    return named + [
-        index
-        for index, token in enumerate(tokens)
-        if kinds[index] == Kind.CONTROL and token in _TURN_ENDS
-    ]
+def _stops(tokens: Sequence[str], kinds: Sequence[int], ends: Iterable[int | None]) -> list[int]:
+    """Ids that end a reply: those that the file names, and all that do wherever they are."""
+    controls = {token: index for index, token in enumerate(tokens) if kinds[index] == Kind.CONTROL}
+    named = [end for end in ends if end is not None and end < len(tokens)]
+    return [*named, *(controls[name] for name in ends_of_turns(controls))]
 
 
 def _unknown(metadata: Mapping[str, Any], kinds: Sequence[int]) -> int | None:
