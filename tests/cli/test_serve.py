@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import edgerun
 from edgerun.server.serving import listen
 from tests.cli.conftest import Run
 
@@ -74,6 +76,8 @@ def test_a_key_that_protects_nothing_is_refused(run: Run, tmp_path: Path, key: b
 def test_without_its_packages_it_says_what_to_install(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    server = importlib.import_module("edgerun.server")
+    monkeypatch.setattr(edgerun, "server", server)  # importing it anew puts another one there
     for name in [name for name in sys.modules if name.startswith("edgerun.server")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
