@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
-import select
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ from edgerun.cli.conversation.state import Conversation
 from edgerun.errors import SamplingError
 from edgerun.llm.llm import LLM
 from tests.cli.conftest import Result, Run
-from tests.cli.test_main import ROOT, SLOW
+from tests.cli.conversation.terminal import READY, Terminal
 from tests.support import fakes
 
 
@@ -291,63 +288,6 @@ def test_commands_settings_and_files_are_completed(tmp_path: Path) -> None:
     assert completed("/history o") == ["on", "off"]
     assert completed(f"/load {tmp_path}/sto") == ["ry.chat"]
     assert completed("un") == completed("/undo x") == completed("a\n/un") == []
-
-
-# The editor asks a terminal for the position of its cursor; ours does not answer.
-NO_CPR = {"PROMPT_TOOLKIT_NO_CPR": "1"}
-READY = "\x1b[?2004h"  # it switches bracketed paste on before it reads
-
-
-class Terminal:
-    """A program behind a pseudo-terminal."""
-
-    def __init__(self, arguments: list[str], state: Path, **variables: str) -> None:
-        import pty
-
-        self.process, self.handle = pty.fork()
-        if self.process == 0:
-            os.chdir(ROOT)
-            environment = {**os.environ, "EDGERUN_STATE": str(state), "TERM": "xterm", **NO_CPR}
-            environment |= variables
-            os.execve(sys.executable, [sys.executable, "-c", SLOW, *arguments], environment)
-        self.screen = ""
-        self.seen = ""
-
-    def expect(self, words: str, seconds: float = 100) -> None:
-        """Waits for words and forgets everything up to them."""
-        deadline = time.monotonic() + seconds
-        while words not in self.screen:
-            self.read(deadline)
-        self.screen = self.screen.split(words, 1)[1]
-
-    def expect_more(self, seconds: float = 100) -> None:
-        """Waits for any output after what was expected last."""
-        deadline = time.monotonic() + seconds
-        while not self.screen:
-            self.read(deadline)
-
-    def read(self, deadline: float) -> None:
-        """Adds what there is to the screen."""
-        assert time.monotonic() < deadline, self.screen
-        if select.select([self.handle], [], [], 0.1)[0]:
-            try:
-                text = os.read(self.handle, 4096).decode("utf-8", "replace")
-            except OSError as error:
-                raise AssertionError(f"the program ended: {self.screen}") from error
-            self.screen += text
-            self.seen += text
-
-    def send(self, keys: str) -> None:
-        os.write(self.handle, keys.encode())
-
-    def wait(self) -> int:
-        try:
-            while os.read(self.handle, 4096):
-                pass
-        except OSError:
-            pass
-        os.close(self.handle)
-        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
