@@ -29,7 +29,7 @@ def test_a_message_without_a_reply_is_an_error_at_the_end_of_a_pipe(run: Run) ->
     result = run("chat", "-n", "4", stdin=b"x" * 600 + b"\nhello\n")
     assert result.code == 2
     assert [len(line) for line in result.out.splitlines()] == [4]
-    assert "tokens and the context is 512" in result.err
+    assert "tokens, and the context holds 512" in result.err
     assert result.err.splitlines()[-1].endswith("1 of the messages got no reply, see above")
 
 
@@ -187,9 +187,9 @@ def test_a_retry_that_fails_leaves_the_reply(run: Run) -> None:
 
 def test_a_full_context_says_what_to_do(run: Run) -> None:
     model = fakes.fake_model(context=64)
-    result = run("chat", model=model, stdin=b"x\n" + b"y" * 100 + b"\n/clear\nz\n")
+    result = run("chat", model=model, stdin=b"x\nyyyy\n/clear\nz\n")
     assert "the context is full (64/64), so the reply ends here: /undo takes back" in result.err
-    assert "tokens, and the context is 64: /undo takes back the last message" in result.err
+    assert "tokens, and the context is 64: /undo, /forget N or /clear makes room" in result.err
     assert all(way in result.err for way in ("/forget N", "/clear", "--when-full drop-oldest"))
     assert len(result.out.splitlines()) == 2
 
