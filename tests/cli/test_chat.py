@@ -140,7 +140,7 @@ def test_settings_are_shown_as_they_are_typed(run: Run) -> None:
     assert settings[:3] == ["stop the end", "logit_bias 3=-5.0,7=2.5", "stop_ids 5,7"]
     breakers = [line.removeprefix("dry_sequence_breakers ") for line in settings[3:7]]
     assert breakers == [r'["\n", "é"]', "[]", '["x y"]', r'["\n", ":", "\"", "*"]']
-    assert {"max_tokens 4", "seed none", "stop_ids 5,7", "ignore_eos False"} <= set(settings[7:])
+    assert {"max_tokens 4", "seed none", "stop_ids 5,7", "ignore_eos off"} <= set(settings[7:])
 
 
 def talk(lines: list[str], run: Run, *options: str, **model: Any) -> Result:
@@ -245,7 +245,7 @@ def test_history_off_keeps_nothing_more(run: Run, state: Path) -> None:
     assert not list(state.glob("*.chat"))
     talk(["/history on", "hello"], run, "--continue")
     assert len(list(state.glob("*.chat"))) == 1
-    assert "deleted 1 files" in talk(["/history clear"], run, "--continue").err
+    assert "deleted 1 file\n" in talk(["/history clear"], run, "--continue").err
 
 
 def test_a_state_that_cannot_be_written_ends_keeping_and_not_the_chat(
