@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
-import select
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ from edgerun.cli.conversation.state import Conversation
 from edgerun.errors import SamplingError
 from edgerun.llm.llm import LLM
 from tests.cli.conftest import Result, Run
-from tests.cli.test_main import ROOT, SLOW
+from tests.cli.conversation.terminal import READY, Terminal
 from tests.support import fakes
 
 
@@ -32,7 +29,7 @@ def test_a_message_without_a_reply_is_an_error_at_the_end_of_a_pipe(run: Run) ->
     result = run("chat", "-n", "4", stdin=b"x" * 600 + b"\nhello\n")
     assert result.code == 2
     assert [len(line) for line in result.out.splitlines()] == [4]
-    assert "tokens and the context is 512" in result.err
+    assert "tokens, and the context holds 512" in result.err
     assert result.err.splitlines()[-1].endswith("1 of the messages got no reply, see above")
 
 
@@ -143,7 +140,7 @@ def test_settings_are_shown_as_they_are_typed(run: Run) -> None:
     assert settings[:3] == ["stop the end", "logit_bias 3=-5.0,7=2.5", "stop_ids 5,7"]
     breakers = [line.removeprefix("dry_sequence_breakers ") for line in settings[3:7]]
     assert breakers == [r'["\n", "é"]', "[]", '["x y"]', r'["\n", ":", "\"", "*"]']
-    assert {"max_tokens 4", "seed none", "stop_ids 5,7", "ignore_eos False"} <= set(settings[7:])
+    assert {"max_tokens 4", "seed none", "stop_ids 5,7", "ignore_eos off"} <= set(settings[7:])
 
 
 def talk(lines: list[str], run: Run, *options: str, **model: Any) -> Result:
@@ -190,9 +187,9 @@ def test_a_retry_that_fails_leaves_the_reply(run: Run) -> None:
 
 def test_a_full_context_says_what_to_do(run: Run) -> None:
     model = fakes.fake_model(context=64)
-    result = run("chat", model=model, stdin=b"x\n" + b"y" * 100 + b"\n/clear\nz\n")
+    result = run("chat", model=model, stdin=b"x\nyyyy\n/clear\nz\n")
     assert "the context is full (64/64), so the reply ends here: /undo takes back" in result.err
-    assert "tokens, and the context is 64: /undo takes back the last message" in result.err
+    assert "tokens, and the context is 64: /undo, /forget N or /clear makes room" in result.err
     assert all(way in result.err for way in ("/forget N", "/clear", "--when-full drop-oldest"))
     assert len(result.out.splitlines()) == 2
 
@@ -248,7 +245,7 @@ def test_history_off_keeps_nothing_more(run: Run, state: Path) -> None:
     assert not list(state.glob("*.chat"))
     talk(["/history on", "hello"], run, "--continue")
     assert len(list(state.glob("*.chat"))) == 1
-    assert "deleted 1 files" in talk(["/history clear"], run, "--continue").err
+    assert "deleted 1 file\n" in talk(["/history clear"], run, "--continue").err
 
 
 def test_a_state_that_cannot_be_written_ends_keeping_and_not_the_chat(
@@ -291,63 +288,6 @@ def test_commands_settings_and_files_are_completed(tmp_path: Path) -> None:
     assert completed("/history o") == ["on", "off"]
     assert completed(f"/load {tmp_path}/sto") == ["ry.chat"]
     assert completed("un") == completed("/undo x") == completed("a\n/un") == []
-
-
-# The editor asks a terminal for the position of its cursor; ours does not answer.
-NO_CPR = {"PROMPT_TOOLKIT_NO_CPR": "1"}
-READY = "\x1b[?2004h"  # it switches bracketed paste on before it reads
-
-
-class Terminal:
-    """A program behind a pseudo-terminal."""
-
-    def __init__(self, arguments: list[str], state: Path, **variables: str) -> None:
-        import pty
-
-        self.process, self.handle = pty.fork()
-        if self.process == 0:
-            os.chdir(ROOT)
-            environment = {**os.environ, "EDGERUN_STATE": str(state), "TERM": "xterm", **NO_CPR}
-            environment |= variables
-            os.execve(sys.executable, [sys.executable, "-c", SLOW, *arguments], environment)
-        self.screen = ""
-        self.seen = ""
-
-    def expect(self, words: str, seconds: float = 100) -> None:
-        """Waits for words and forgets everything up to them."""
-        deadline = time.monotonic() + seconds
-        while words not in self.screen:
-            self.read(deadline)
-        self.screen = self.screen.split(words, 1)[1]
-
-    def expect_more(self, seconds: float = 100) -> None:
-        """Waits for any output after what was expected last."""
-        deadline = time.monotonic() + seconds
-        while not self.screen:
-            self.read(deadline)
-
-    def read(self, deadline: float) -> None:
-        """Adds what there is to the screen."""
-        assert time.monotonic() < deadline, self.screen
-        if select.select([self.handle], [], [], 0.1)[0]:
-            try:
-                text = os.read(self.handle, 4096).decode("utf-8", "replace")
-            except OSError as error:
-                raise AssertionError(f"the program ended: {self.screen}") from error
-            self.screen += text
-            self.seen += text
-
-    def send(self, keys: str) -> None:
-        os.write(self.handle, keys.encode())
-
-    def wait(self) -> int:
-        try:
-            while os.read(self.handle, 4096):
-                pass
-        except OSError:
-            pass
-        os.close(self.handle)
-        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")

@@ -37,12 +37,21 @@ def run_command(conversation: Conversation, line: str) -> None:
         InputError: there is no such command, or its argument is unusable.
     """
     name, _, argument = line[1:].strip().partition(" ")
-    name = ALIASES.get(name, name)
+    COMMANDS[command_name(name)](conversation, argument.strip())
+
+
+def command_name(typed: str) -> str:
+    """The name in ``COMMANDS`` of what was typed after the slash.
+
+    Raises:
+        InputError: there is no such command.
+    """
+    name = ALIASES.get(typed, typed)
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, (*COMMANDS, *ALIASES), 1)
         hint = f"did you mean /{close[0]}?" if close else "see /help"
         raise InputError(f"there is no command /{name}: {hint}")
-    COMMANDS[name](conversation, argument.strip())
+    return name
 
 
 def command(function: Command) -> Command:
@@ -53,10 +62,12 @@ def command(function: Command) -> Command:
 
 @command
 def help_(conversation: Conversation, argument: str) -> None:
-    """Shows this list."""  # noqa: D401
-    for name, function in COMMANDS.items():
+    """Shows this list, or a line of it: /help NAME."""  # noqa: D401
+    for name in [command_name(argument.removeprefix("/"))] if argument else COMMANDS:
         names = ", ".join(f"/{name}" for name in (name, *_spellings(name)))
-        tell(f"  {names:<22} {function.__doc__}", indent=" " * 25)
+        tell(f"  {names:<22} {COMMANDS[name].__doc__}", indent=" " * 25)
+    if argument:
+        return
     tell('  Enter sends; Alt-Enter, or \\ at the end, makes a line; """ surrounds a block.')
     tell("  Tab completes commands, Ctrl-C stops a reply, Ctrl-D quits.")
 
@@ -68,6 +79,8 @@ def _spellings(name: str) -> list[str]:
 @command
 def retry(conversation: Conversation, argument: str) -> None:
     """Answers the last message again."""  # noqa: D401
+    if not conversation.exchanges():
+        raise InputError("there is no message to answer again: nothing was said yet")
     if conversation.llm.chat_params(**conversation.settings).is_greedy:
         tell("the likeliest reply is the same each time: /set temperature 0.8 varies it")
     conversation.retry()
@@ -86,9 +99,11 @@ def forget(conversation: Conversation, argument: str) -> None:
     """Drops the N oldest messages and replies: /forget N."""  # noqa: D401
     count = whole_number(argument) or 0
     exchanges = len(conversation.exchanges())
+    if not argument and exchanges:
+        raise InputError(f"say how many messages to forget, 1 to {exchanges}: /forget 1")
     if not 1 <= count <= exchanges:
         expected = f"expected 1 to {exchanges}" if exchanges else "nothing was said yet"
-        raise InputError(f"cannot forget {argument or 'no'} messages: {expected}")
+        raise InputError(f"cannot forget {argument or 'any'} messages: {expected}")
     conversation.forget(count)
     conversation.keep()
     tell(f"forgot {count} of {exchanges} messages and replies ({conversation.fill()} tokens)")
@@ -167,7 +182,7 @@ def set_(conversation: Conversation, argument: str) -> None:
 @command
 def save(conversation: Conversation, argument: str) -> None:
     """Saves the chat: /save FILE."""  # noqa: D401
-    path = file_named(argument)
+    path = file_named(argument, "save")
     if path.is_file() and not is_session(path):
         raise InputError(f"{argument} is there and is no saved chat: name another file")
     conversation.session.save(path)
@@ -177,7 +192,7 @@ def save(conversation: Conversation, argument: str) -> None:
 @command
 def load(conversation: Conversation, argument: str) -> None:
     """Goes on with a saved chat: /load FILE."""  # noqa: D401
-    conversation.session.load(file_named(argument))
+    conversation.session.load(file_named(argument, "load"))
     conversation.keep()
     count = len(conversation.session.messages)
     tell(f"loaded {count} messages from {argument} ({conversation.fill()} tokens)")
@@ -202,7 +217,8 @@ def history(conversation: Conversation, argument: str) -> None:
     if argument in ("on", "off"):
         store.switch(on=argument == "on")
     if argument == "clear":
-        tell(f"deleted {store.clear()} files")
+        count = store.clear()
+        tell(f"deleted {count} file{'' if count == 1 else 's'}")
     state = "messages and the last chat are kept" if store.is_on else "nothing is kept"
     tell(f"{state} in {store.folder}")
 
@@ -234,10 +250,14 @@ def bold(text: str) -> str:
     return f"\x1b[1m{text}\x1b[0m" if sys.stderr.isatty() and terminal_erases() else text
 
 
-def file_named(argument: str) -> Path:
-    """The file that a command was given; ~ is the home folder, as in a shell."""
+def file_named(argument: str, command: str) -> Path:
+    """The file that a command was given; ~ is the home folder, as in a shell.
+
+    Raises:
+        InputError: it was given none.
+    """
     if not argument:
-        raise InputError("name a file, for example /save story.chat")
+        raise InputError(f"name a file, for example /{command} story.chat")
     return Path(os.path.expanduser(argument))
 
 

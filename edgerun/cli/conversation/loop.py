@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from edgerun.cli.conversation.commands import run_command
+from edgerun.cli.conversation.keyboard import typing_waits
 from edgerun.cli.conversation.reader import ReadLine, unquoted
 from edgerun.cli.screen.messages import say
 from edgerun.errors import EdgerunError
@@ -26,7 +27,8 @@ def hold(conversation: Conversation, read: ReadLine) -> None:
                 raise
             continue  # clears the line, as in a shell
         if text.strip():
-            _handle(conversation, text)
+            with typing_waits():
+                _handle(conversation, text)
 
 
 def _handle(conversation: Conversation, text: str) -> None:

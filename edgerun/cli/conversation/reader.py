@@ -92,6 +92,7 @@ def _editor(fill: Callable[[], str], store: ChatStore) -> ReadLine:
         completer=_completer(),
         complete_while_typing=False,
         multiline=True,
+        enable_suspend=True,
         prompt_continuation=lambda width, line, wrapped: " " * width,
         rprompt=fill,
         style=Style([("", "bold"), ("rprompt", "nobold"), ("completion-menu", "nobold")]),

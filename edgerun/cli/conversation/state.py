@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
 from edgerun.cli.screen.messages import say
-from edgerun.errors import InputError, PromptError, StorageError
+from edgerun.errors import EdgerunError, InputError, PromptError, StorageError
 
 if TYPE_CHECKING:
     from edgerun.cli.conversation.store import ChatStore
@@ -22,6 +23,7 @@ WAYS_OUT = (
     "/undo takes back the last message and its reply, /forget N drops the N oldest, /clear all; "
     "`edgerun chat --when-full drop-oldest` drops by itself"
 )
+WAYS_OUT_AGAIN = "/undo, /forget N or /clear makes room"
 
 
 class Conversation:
@@ -59,6 +61,7 @@ class Conversation:
         self.done = False
         self.unanswered = 0
         self._hides_thinking, self._show_stats = hides_thinking, show_stats
+        self._told_ways_out = False
 
     @property
     def context(self) -> int:
@@ -66,11 +69,20 @@ class Conversation:
         return self.llm.model.context
 
     def used(self) -> int | None:
-        """Tokens that the chat has, the beginning of a reply included; None if it has no form."""
-        if not self.session.messages:
+        """Tokens of the context that the chat takes, the beginning of a reply included.
+
+        None if it has no form.
+        """
+        # A reply that the end of the context cut has no room for its end and the next beginning.
+        tokens = self._tokens(self.session.messages)
+        return None if tokens is None else min(tokens, self.context)
+
+    def _tokens(self, messages: list[Message]) -> int | None:
+        """Tokens of a chat, the beginning of a reply included; None if it has no form."""
+        if not messages:
             return 0
         try:
-            return self.llm.stream_chat(self.session.messages).completion.prompt_tokens
+            return self.llm.stream_chat(messages).completion.prompt_tokens
         except PromptError as error:
             return error.tokens
         except InputError:  # a template that wants the user to speak last
@@ -167,14 +179,9 @@ class Conversation:
             try:
                 stream = self.session.send(text, **self.settings)
             except PromptError as error:
-                if error.tokens is None or not self.exchanges():
+                if error.tokens is None or not self.exchanges() or self.when_full == STOP:
                     self.session.messages = before
-                    raise
-                if self.when_full == STOP:
-                    raise PromptError(
-                        f"the chat would have {error.tokens} tokens, and the context is "
-                        f"{self.context}: {WAYS_OUT}"
-                    ) from error
+                    raise self._refusal(text, error) from error
             else:
                 if self.when_full == STOP or not self.exchanges() or self._leaves_room(stream):
                     break
@@ -188,6 +195,35 @@ class Conversation:
             say(f"the context is full: the oldest {messages} were dropped")
         return stream
 
+    def _refusal(self, text: str, error: PromptError) -> PromptError:
+        """Why a message is refused, and what helps."""
+        if error.tokens is None:  # it is unusable, whatever the context
+            return error
+        system = self.session.messages[:1] if self.session.system else []
+        alone = self._tokens([*system, {"role": "user", "content": text}])
+        if alone is not None and alone >= self.context:
+            what = "this message and the system's have" if system else "this message alone has"
+            tokens = max(alone, self._length(text))  # the refusal of a long text has a bound
+            return PromptError(
+                f"{what} {tokens} tokens, and the context holds {self.context}, one of which must "
+                f"stay free: shorten {'one of them' if system else 'it'}"
+            )
+        return PromptError(
+            f"the chat would have {error.tokens} tokens, and the context is {self.context}: "
+            f"{self._ways_out()}"
+        )
+
+    def _length(self, text: str) -> int:
+        """Tokens of a message; 0 if unknown."""
+        with contextlib.suppress(EdgerunError):  # longer than anything that is encoded
+            return len(self.llm.tokenizer.encode(text, bos=False))
+        return 0
+
+    def _ways_out(self) -> str:
+        """What makes room in a full context: all of it once, and then in short."""
+        told, self._told_ways_out = self._told_ways_out, True
+        return WAYS_OUT_AGAIN if told else WAYS_OUT
+
     def _leaves_room(self, stream: TextStream) -> bool:
         reserved = min(self.context // 2, MOST_RESERVED)
         return stream.completion.prompt_tokens + reserved <= self.context
@@ -195,4 +231,4 @@ class Conversation:
     def _say_full(self) -> None:
         full = f"the context is full ({self.context}/{self.context}), so the reply ends here"
         later = "the oldest messages make room for the next one"
-        say(f"{full}: {WAYS_OUT if self.when_full == STOP else later}")
+        say(f"{full}: {self._ways_out() if self.when_full == STOP else later}")

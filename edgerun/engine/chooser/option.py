@@ -134,7 +134,7 @@ class Switch:
         return spellings[text.lower()]
 
     def write(self, value: bool) -> str:
-        return str(value)
+        return "on" if value else "off"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,41 @@
+"""What is typed while a reply streams: not shown in the midst of it, but at the next prompt."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from edgerun.env import terminal_erases
+
+INPUT, LOCAL = 0, 3  # flags, in the list that a terminal's attributes are
+
+
+@contextmanager
+def typing_waits() -> Iterator[None]:
+    """Keeps what is typed meanwhile for whoever reads next; Ctrl-C works and loses none of it.
+
+    The editor takes keys, so keys are what is kept for it, Ctrl-D and Alt-Enter among them. At a
+    terminal that can only print, lines are read, which the system edits.
+    """
+    try:
+        import termios
+
+        before = termios.tcgetattr(sys.stdin)
+    except (ImportError, OSError, ValueError):  # Windows, which shows only what is read
+        yield
+        return
+    except termios.error:  # not a terminal
+        yield
+        return
+    quiet = list(before)
+    quiet[LOCAL] = quiet[LOCAL] & ~termios.ECHO | termios.NOFLSH
+    if terminal_erases():
+        quiet[LOCAL] &= ~termios.ICANON
+        quiet[INPUT] &= ~termios.ICRNL
+    try:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, quiet)
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(sys.stdin, termios.TCSANOW, before)

@@ -1,0 +1,83 @@
+"""Keys that are typed while a reply streams, and Ctrl-Z at the prompt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from edgerun.cli.conversation.keyboard import LOCAL, typing_waits
+from tests.cli.conversation.terminal import READY, Terminal
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals"),
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),  # fork beside threads
+]
+STREAMING = "\x1b[?2004l"  # the editor is gone
+
+
+def test_what_is_typed_while_a_reply_streams_waits_for_the_prompt(tmp_path: Path) -> None:
+    terminal = Terminal(["chat"], tmp_path)
+    terminal.expect(READY)
+    terminal.send("hello\r")
+    terminal.expect(STREAMING)
+    terminal.expect_more()
+    terminal.send("\u00e9\u00e9next onf\x7fe\x1b\rtwo")  # Backspace, Alt-Enter
+    terminal.seen = ""
+    time.sleep(0.3)
+    terminal.send("\x03")
+    terminal.expect("[stopped]")
+    assert "\u00e9" not in terminal.seen
+    terminal.expect(READY)
+    terminal.expect("next one")
+    terminal.send("\r")
+    terminal.expect(STREAMING)
+    terminal.expect_more()
+    terminal.send("\x04")  # Ctrl-D: at the prompt after the reply it quits
+    terminal.send("\x03")
+    assert terminal.wait() == 0
+    assert "+\u00e9\u00e9next one\n+two\n" in (tmp_path / "chat_history").read_text()
+
+
+def test_ctrl_z_at_the_prompt_suspends(tmp_path: Path) -> None:
+    terminal = Terminal(["chat"], tmp_path, shell='"$@"; echo "stopped: $?"; fg >/dev/null')
+    terminal.expect(READY)
+    terminal.send("hel")
+    terminal.expect("l")
+    terminal.send("\x1a")
+    terminal.expect(f"stopped: {128 + signal.SIGTSTP}")
+    terminal.expect("hel")
+    terminal.send("lo\r")
+    terminal.expect(STREAMING)
+    terminal.expect_more()
+    terminal.send("\x03")
+    terminal.expect(READY)
+    terminal.send("\x04")
+    assert terminal.wait() == 0
+    assert "+hello\n" in (tmp_path / "chat_history").read_text()
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_the_terminal_is_as_before_whatever_happens(
+    monkeypatch: pytest.MonkeyPatch, term: str
+) -> None:
+    master, handle = os.openpty()
+    monkeypatch.setenv("TERM", term)
+    before = termios.tcgetattr(handle)
+    with os.fdopen(handle) as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        for error in (KeyboardInterrupt, SystemExit):
+            with pytest.raises(error), typing_waits():
+                inside = termios.tcgetattr(handle)[LOCAL]
+                assert not inside & termios.ECHO
+                assert inside & termios.NOFLSH
+                assert bool(inside & termios.ICANON) == (term == "dumb")
+                raise error
+            assert termios.tcgetattr(handle) == before
+        with typing_waits():
+            os.close(master)  # the terminal is closed
