@@ -24,6 +24,7 @@ from __future__ import annotations
 LONG_MESSAGE = 1000
 LONG_WORD = 200
 LONGEST_MESSAGE = 2000
+VAST_MESSAGE = 20 * LONGEST_MESSAGE
 
 
 class EdgerunError(Exception):
@@ -34,7 +35,7 @@ class EdgerunError(Exception):
     """
 
     def __str__(self) -> str:
-        return _shortened(super().__str__())
+        return shortened(super().__str__())
 
 
 class InputError(EdgerunError):
@@ -104,9 +105,12 @@ class ChooserError(BackendError):
     """
 
 
-def _shortened(message: str) -> str:
+def shortened(message: str) -> str:
+    """The same message, with the ends of its long words only where it is long."""
     if len(message) <= LONG_MESSAGE:
         return message
+    if len(message) > VAST_MESSAGE:  # whose words alone would take a while
+        message = f"{message[:LONGEST_MESSAGE]}…{message[-LONGEST_MESSAGE:]}"
     short = " ".join(
         word if len(word) <= LONG_WORD else f"{word[: LONG_WORD // 2]}…{word[-LONG_WORD // 4 :]}"
         for word in message.split(" ")

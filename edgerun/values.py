@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Sequence
 from numbers import Integral
 
+MOST_COMPARED = 100  # characters of a name: of a million it would take a quarter of a second
 MOST_DIGITS = 18  # of a number that fits 64 bits whatever they are
 
 
@@ -42,5 +43,6 @@ def suggestion(name: str, names: Sequence[str]) -> str:
     """The end of a message about a name that is none of ``names``."""
     import difflib
 
-    close = difflib.get_close_matches(name, names, 1)
+    is_long = len(name) > MOST_COMPARED
+    close = [] if is_long else difflib.get_close_matches(name, names, 1)
     return f": did you mean {close[0]!r}?" if close else f"; there are {', '.join(names)}"

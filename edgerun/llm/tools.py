@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 AUTO, NONE, REQUIRED = "auto", "none", "required"
 CHOICES = (AUTO, NONE, REQUIRED)
+MOST_LISTED = 8
+WHY_NOT_S = 1.0  # after which no more functions are tried, to say which cannot be called
 
 
 @dataclass(frozen=True)
@@ -152,11 +155,17 @@ def _grammar(schemas: Mapping[str, Mapping[str, Any]], calling: Calling, *, seve
 
 
 def _why_not(schemas: Mapping[str, Mapping[str, Any]], whole: SamplingError) -> SamplingError:
-    """Names the function whose calls cannot be forced, if it is only one's fault."""
+    """Names the function whose calls cannot be forced, if it is only one's fault.
+
+    Of many functions it may be one that nobody looked at: a request has no minutes for its refusal.
+    """
     from edgerun.engine.constraints.trial import grammar_of
     from edgerun.model.chat.tools.grammar import argument_schema
 
+    end = time.monotonic() + WHY_NOT_S
     for name, schema in schemas.items():
+        if time.monotonic() > end:
+            break
         try:
             grammar_of("json_schema", json.dumps(argument_schema(schema)))
         except SamplingError as error:
@@ -164,8 +173,14 @@ def _why_not(schemas: Mapping[str, Mapping[str, Any]], whole: SamplingError) -> 
                 f"tool_choice asks for a call, and arguments of {name!r} cannot be forced: {error}"
             )
     return SamplingError(
-        f"tool_choice asks for a call, and calls of {', '.join(schemas)} cannot be forced: {whole}"
+        f"tool_choice asks for a call, and calls of {_listed(schemas)} cannot be forced: {whole}"
     )
+
+
+def _listed(names: Mapping[str, object]) -> str:
+    """Some names, or the first of many."""
+    rest = len(names) - MOST_LISTED
+    return ", ".join(list(names)[:MOST_LISTED]) + (f" and {rest} others" if rest > 0 else "")
 
 
 def _chosen(tool_choice: object) -> str:

@@ -23,6 +23,7 @@ from edgerun.server.problems import Problem
 from edgerun.server.replies import Replies
 from edgerun.server.text import read_text
 from edgerun.server.work import Head, Work
+from edgerun.values import shown
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -101,7 +102,7 @@ class Server:
         if name not in (None, self.name):
             raise Problem(
                 404,
-                f"there is no model {name!r} here: this server has {self.name!r}",
+                f"there is no model {shown(name)} here: this server has {self.name!r}",
                 "model_not_found",
                 "model",
             )

@@ -19,6 +19,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 BODY_S = 30.0  # for all of a body to come
 LEAST_BODY_BYTES = 1 << 20
 BODY_BYTES_PER_TOKEN = 24  # six for every byte of a long word where all is escaped
+LONGEST_PARAM = 100  # characters of a name that an answer repeats as it is
 PLACE = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
 
 
@@ -70,7 +71,8 @@ def split(
     for name in given:
         if name not in names | options:
             near = suggestion(name, sorted(names | options))
-            raise Problem(400, f"there is no field {shown(name)}{near}", "unknown_field", name)
+            param = name if len(name) <= LONGEST_PARAM else None
+            raise Problem(400, f"there is no field {shown(name)}{near}", "unknown_field", param)
     own = {name: value for name, value in given.items() if name in names}
     try:
         fields = msgspec.convert(own, kind)

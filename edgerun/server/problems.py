@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from edgerun.errors import EdgerunError, Full, InputError, MissingDependencyError, PromptError
+from edgerun.errors import (
+    EdgerunError,
+    Full,
+    InputError,
+    MissingDependencyError,
+    PromptError,
+    shortened,
+)
 
 KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 
@@ -42,7 +49,7 @@ class Problem(Exception):  # noqa: N818 - most of them are the caller's
             kind = "server_error"
         return {
             "error": {
-                "message": self.message,
+                "message": shortened(self.message),
                 "type": kind,
                 "param": self.param,
                 "code": self.code,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -250,6 +251,31 @@ def test_functions_that_are_too_much_together_are_refused() -> None:
         pytest.raises(SamplingError, match="calls of f, g, h cannot be forced: grammar has"),
     ):
         llm.chat(MESSAGES, tools=[tool(name, long) for name in "fgh"], tool_choice="required")
+
+
+def test_which_of_many_functions_cannot_be_called_is_not_looked_for_all_day(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("llguidance")
+    tried: list[str] = []
+
+    def slowly(name: str, text: str) -> str:
+        tried.append(text)
+        time.sleep(0.05)
+        return ""
+
+    monkeypatch.setattr("edgerun.engine.constraints.trial.grammar_of", slowly)
+    monkeypatch.setattr("edgerun.llm.tools.WHY_NOT_S", 0.2)
+    long = {"x": {"type": "string", "description": "x" * 20_000}}
+    template = HERMES.replace("tools | tojson", "tools[0].function.name")
+    message = "calls of f0, f1, f2, f3, f4, f5, f6, f7 and 52 others cannot be forced: grammar has"
+    with (
+        LLM(fakes.fake_model(template=template)) as llm,
+        pytest.raises(SamplingError, match=message),
+    ):
+        tools = [tool(f"f{number}", long) for number in range(60)]
+        llm.chat(MESSAGES, tools=tools, tool_choice="required")
+    assert 0 < len(tried) < 10
 
 
 def test_a_forced_call_without_a_schema_has_an_object() -> None:

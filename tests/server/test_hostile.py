@@ -111,6 +111,38 @@ def test_a_body_that_does_not_come_is_given_up(
         assert b" 408 " in connection.recv(4096)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"x" * 1_000_000: 1},
+        {"model": "x" * 1_000_000},
+        {"model": "x " * 500_000},
+        {"stream_options": {"x" * 1_000_000: 1}},
+        {"stream_options": {"x " * 500_000: 1}},
+        {"logit_bias": {"x" * 1_000_000: 1}},
+        {"tool_choice": "x" * 1_000_000},
+        {"reasoning_effort": "x" * 1_000_000},
+        {"chat_template_kwargs": {"x" * 1_000_000: 1}},
+        {"response_format": {"type": "x" * 1_000_000}},
+    ],
+    ids=lambda fields: next(iter(fields))[:20],
+)
+def test_a_name_of_a_million_letters_is_neither_compared_nor_repeated(
+    client: Served, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+
+    def compare(name: str, *_: Any) -> list[str]:
+        compared.append(len(name))
+        return []
+
+    monkeypatch.setattr("difflib.get_close_matches", compare)
+    answer = client.chat(max_tokens=1, **fields)
+    assert answer.status_code in (400, 404)
+    assert len(answer.content) < 5000
+    assert max(compared, default=0) < 1000
+
+
 def test_what_is_refused_is_refused_at_once(client: Served) -> None:
     """Numbers without end, large bodies: nothing is computed for them."""
     deep = {"messages": [{"role": "user", "content": "x"}], "json_schema": {"type": ["x"] * 9}}

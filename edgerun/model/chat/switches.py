@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edgerun.errors import InputError
-from edgerun.model.chat.template import QUESTION, ChatTemplate
+from edgerun.model.chat.template import QUESTION, ChatTemplate, finished
 from edgerun.values import shown
 
 # What templates call the switch: Qwen3, SmolLM3, GLM and Gemma the first, Granite 3.3 the second,
@@ -113,4 +113,5 @@ def _questions(
     template: ChatTemplate, variables: list[dict[str, bool]]
 ) -> Iterator[str | InputError]:
     conversation = {"messages": [{"role": "user", "content": QUESTION}], "tools": None}
-    return template.render_many([{**each, **conversation} for each in variables])
+    texts = template.render_many([{**each, **conversation} for each in variables])
+    return map(finished, texts)

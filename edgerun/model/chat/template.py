@@ -46,6 +46,10 @@ DEFAULT_TEMPLATE = """\
 DEFAULT_STOPS = ("\nUser:", "\nSystem:")
 
 
+class UnfinishedError(InputError):
+    """A limit ended a render: it says nothing of the template, which may do with it next time."""
+
+
 class ChatTemplate:
     """One model's template.
 
@@ -151,9 +155,13 @@ class ChatTemplate:
             raise InputError(f"the messages hold something that is not JSON: {error}") from error
 
     def _asks_for_parts(self) -> bool:
-        """Whether a question appears in what is rendered only if it is in parts."""
+        """Whether a question appears in what is rendered only if it is in parts.
+
+        Raises:
+            UnfinishedError: nobody knows.
+        """
         plain = {"messages": [{"role": "user", "content": QUESTION}], "tools": None}
-        texts = self._rendered(self._payloads([plain, _in_parts(plain)]))
+        texts = map(finished, self._rendered(self._payloads([plain, _in_parts(plain)])))
         appears = [isinstance(text, str) and QUESTION in text for text in texts]
         return appears == [False, True]
 
@@ -171,7 +179,8 @@ class ChatTemplate:
             for payload in payloads:
                 yield from self._rendered([payload])
         else:
-            yield InputError(f"the chat template cannot be rendered: {answer['error']}")
+            kind = UnfinishedError if answer.get("is_limit") else InputError
+            yield kind(f"the chat template cannot be rendered: {answer['error']}")
 
     def _asked(self, payloads: Sequence[bytes], cpu_s: float) -> dict[str, Any]:
         """What the renderer answers in the sandbox."""
@@ -183,6 +192,17 @@ class ChatTemplate:
             cpu_s=cpu_s,
             memory_bytes=MAX_MEMORY_BYTES,
         )
+
+
+def finished(rendered: str | InputError) -> str | InputError:
+    """The same, where it is what the template itself has to say.
+
+    Raises:
+        UnfinishedError: it is not.
+    """
+    if isinstance(rendered, UnfinishedError):
+        raise rendered
+    return rendered
 
 
 def template_source(

@@ -72,7 +72,9 @@ class Sandbox:
             memory_bytes: address space that it may take beyond what the child has.
 
         Returns:
-            what the module answers, or ``{"error": <why there is no answer>}``.
+            what the module answers, or ``{"error": <why there is no answer>}``, in which
+            ``is_limit`` is true if a limit ended it: on a machine that has less to do, or once
+            more, the same request may be answered.
 
         Raises:
             MissingDependencyError: the child does not start.
@@ -88,7 +90,8 @@ class Sandbox:
                 return reply
             self.close()
         needs = f"{cpu_s:.3g} s or {memory_bytes >> 20} MB"
-        return {"error": f"it needs more time or memory ({needs}) than is allowed"}
+        reason = f"it needs more time or memory ({needs}) than is allowed"
+        return {"error": reason, "is_limit": True}
 
     def close(self) -> None:
         """Ends the child, whatever it does; the next request starts another."""

@@ -7,7 +7,7 @@ never written. What the libraries have to say on the standard error stream goes 
 Protocol: a line of JSON, followed by ``payload_bytes`` of other data. The first line in says where
 modules are and which will be needed; the first line out says that the process is ready. Then each
 request names a module, whose ``answer`` is called; the reply is one line, ``{"error": ...}`` where
-that fails.
+that fails, with ``is_limit`` where it is memory that it lacks.
 """
 
 # Runs with `-I -S` to start fast: only the standard library until the first request.
@@ -64,7 +64,7 @@ def answer(module: Any, request: dict[str, Any], payload: bytes) -> bytes:
         reply = module.answer(request, payload)
         return json.dumps(reply).encode()
     except MemoryError:
-        reply = {"error": "it needs more memory than is allowed"}
+        reply = {"error": "it needs more memory than is allowed", "is_limit": True}
     except BaseException as error:  # a panic in Rust is a BaseException
         lines = str(error).splitlines() or [type(error).__name__]
         reply = {"error": lines[0][:MAX_ERROR_CHARACTERS]}

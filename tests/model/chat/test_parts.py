@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from edgerun.errors import InputError
 from edgerun.model.chat import template as module
 from edgerun.model.chat.format import ChatFormat
 from edgerun.model.chat.template import ChatTemplate
@@ -80,6 +81,23 @@ def test_a_template_that_names_no_text_is_not_asked(monkeypatch: pytest.MonkeyPa
     template = ChatTemplate(SMOLVLM)
     assert [template.render(CONVERSATIONS["question"]) for _ in range(2)]
     assert len(asked) == 5  # once, whatever is rendered
+
+
+def test_a_render_that_a_limit_ends_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = module.sandbox()
+    ask, busy = sandbox.ask, [True]
+
+    def asked(*arguments: Any, **options: Any) -> Any:
+        if busy:
+            return {"error": "it needs more time", "is_limit": True}
+        return ask(*arguments, **options)
+
+    monkeypatch.setattr(sandbox, "ask", asked)
+    template, messages = ChatTemplate(SMOLVLM), CONVERSATIONS["question"]
+    with pytest.raises(InputError, match="cannot be rendered: it needs more time"):
+        template.render(messages)
+    busy.clear()
+    assert messages[0]["content"] in template.render(messages)
 
 
 def test_no_text_in_parts_becomes_a_control_token() -> None:

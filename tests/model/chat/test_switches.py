@@ -7,6 +7,7 @@ import pytest
 
 from edgerun.errors import InputError
 from edgerun.llm.options import LoadOptions
+from edgerun.model.chat import template as template_module
 from edgerun.model.chat.switches import check_switches, set_switches
 from edgerun.model.chat.template import ChatTemplate
 
@@ -109,3 +110,12 @@ def test_values_without_a_name_or_a_form_are_refused(values, sentence):
 def test_thinking_is_on_or_off():
     with pytest.raises(InputError, match="think is 'yes'; expected True, False or None"):
         LoadOptions(think="yes")
+
+
+def test_a_render_that_a_limit_ends_makes_no_difference(monkeypatch):
+    box = template_module.sandbox()
+    answers = iter([{"error": "it needs more time", "is_limit": True}] * 2)
+    asked = box.ask
+    monkeypatch.setattr(box, "ask", lambda *a, **k: next(answers, None) or asked(*a, **k))
+    with pytest.raises(InputError, match="cannot be rendered: it needs more time"):
+        set_switches(template(SWITCHED), {}, True)

@@ -40,7 +40,10 @@ def answer(request, payload):
     raise ValueError("two\\nlines")
 """
 LIMITS: dict[str, Any] = {"cpu_s": 0.3, "memory_bytes": 32 << 20}
-TOO_MUCH = {"error": "it needs more time or memory (0.3 s or 32 MB) than is allowed"}
+TOO_MUCH = {
+    "error": "it needs more time or memory (0.3 s or 32 MB) than is allowed",
+    "is_limit": True,
+}
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +111,7 @@ def test_memory_is_limited_for_each_request_anew(box: Sandbox) -> None:
         most = box.ask("told", {"do": "take", "size": 16 << 20}, **LIMITS)
         assert most == {"text": str(16 << 20)}
         more = box.ask("told", {"do": "take", "size": 100 << 20}, **LIMITS)
-        assert more == {"error": "it needs more memory than is allowed"}
+        assert more == {"error": "it needs more memory than is allowed", "is_limit": True}
 
 
 def test_what_native_code_says_reaches_nobody(

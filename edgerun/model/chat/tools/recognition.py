@@ -21,7 +21,7 @@ from typing import Any
 
 from edgerun.discovery import entries
 from edgerun.errors import InputError
-from edgerun.model.chat.template import QUESTION, ChatTemplate
+from edgerun.model.chat.template import QUESTION, ChatTemplate, finished
 from edgerun.model.chat.tools.call import ANY, KINDS, IdKind, ToolCall
 from edgerun.model.chat.tools.form import CallForm
 from edgerun.model.chat.tools.functions import Functions
@@ -123,13 +123,16 @@ def recognise(
         tokenizer: of the model.
         template: the same.
         thoughts: what marks its thoughts, which are read out of the same replies.
+
+    Raises:
+        UnfinishedError: a limit ended the template before it had said all.
     """
     styles = [
         CallStyle(as_text=as_text, without=without, ids=ids)
         for ids, as_text, without in product(KINDS, (False, True), ("", None))
     ]
     replied = [{"role": "assistant", "content": REPLY}, *map(_calling, styles)]
-    listing, plain, *rendered = template.render_many(
+    texts = template.render_many(
         [
             {"messages": [ASKED], "tools": [TOOL]},
             *(
@@ -138,6 +141,7 @@ def recognise(
             ),
         ]
     )
+    listing, plain, *rendered = map(finished, texts)
     replies = {
         style: _reply(plain, text)
         for style, text in zip(styles, rendered, strict=True)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from edgerun.errors import InputError, PromptError
+from edgerun.model.chat import template as template_module
 from edgerun.model.chat.format import ChatFormat, RenderedChat
 from edgerun.model.chat.template import ChatTemplate
 from edgerun.model.chat.tools.functions import Functions
@@ -331,3 +332,26 @@ def test_calls_that_a_refused_template_writes_are_written_as_it_wants_them() -> 
     source = chat_of("[{{ '' + call.function.arguments }}{{ call.function.name }}]")
     _, chat_format = format_of(source)
     assert '[{"days": 3}get_weather]' in chat_format.encode(conversation({"days": 3})).text
+
+
+@pytest.mark.parametrize("number", [0, 1, 5])
+def test_a_limit_says_nothing_of_a_template(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it ends the list of tools, a plain reply or one of the calls."""
+    box, renders = template_module.sandbox(), []
+    ask = box.ask
+
+    def asked(module: str, request: Any, payload: bytes, **limits: Any) -> Any:
+        renders.append(len(json.loads(payload)))
+        if renders[-1] > 1 or len(renders) == 2 + number:
+            return {"error": "it needs more time", "is_limit": True}
+        return ask(module, request, payload, **limits)
+
+    arguments = "{{ call.function.arguments | tojson }}"
+    _, chat_format = format_of(chat_of(HERMES.replace("ARGUMENTS", arguments)))
+    chat_format.encode([question()])  # what is asked of it first is another matter
+    with monkeypatch.context() as busy:
+        busy.setattr(box, "ask", asked)
+        with pytest.raises(InputError, match="cannot be rendered: it needs more time"):
+            chat_format.calling.check()
+    assert len(renders) == 2 + number  # the rest is not tried
+    chat_format.calling.check()
