@@ -31,6 +31,16 @@ PLAIN: dict[str, Any] = {
     "repetition_penalty": 1.0,
     "dry_multiplier": 0.0,
 }
+Context = Annotated[
+    int | None,
+    typer.Option(
+        "-c",
+        "--context",
+        metavar="N",
+        help="Measure decoding where the context ends at this many tokens; "
+        "right after the prompt if left out.",
+    ),
+]
 Rows = Annotated[
     str | None,
     typer.Option(
@@ -74,16 +84,7 @@ def bench(
     repeat: Annotated[int, typer.Option("--repeat", help="Runs; the median counts.", min=1)] = 3,
     *,
     loading: dict[str, Any],
-    context: Annotated[
-        int | None,
-        typer.Option(
-            "-c",
-            "--context",
-            metavar="N",
-            help="Measure decoding where the context ends at this many tokens; "
-            "right after the prompt if left out.",
-        ),
-    ] = None,
+    context: Context = None,
     rows: Rows = None,
     handover: Handover = False,
     as_json: options.Json = False,

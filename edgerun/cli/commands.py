@@ -62,6 +62,8 @@ OPTION_ALIASES = {
     "system-prompt": "system",
     "num-thread": "threads",
 }
+# What errors of the library call an option that has another name on the command line.
+OPTION_FIELDS = {"max_sessions": "parallel"}
 _OVERVIEW = """\
 Usage: edgerun COMMAND [OPTIONS]
 
@@ -95,7 +97,7 @@ def application(names: Sequence[str]) -> typer.Typer:
         rich_markup_mode=None,  # rich takes 0.1 s to import and breaks words
         context_settings={
             "help_option_names": ["-h", "--help"],
-            "token_normalize_func": _option_name,
+            "token_normalize_func": option_name,
         },
     )
     app.callback()(_no_options)
@@ -114,7 +116,7 @@ def _no_options() -> None:
     """Makes the application a group even with one command."""
 
 
-def _option_name(name: str) -> str:
+def option_name(name: str) -> str:
     """Our spelling of an option, or of a command, that others write in another way."""
     name = name.replace("_", "-") if len(name) > 1 else name
     return OPTION_ALIASES.get(name, name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli import options
-from edgerun.cli.extras import EXTRAS, extras_line, installed_version
+from edgerun.cli.screen.extras import EXTRAS, extras_line, installed_version
 from edgerun.cli.screen.messages import say
 from edgerun.cli.screen.visible import folded
 

@@ -16,8 +16,10 @@ from typing import Any
 from edgerun.cli.commands import (
     COMMANDS,
     OPTION_ALIASES,
+    OPTION_FIELDS,
     application,
     command_names,
+    option_name,
     overview,
     why_not,
 )
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_output()
         return READER_GONE
     except Exception as error:
-        code = _report(error, words[:1])
+        code = _report(error, words)
         try:
             sys.stdout.flush()
         except OSError:  # the disk is full, which may be what was reported
@@ -92,8 +94,13 @@ def _dispatch(arguments: list[str]) -> int:
     return 0
 
 
-def _report(error: Exception, command: Sequence[str] = ()) -> int:
-    """Prints an error as one sentence; the traceback only for ourselves."""
+def _report(error: Exception, words: Sequence[str] = ()) -> int:
+    """Prints an error as one sentence; the traceback only for ourselves.
+
+    Args:
+        error: what ended the command.
+        words: the command line.
+    """
     if type(error).__name__ == "NoArgsIsHelpError":  # the page is its message
         print(getattr(error, "format_message", lambda: error)(), file=sys.stderr)
         return 2
@@ -101,10 +108,37 @@ def _report(error: Exception, command: Sequence[str] = ()) -> int:
         import traceback
 
         traceback.print_exc()
-    message, code = _described(error, command)
+    message, code = _described(error, words[:1])
+    if isinstance(error, InputError):
+        message = _with_flag(message, words)
     if message:
         print(folded(f"edgerun: {visible(message)}", sys.stderr), file=sys.stderr)
     return code
+
+
+def _with_flag(message: str, words: Sequence[str]) -> str:
+    """A message about an argument of the library, which is named by the flag that was typed."""
+    name, verb, rest = message.partition(" is ")
+    if not verb or not name.isidentifier() or not set(words[:1]) & COMMANDS.keys():
+        return message
+    from typer.main import get_command
+
+    command: Any = get_command(application(words[:1]))
+    name = OPTION_FIELDS.get(name, name)
+    flags = [
+        flag
+        for entry in command.commands[words[0]].params
+        if entry.name == name and entry.param_type_name == "option"
+        for flag in entry.opts
+    ]
+    typed = (word.partition("=")[0] if word.startswith("--") else word[:2] for word in words[1:])
+    flag = next((word for word in typed if _normal(word) in flags), None)
+    return message if flag is None else f"{flag} is {rest}"
+
+
+def _normal(flag: str) -> str:
+    """Our spelling of a flag."""
+    return f"--{option_name(flag[2:])}" if flag.startswith("--") else flag
 
 
 def _described(error: Exception, command: Sequence[str] = ()) -> tuple[str, int]:

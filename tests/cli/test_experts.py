@@ -155,8 +155,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(
 ) -> None:
     words = WORDS[:2] if command == "run" else ()
     for model, size, expected in (
-        (dense, "50%", "expert_memory is 50%, and this model has no experts: leave it out"),
-        (folder, "lots", "expert_memory is 'lots'; expected an amount such as 4G"),
+        (dense, "50%", "--expert-memory is 50%, and this model has no experts: leave it out"),
+        (folder, "lots", "--expert-memory is 'lots'; expected an amount such as 4G"),
         (folder, "1000", "1000 bytes are too few for experts: a token needs 3 of a layer"),
         (folder, "1%", "bytes are too few for experts"),
     ):

@@ -13,7 +13,7 @@ import pytest
 
 from edgerun.cli import commands
 from edgerun.cli import main as cli
-from edgerun.errors import BackendError, BundleError, StorageError
+from edgerun.errors import BackendError, BundleError, InputError, StorageError
 from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]
@@ -177,6 +177,31 @@ def test_a_wrong_option_is_named_with_what_is_expected(
     result = run(*arguments)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert words in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-n", "-1"], "edgerun: -n is -1; expected a whole number"),
+        (["-n0"], "edgerun: -n is 0; expected"),
+        (["--max-tokens", "0"], "edgerun: --max-tokens is 0; expected"),
+        (["--num_predict=0"], "edgerun: --num_predict is 0; expected"),
+        (["--kv-cache", "int3"], "edgerun: --kv-cache is 'int3'; expected"),
+    ],
+)
+def test_a_value_that_cannot_be_is_that_of_the_flag_that_was_typed(
+    run: Run, arguments: list[str], words: str
+) -> None:
+    assert run("run", "-p", "x", *arguments).err.startswith(words)
+
+
+def test_what_no_flag_said_is_called_as_it_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise InputError("threads is 0; expected more")
+
+    monkeypatch.setattr(cli, "_dispatch", fail)
+    for words in (["run", "-n", "3"], ["fpga", "bench"], ["zzzz"], []):
+        assert run(*words).err == "edgerun: threads is 0; expected more\n"
 
 
 def test_a_group_without_a_command_shows_what_there_is(run: Run) -> None:

@@ -47,7 +47,7 @@ def test_it_says_where_it_is_and_ends_when_it_is_told(number: signal.Signals) ->
         (["--allow-origin", "*"], "the origin '*' is none"),
         (["--queue", "-1"], "the queue has -1 places"),
         (["--name", "a b"], "the model's name is 'a b'"),
-        (["--parallel", "0"], "max_sessions"),
+        (["--parallel", "0"], "--parallel is 0; expected a whole number from 1 to 1024"),
         (["--host", "no.such.host.invalid"], "callers need a key"),
     ],
 )
