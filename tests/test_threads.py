@@ -276,6 +276,24 @@ def test_a_coroutine_reads_piece_by_piece(llm: edgerun.LLM) -> None:
     assert replies[3:] == [llm.generate(text, **options).text for text in "def"]
 
 
+def test_a_piece_that_nobody_waits_for_any_more_comes_next(llm: edgerun.LLM) -> None:
+    """Waits with a limit of time are cancelled while a thread takes the piece."""
+
+    async def main() -> tuple[str, str]:
+        text = ""
+        async with llm.stream("text", max_tokens=40, seed=1, ignore_eos=True) as stream:
+            while True:
+                try:
+                    text += await asyncio.wait_for(stream.__anext__(), 1e-4)
+                except asyncio.TimeoutError:
+                    await asyncio.sleep(1e-3)
+                except StopAsyncIteration:
+                    return text, stream.completion.text
+
+    read, said = asyncio.run(main())
+    assert read == said and len(said) > 10
+
+
 def test_a_task_that_is_cancelled_leaves_the_model_to_the_others(llm: edgerun.LLM) -> None:
     async def main() -> edgerun.Completion:
         stream = llm.stream("text", ignore_eos=True)

@@ -35,11 +35,14 @@ COMMANDS = {
     "cache": "Show or clear what edgerun keeps on this machine.",
     "completion": "Print a script that completes commands in a shell.",
 }
-_STORE = "edgerun keeps no store of models: a model is a folder, which `edgerun inspect` shows"
+_STORE = (
+    "edgerun keeps no store of models: a model is a folder or a GGUF file of yours; `edgerun "
+    "cache` shows what was made of those that are no bundles"
+)
 # What users of other runtimes type.
 ABSENT = {
-    "pull": "there are no downloads of bundles yet: `edgerun export HUB_ID -o FOLDER` fetches a "
-    "checkpoint and makes one",
+    "pull": "`edgerun chat hf:OWNER/NAME` fetches a model of Hugging Face's hub when it is first "
+    "used, and `edgerun export OWNER/NAME -o FOLDER` makes a bundle of it where you want it",
     "push": "there are no uploads: a bundle is a folder, which you can copy",
     "ls": _STORE,
     "list": _STORE,

@@ -50,14 +50,14 @@ def run(
     words = [word for word in (model, text) if word is not None]
     folder, texts = model_and_text(words, named, prompt)
     whole_prompt = gather(texts)
-    limited = "max_tokens" in sampling
-    sampling.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
     if not raw:
         from edgerun.model.chat.template import ChatTemplate
 
         ChatTemplate.prepare()
     with options.load(folder, **loading) as llm:
-        stream = start(llm, whole_prompt, system, raw, sampling)
+        is_cut = "max_tokens" not in sampling and (raw or not llm.thinks)  # thoughts take long
+        limit = {"max_tokens": DEFAULT_MAX_TOKENS} if is_cut else {}
+        stream = start(llm, whole_prompt, system, raw, sampling | limit)
         completion = _finish(stream, quiet=as_json, hides_thinking=hide_thinking)
         if as_json:
             devices = [asdict(report) for report in llm.reports()]
@@ -66,7 +66,7 @@ def run(
                 fields["logprobs"] = logprobs_of(completion, llm.tokenizer)
             print(json.dumps(fields, ensure_ascii=False))
         else:
-            _say_why_it_ended(completion, limited=limited)
+            _say_why_it_ended(completion, by_default=is_cut)
         options.say_forecast(llm, corrected=True)
         if stats:
             from edgerun.cli.screen.report import show_stats
@@ -92,11 +92,11 @@ def _check_effects(
         raise InputError("--logprobs is for the object that --json prints: add --json")
 
 
-def _say_why_it_ended(completion: Completion, *, limited: bool) -> None:
-    """Tells of an end that the user may not expect; ``limited`` if they set a number of tokens."""
+def _say_why_it_ended(completion: Completion, *, by_default: bool) -> None:
+    """Tells of an end that the user may not expect; ``by_default`` if nobody set the limit."""
     if completion.finish_reason == "context":
         say("the reply ends here because the context is full")
-    elif completion.finish_reason == "length" and not limited:
+    elif completion.finish_reason == "length" and by_default:
         say(f"the reply ends here after {DEFAULT_MAX_TOKENS} tokens; -n sets the limit")
 
 

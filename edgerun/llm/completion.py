@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -211,6 +212,7 @@ class TextStream:
         self._lock = FairLock()
         self._reading = False
         self._closing = False
+        self._fetched: deque[str | Exception] = deque()
         self.completion = completion
 
     def __iter__(self) -> TextStream:
@@ -245,9 +247,11 @@ class TextStream:
         return self
 
     async def __anext__(self) -> str:
-        piece: str = await _in_thread(next, self, "")  # no piece is empty
-        if not piece:
-            raise StopAsyncIteration
+        if not self._fetched:
+            await _in_thread(self._lock.run, self._fetch)
+        piece = self._fetched.popleft()
+        if isinstance(piece, Exception):
+            raise piece
         return piece
 
     async def __aenter__(self) -> TextStream:
@@ -281,6 +285,18 @@ class TextStream:
             for _ in self:
                 pass
         return self.completion
+
+    def _fetch(self) -> None:
+        """Keeps what comes next for whoever awaits it: a task may be cancelled while it waits."""
+        try:
+            text = ""
+            while not text:
+                text = self._next().text
+            self._fetched.append(text)
+        except StopIteration:
+            self._fetched.append(StopAsyncIteration())
+        except Exception as error:
+            self._fetched.append(error)
 
     def _next(self) -> Part:
         if self._closing:

@@ -115,6 +115,11 @@ class LLM:
         """Whether the model was made for chats."""
         return not self._format.template.is_default
 
+    @property
+    def thinks(self) -> bool:
+        """Whether replies of chats may begin with thoughts, which are no part of their text."""
+        return self._format.thoughts is not None
+
     def generate(
         self, prompt: str | Sequence[int], **sampling: Unpack[SamplingKeywords]
     ) -> Completion:

@@ -297,3 +297,24 @@ def test_an_unusable_pipe_is_a_mistake(run: Run, stdin: bytes | None, words: str
     result = run("run", stdin=stdin)
     assert (result.code, result.out) == (2, "")
     assert words in result.err
+
+
+def test_a_model_that_thinks_has_no_limit_of_its_own(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thoughts are long: an answer would be cut off that nobody has seen."""
+    monkeypatch.setattr("edgerun.cli.run.DEFAULT_MAX_TOKENS", 8)
+    thinking = fakes.CHATML + "{# </think> #}"
+    ids = fakes.byte_tokenizer().encode_template(chat_prompt("hi"))
+    reply = "<think>So it is</think>Hello!"
+    tokens = [fakes.THINK, *reply.removeprefix("<think>").encode(), fakes.END]
+    script = {len(ids) + place: id_ for place, id_ in enumerate(tokens)}
+
+    def asked(*arguments: str) -> tuple[str, str]:
+        model = fakes.fake_model(fakes.FakeExecutable(script), template=thinking)
+        result = run("run", "-p", "hi", *arguments, model=model)
+        return result.out, result.err
+
+    assert asked() == ("Hello!\n", "")
+    assert asked("-n", "8") == ("\n", "")
+    assert "-n sets the limit" in asked("--raw")[1]
