@@ -152,7 +152,7 @@ def talk(lines: list[str], run: Run, *options: str, **model: Any) -> Result:
 def test_undo_and_forget_drop_whole_exchanges(run: Run) -> None:
     lines = ["/system be kind", "one", "two", "three", "/undo", "/forget 1", "/show"]
     shown = talk([*lines, "/forget 2", "/forget x", "/forget 1", "/forget 1"], run).err
-    assert "took back 'three' and its reply" in shown
+    assert 'took back "three" and its reply' in shown
     assert "forgot 1 of 2 messages and replies" in shown
     assert "[system] be kind\n> two\n" in shown
     assert "> one" not in shown

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgerun.cli.screen.messages import tell
 from edgerun.cli.screen.thoughts import dim
-from edgerun.cli.screen.visible import folded, visible
+from edgerun.cli.screen.visible import folded, shortened, visible
 from edgerun.engine.chooser.params import text_options
 from edgerun.engine.session_file import is_session
 from edgerun.env import terminal_erases
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Command: TypeAlias = Callable[["Conversation", str], None]
 COMMANDS: dict[str, Command] = {}
 NAME_AND_VALUE = re.compile(r"^([^\s=]*)\s*=?\s*(.*)$", re.DOTALL)  # with or without a "="
-SHOWN = 40  # characters of a message in a line about it
+SHOWN = 40  # columns of a message in a line about it
 ALIASES = {"?": "help", "bye": "quit", "exit": "quit", "q": "quit"}
 
 
@@ -91,7 +91,7 @@ def undo(conversation: Conversation, argument: str) -> None:
     """Takes back the last message and its reply."""  # noqa: D401
     text = str(conversation.undo()["content"])
     conversation.keep()
-    tell(f"took back {shortened(text)!r} and its reply ({conversation.fill()} tokens)")
+    tell(f'took back "{shortened(text, SHOWN)}" and its reply ({conversation.fill()} tokens)')
 
 
 @command
@@ -237,12 +237,6 @@ def stats(conversation: Conversation, argument: str) -> None:
 def quit_(conversation: Conversation, argument: str) -> None:
     """Ends the chat."""  # noqa: D401
     conversation.done = True
-
-
-def shortened(text: str) -> str:
-    """The beginning of a text, for one line."""
-    line = " ".join(text.split())
-    return line if len(line) <= SHOWN else f"{line[:SHOWN]}…"
 
 
 def bold(text: str) -> str:

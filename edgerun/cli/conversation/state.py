@@ -111,6 +111,9 @@ class Conversation:
         self.last = completion.stats
         if completion.finish_reason == "context":
             self._say_full()
+        elif completion.finish_reason == "length":
+            count = len(completion.ids)
+            say(f"the reply is cut after {count} token{'' if count == 1 else 's'}")
         if self._show_stats:
             from edgerun.cli.screen.report import show_stats
 

@@ -6,12 +6,11 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from edgerun.cli.screen.visible import NARROWEST, columns, visible
+from edgerun.cli.screen.visible import EMOJI_STYLE, NARROWEST, cells_of, columns, visible
 from edgerun.env import terminal_erases
 
 TAB = 8
-# Change the width of what is beside them, on some terminals only.
-JOINER, EMOJI_STYLE = "\u200d", "\ufe0f"
+JOINER = "\u200d"  # changes the width of what is beside it, on some terminals only
 
 if TYPE_CHECKING:
     from edgerun.llm.completion import TextStream
@@ -86,7 +85,7 @@ class WrappedLines:
         """What to send to the terminal for a character."""
         if character in " \t\n":
             return self._space(character)
-        cells = _cells(character)
+        cells = cells_of(character)
         before = ""
         if self._column + cells > self._width:
             before = self._next_line()
@@ -116,12 +115,3 @@ class WrappedLines:
         self._word, self._word_cells, self._column = word, cells, cells
         erased = f"\x1b[{cells}D\x1b[K" if cells else ""
         return f"{erased}\n{word}"
-
-
-def _cells(character: str) -> int:
-    """Columns that a character takes: none for a combining mark, two for a wide one."""
-    if character.isascii() or character == EMOJI_STYLE:
-        return 1
-    from wcwidth import wcwidth
-
-    return max(0, wcwidth(character))

@@ -12,6 +12,8 @@ from typing import TextIO
 
 NARROWEST = 20  # columns; below, lines end where they end
 KEPT = "\n\t"
+EMOJI_STYLE = "\ufe0f"  # changes the width of what is before it, on some terminals only
+FILLER = "\ufdd0"  # no character of any text
 PICTURES = 0x2400  # Unicode has a picture of each ASCII control character from here on
 DELETE, PICTURE_OF_DELETE = 0x7F, 0x2421
 UPPER_CONTROLS = range(0x80, 0xA0)  # no pictures; some terminals obey them
@@ -51,10 +53,41 @@ def folded(text: str, stream: TextIO, indent: str = "  ") -> str:
         indent: begins the lines after the first.
     """
     room = columns(stream) - 1 if stream.isatty() else 0
-    if room < NARROWEST or len(text) <= room or "\n" in text:
+    if room < NARROWEST or sum(map(cells_of, text)) <= room or "\n" in text:
         return text
     import textwrap
 
+    # It counts characters, so a wide one is two while lines are broken.
+    spread = "".join(each + FILLER * (cells_of(each) - 1) for each in text)
     return textwrap.fill(
-        text, room, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+        spread, room, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    ).replace(FILLER, "")
+
+
+def cells_of(character: str) -> int:
+    """Columns that a character takes: none for a combining mark, two for a wide one."""
+    if character.isascii() or character == EMOJI_STYLE:
+        return 1
+    from wcwidth import wcwidth
+
+    return max(0, wcwidth(character))
+
+
+def shortened(text: str, room: int) -> str:
+    r"""The beginning of a text on one line, to the end of a word where there is more.
+
+    Args:
+        text: any.
+        room: columns for it.
+
+    Example:
+        >>> shortened("a long\nstory", 8)
+        'a long…'
+    """
+    line, used = " ".join(text.split()), 0
+    for index, character in enumerate(line):
+        used += cells_of(character)
+        if used > room:
+            words = line[: index + 1].rpartition(" ")[0]
+            return f"{words or line[:index]}…"
+    return line

@@ -27,3 +27,9 @@ def test_help_tells_of_a_command_by_any_of_its_names(run: Run) -> None:
     lines = talk(["/help set", "/help /forget", "/? q", "/help sett"], run).err.splitlines()
     assert [line.split()[0].rstrip(",") for line in lines[:3]] == ["/set", "/forget", "/quit"]
     assert lines[3:] == ["edgerun: there is no command /sett: did you mean /set?"]
+
+
+def test_undo_shows_a_message_as_it_was_written(run: Run) -> None:
+    family = "👨\u200d👩\u200d👧"
+    shown = talk([f'{family} isn\'t "home" \x1b[2J', "/undo"], run).err
+    assert f'took back "{family} isn\'t "home" ␛[2J" and its reply' in shown

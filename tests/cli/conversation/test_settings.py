@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.cli.conftest import Run
 from tests.cli.test_chat import talk
+from tests.support import fakes
 
 
 def test_what_is_told_beside_a_text_is_no_setting(run: Run) -> None:
@@ -29,6 +30,20 @@ def test_a_name_alone_shows_the_value_and_default_goes_back(run: Run) -> None:
     assert shown(lines, run) == ["max_tokens 6"] * 2 + ["max_tokens none"] * 2
     lines = ["/set temperature 0.5", "/set temperature", "/set temperature default"]
     assert shown(lines, run) == ["temperature 0.5"] * 2 + ["temperature 0.0"]
+
+
+def test_a_reply_that_the_limit_cuts_is_told(run: Run) -> None:
+    """In a line of its own, shortly: the limit is the user's."""
+    result = run("chat", "-n", "6", stdin=b"one\n/set max_tokens 1\ntwo\n")
+    assert result.err.splitlines() == [
+        "edgerun: the reply is cut after 6 tokens",
+        "  max_tokens            1",
+        "edgerun: the reply is cut after 1 token",
+    ]
+    assert [len(line) for line in result.out.splitlines()] == [6, 1]
+    model = fakes.fake_model(fakes.FakeExecutable({40: fakes.END}))
+    ended = run("chat", "-n", "99", stdin=b"one\n", model=model)
+    assert (ended.code, ended.err) == (0, "")
 
 
 def test_none_ends_what_can_be_none_and_is_no_value_of_what_cannot(run: Run) -> None:

@@ -14,7 +14,7 @@ from wcwidth import wcswidth
 
 from edgerun.cli.screen.reply import WrappedLines, reply_writer
 from edgerun.cli.screen.tables import print_pairs, print_rows
-from edgerun.cli.screen.visible import folded, visible
+from edgerun.cli.screen.visible import folded, shortened, visible
 
 STEPS = re.compile(r"\x1b\[(\d+)D|\x1b\[K|(.)", re.DOTALL)
 CONTROLS = [chr(code) for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"]
@@ -128,6 +128,21 @@ def test_no_word_of_a_message_is_broken(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(line.startswith("  ") for line in lines[1:])
     assert folded(text, io.StringIO()) == text
     assert folded("short", Terminal()) == "short"
+
+
+def test_no_word_beside_wide_characters_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    text = "took back 狐狸 and 葡萄 beside 狐狸 and 葡萄 and their replies"
+    lines = folded(text, Terminal()).split("\n")
+    assert [word for line in lines for word in line.split()] == text.split()
+    assert max(map(wcswidth, lines)) < 40
+
+
+def test_a_text_is_shortened_at_the_end_of_a_word() -> None:
+    assert shortened("one two\n three", 13) == "one two three"
+    assert shortened("one two three", 12) == shortened("one two three", 7 + 1) == "one two…"
+    assert shortened("x" * 50, 40) == "x" * 40 + "…"
+    assert shortened("狐狸和葡萄", 7) == "狐狸和…"
 
 
 def test_tables_show_foreign_names(capsys: pytest.CaptureFixture[str]) -> None:
