@@ -37,8 +37,8 @@ Context = Annotated[
         "-c",
         "--context",
         metavar="N",
-        help="Measure decoding where the context ends at this many tokens; "
-        "right after the prompt if left out.",
+        help="Measure decoding where the context ends at this many tokens. "
+        "[default: right after the prompt]",
     ),
 ]
 Rows = Annotated[
@@ -74,7 +74,7 @@ def bench(
         typer.Option(
             "-p",
             "--prompt-tokens",
-            help=f"Length of the prompt; {PROMPT_TOKENS}, or what fits, if left out.",
+            help=f"Length of the prompt. [default: {PROMPT_TOKENS}, or what fits]",
             min=1,
         ),
     ] = None,

@@ -42,7 +42,7 @@ def perplexity(
         int | None, typer.Option("--limit", help="Score only so many texts.", min=1)
     ] = None,
     window: Annotated[
-        int | None, typer.Option("--window", help="Tokens of one run; the context if left out.")
+        int | None, typer.Option("--window", help="Tokens of one run. [default: the context]")
     ] = None,
     *,
     loading: dict[str, Any],

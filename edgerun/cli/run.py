@@ -28,7 +28,7 @@ EXAMPLES = options.examples(
 
 
 @options.with_chatting
-@options.with_all_sampling
+@options.with_all_sampling(max_tokens=DEFAULT_MAX_TOKENS)
 def run(
     model: _Model = None,
     text: _Text = None,

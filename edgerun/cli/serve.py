@@ -45,7 +45,7 @@ _Name = Annotated[
 ]
 _Parallel = Annotated[
     int | None,
-    typer.Option("--parallel", metavar="N", help="Replies that run at a time; 4 if left out."),
+    typer.Option("--parallel", metavar="N", help="Replies that run at a time. [default: 4]"),
 ]
 _Queue = Annotated[
     int, typer.Option("--queue", metavar="N", help="Replies that may wait for their turn.")

@@ -61,6 +61,14 @@ def test_every_command_has_help(run: Run, command: str) -> None:
     assert max(map(len, result.out.splitlines())) < 80
 
 
+@pytest.mark.parametrize("command", commands.COMMANDS)
+def test_help_tells_all_defaults_in_one_form(run: Run, command: str) -> None:
+    page = " ".join(run(command, "--help").out.split())
+    assert not re.search("if left out|Default", page)
+    if command == "run":
+        assert "--max-tokens N Most tokens to generate. [default: 512]" in page
+
+
 def test_help_calls_numbers_numbers(run: Run) -> None:
     page = run("bench", "--help").out
     assert "--repeat N " in page  # which must be 1 or more
