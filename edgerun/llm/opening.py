@@ -25,17 +25,31 @@ NO_SETTINGS = ChatSettings()
 
 
 class TextRequest(NamedTuple):
-    """A text, or ids, to be continued."""
+    """A text, or ids, to be continued.
+
+    Attributes:
+        prompt: the text, or the ids.
+        params: how replies are chosen.
+        replies: how many there are to be.
+    """
 
     prompt: str | list[int]
     params: SamplingParams
+    replies: int = 1
 
 
 class ChatRequest(NamedTuple):
-    """A conversation to be answered."""
+    """A conversation to be answered.
+
+    Attributes:
+        messages: the conversation.
+        params: how replies are chosen.
+        replies: how many there are to be.
+    """
 
     messages: Sequence[Message]
     params: SamplingParams
+    replies: int = 1
 
 
 class Manner(NamedTuple):
@@ -61,22 +75,23 @@ class Opener:
         self._format, self._context = chat_format, context
 
     def texts(self, requests: Sequence[TextRequest]) -> list[TextStream]:
-        """Continuations of prompts; times count from here on.
+        """Continuations of prompts, in order; times count from here on.
 
         Raises:
             PromptError: a prompt is empty or does not fit the context.
         """
-        stats = [Stats() for _ in requests]
+        stats = [[Stats() for _ in range(request.replies)] for request in requests]
         prompts = self._ids([request.prompt for request in requests])
         return [
             self.stream(self._engine.sequence(ids, params, times), params, self._is_visible(ids))
-            for ids, (_, params), times in zip(prompts, requests, stats, strict=True)
+            for ids, (_, params, count), each in zip(prompts, requests, stats, strict=True)
+            for params, times in zip(params.for_replies(count), each, strict=True)
         ]
 
     def chats(
         self, requests: Sequence[ChatRequest], settings: ChatSettings = NO_SETTINGS
     ) -> list[TextStream]:
-        """Replies to conversations; times count from here on.
+        """Replies to conversations, in order; times count from here on.
 
         Args:
             requests: the conversations.
@@ -87,7 +102,7 @@ class Opener:
             InputError: the model's chat template refuses a conversation, or the model cannot be
                 given tools, or calls cannot be forced.
         """
-        stats = [Stats() for _ in requests]
+        stats = [[Stats() for _ in range(request.replies)] for request in requests]
         if settings.functions:
             requests = [self._with_calls(request, settings) for request in requests]
         chats = self._format.encode_many(
@@ -97,12 +112,13 @@ class Opener:
             variables=settings.values,
         )
         manners = [
-            self.manner(chat, params, settings)
-            for chat, (_, params) in zip(chats, requests, strict=True)
+            [self.manner(chat, each, settings) for each in params.for_replies(count)]
+            for chat, (_, params, count) in zip(chats, requests, strict=True)
         ]
         return [
             self.stream(self._engine.sequence(chat.ids, params, times), params, reader=reader)
-            for chat, (params, reader), times in zip(chats, manners, stats, strict=True)
+            for chat, own, each in zip(chats, manners, stats, strict=True)
+            for (params, reader), times in zip(own, each, strict=True)
         ]
 
     def stream(
@@ -163,7 +179,7 @@ class Opener:
         calling = self._format.calling
         calling.check()
         params = params_with_calls(request.params, settings, calling, self._vocabulary)
-        return ChatRequest(request.messages, params)
+        return request._replace(params=params)
 
     @functools.cached_property
     def _vocabulary(self) -> CallVocabulary:

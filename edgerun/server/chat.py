@@ -9,12 +9,13 @@ import msgspec
 
 from edgerun.engine.chooser.logprobs import TokenLogprob
 from edgerun.llm.completion import Completion, Part, TextStream
+from edgerun.llm.replies import chat_replies
 from edgerun.llm.tools import AUTO, NONE
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import split
 from edgerun.server.logprobs import chat_logprobs
 from edgerun.server.problems import Problem
-from edgerun.server.work import CommonFields, Head, Work, each_seed, finish_reason, with_bias
+from edgerun.server.work import CommonFields, Head, Work, finish_reason, with_bias
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
@@ -102,19 +103,17 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
     sampling = with_bias(sampling)
     form = (ChatChunkForm if fields.stream else ChatForm)(head, llm.tokenizer)
     choice, values = _tool_choice(fields), _template_values(fields)
-    each = each_seed(sampling, fields.n)
 
     def make() -> list[TextStream]:
-        return [
-            llm.stream_chat(
-                fields.messages,
-                tools=fields.tools,
-                tool_choice=choice,
-                template_values=values,
-                **own,
-            )
-            for own in each
-        ]
+        return chat_replies(
+            llm,
+            fields.messages,
+            fields.n,
+            tools=fields.tools,
+            tool_choice=choice,
+            template_values=values,
+            **sampling,
+        )
 
     return Work(fields, make, fields.n, form)
 

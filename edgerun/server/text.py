@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgerun.engine.chooser.logprobs import TokenLogprob
 from edgerun.llm.completion import Completion, Part, TextStream
+from edgerun.llm.replies import text_replies
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import split
 from edgerun.server.logprobs import text_logprobs
@@ -16,7 +17,6 @@ from edgerun.server.work import (
     CommonFields,
     Head,
     Work,
-    each_seed,
     finish_reason,
     with_bias,
 )
@@ -88,12 +88,12 @@ def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
             raise Problem(400, "logprobs are of replies alone: leave echo or logprobs out")
         sampling["logprobs"] = fields.logprobs
     prompts = _prompts(fields)
-    each = each_seed(with_bias(sampling), fields.n)
+    sampling = with_bias(sampling)
     count = len(prompts) * fields.n
     form = TextForm(head, llm.tokenizer, count)
 
     def make() -> list[TextStream]:
-        streams = [llm.stream(prompt, **own) for prompt in prompts for own in each]
+        streams = text_replies(llm, prompts, fields.n, **sampling)
         if fields.echo:  # prompts that are known to fit; ids take their time
             form.echo(prompts, fields.n)
         return streams

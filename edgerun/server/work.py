@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import msgspec
 
 from edgerun.engine.chooser.logprobs import TokenLogprob
-from edgerun.engine.chooser.params import MAX_SEED
 from edgerun.llm.completion import Completion, Part, TextStream
 from edgerun.server.answers import send_events, send_json
 from edgerun.server.problems import Problem
@@ -207,11 +206,3 @@ def with_bias(sampling: dict[str, Any]) -> dict[str, Any]:
                 "logit_bias",
             )
     return {**sampling, "logit_bias": {ids[key]: value for key, value in bias.items()}}
-
-
-def each_seed(sampling: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """Options of several replies to one prompt: with a seed, each has another."""
-    seed = sampling.get("seed")
-    if type(seed) is not int or count == 1:
-        return [sampling] * count
-    return [{**sampling, "seed": (seed + index) % (MAX_SEED + 1)} for index in range(count)]

@@ -78,6 +78,22 @@ def test_the_type_of_a_stream_is_that_of_events(client: Served) -> None:
     assert answer.headers["cache-control"] == "no-cache"
 
 
+def test_a_prompt_is_encoded_once_for_all_its_replies(
+    client: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[int] = []
+    tokenizer = client.server.llm.tokenizer
+
+    def counted(encode: Any) -> Any:
+        return lambda items: encoded.append(len(items)) or encode(items)
+
+    for name in ("encode_many", "encode_templates"):
+        monkeypatch.setattr(tokenizer, name, counted(getattr(tokenizer, name)))
+    assert len(client.chat(n=5, max_tokens=1).json()["choices"]) == 5
+    assert len(client.text(["a", "b"], n=5, max_tokens=1).json()["choices"]) == 10
+    assert encoded == [1, 2]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_several_replies_differ_by_seed(client: Served, stream: bool) -> None:
     fields = {"max_tokens": 8, "temperature": 2.0, "n": 3, "seed": 5}

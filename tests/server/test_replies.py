@@ -18,6 +18,7 @@ import pytest
 import uvicorn
 
 from edgerun.llm.llm import LLM
+from edgerun.llm.replies import chat_replies
 from edgerun.server import serving
 from edgerun.server.app import Server
 from edgerun.server.options import ServerOptions
@@ -189,14 +190,13 @@ def test_a_prompt_that_is_encoded_when_the_server_ends_is_refused(
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
     llm = LLM(fakes.fake_model())
-    encode = llm.stream_chat
 
     def slowly(*arguments: Any, **sampling: Any) -> Any:
         begun.set()
         assert go_on.wait(30)
-        return encode(*arguments, **sampling)
+        return chat_replies(*arguments, **sampling)
 
-    monkeypatch.setattr(llm, "stream_chat", slowly)
+    monkeypatch.setattr("edgerun.server.chat.chat_replies", slowly)
     with served(llm) as client, ThreadPoolExecutor(1) as pool:
         call = pool.submit(client.chat)
         assert begun.wait(30)

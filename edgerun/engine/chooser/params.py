@@ -174,6 +174,16 @@ class SamplingParams(Options):
         chosen = [processor.with_vocabulary(vocabulary) for processor in self.processors]
         return SamplingParams(**own, processors=chosen)
 
+    def for_replies(self, count: int) -> list[SamplingParams]:
+        """Returns those of several replies to one prompt: with a seed, each has another."""
+        if self.seed is None or count == 1:
+            return [self] * count
+        own: dict[str, Any] = {entry.name: getattr(self, entry.name) for entry in self.options()}
+        seeds = [(self.seed + index) % (MAX_SEED + 1) for index in range(count)]
+        return [
+            SamplingParams(**{**own, "seed": seed}, processors=self.processors) for seed in seeds
+        ]
+
     def values(self) -> dict[str, Any]:
         """Returns the value of every option, in the order of ``all_options``."""
         return {

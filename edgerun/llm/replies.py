@@ -1,0 +1,57 @@
+"""Several replies to one prompt, which is encoded once for all of them, as is what is asked of it.
+
+With a seed each reply has another: the seed, the next number, and so on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from edgerun.llm.arguments import check_conversation, check_prompt
+from edgerun.llm.completion import TextStream
+from edgerun.llm.opening import ChatRequest, TextRequest
+from edgerun.llm.tools import AUTO, chat_settings
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from edgerun.engine.chooser.keywords import SamplingKeywords
+    from edgerun.llm.llm import LLM
+    from edgerun.model.chat.template import Message
+
+
+def text_replies(
+    llm: LLM,
+    prompts: Sequence[str | Sequence[int]],
+    count: int,
+    **sampling: Unpack[SamplingKeywords],
+) -> list[TextStream]:
+    """Continuations of some prompts, ``count`` of each, those of the first prompt first.
+
+    Raises:
+        PromptError, SamplingError: see ``LLM.generate``.
+    """
+    checked = [check_prompt(prompt) for prompt in prompts]
+    params = llm.params(**sampling)
+    return llm._opener.texts([TextRequest(prompt, params, count) for prompt in checked])
+
+
+def chat_replies(
+    llm: LLM,
+    messages: Sequence[Message],
+    count: int,
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    tool_choice: str | Mapping[str, Any] = AUTO,
+    template_values: Mapping[str, Any] | None = None,
+    **sampling: Unpack[SamplingKeywords],
+) -> list[TextStream]:
+    """Replies to a conversation, ``count`` of them.
+
+    Raises:
+        PromptError, InputError, SamplingError: see ``LLM.chat``.
+    """
+    settings = chat_settings(llm._format.template, tools, tool_choice, template_values)
+    request = ChatRequest(check_conversation(messages), llm.chat_params(**sampling), count)
+    return llm._opener.chats([request], settings)
