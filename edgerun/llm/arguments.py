@@ -146,13 +146,17 @@ def with_options(
         InputError: ``options`` is no list of as many dictionaries.
     """
     own = [{}] * len(items) if options is None else options
-    if not isinstance(own, list | tuple) or not all(isinstance(entry, Mapping) for entry in own):
+    if not isinstance(own, list | tuple) or not all(map(_are_keywords, own)):
         raise InputError(
             f"options is {shown(options)}; expected a list of dictionaries of sampling parameters"
         )
     if len(own) != len(items):
         raise InputError(f"{len(own)} options for {len(items)} prompts; expected one for each")
     return [(item, {**common, **keywords}) for item, keywords in zip(items, own, strict=True)]
+
+
+def _are_keywords(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
 
 
 def _items(name: str, value: object, expected: str) -> Iterable[object]:

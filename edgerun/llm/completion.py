@@ -5,6 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -336,8 +337,7 @@ def together(
     engine: Engine, streams: Iterable[TextStream]
 ) -> Generator[tuple[int, str], None, None]:
     """Yields ``(index of the stream, piece)`` as pieces come; see ``LLM.together``."""
-    given: Any = streams
-    everyone = list(given) if isinstance(given, Iterable) else [given]
+    everyone = _listed(streams)
     for stream in everyone:
         if not isinstance(stream, TextStream):
             raise InputError(f"{shown(stream)} is no stream; expected what 'stream' returns")
@@ -348,6 +348,13 @@ def together(
     pieces = _together(engine, everyone)
     next(pieces)  # to where closing it closes the streams
     return pieces
+
+
+def _listed(streams: Any) -> list[Any]:
+    if isinstance(streams, Iterable) and not isinstance(streams, TextStream):
+        with suppress(TypeError):  # an array without dimensions
+            return list(streams)
+    raise InputError(f"streams is {shown(streams)}; expected a list of what 'stream' returns")
 
 
 def _together(engine: Engine, everyone: list[TextStream]) -> Generator[tuple[int, str], None, None]:

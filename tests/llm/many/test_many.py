@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgerun.engine.chooser.processor import StatelessProcessor
@@ -146,6 +147,7 @@ def test_each_of_many_has_its_own_options() -> None:
         ([{}], InputError, "1 options for 2 prompts; expected one for each"),
         ([{}, None], InputError, "expected a list of dictionaries of sampling parameters"),
         ({"seed": 1}, InputError, "expected a list of dictionaries"),
+        ([{1: 2}, {}], InputError, "expected a list of dictionaries"),
         ([{}, {"temprature": 1}], SamplingError, "did you mean 'temperature'"),
     ],
 )
@@ -224,10 +226,18 @@ def test_streams_that_are_no_more_read_together_end() -> None:
         llm.together([model().stream("a")])
 
 
-@pytest.mark.parametrize("streams", ["abc", None, [None], 3])
+@pytest.mark.parametrize("streams", ["abc", None, [None], 3, np.array(3)])
 def test_what_is_no_stream_is_not_run(streams: Any) -> None:
-    with pytest.raises(InputError, match="is no stream; expected what 'stream' returns"):
+    with pytest.raises(InputError, match="expected (a list of )?what 'stream' returns"):
         model().together(streams)
+
+
+def test_a_stream_is_no_list_of_streams() -> None:
+    llm = model()
+    stream = llm.stream("a", max_tokens=3)
+    with pytest.raises(InputError, match="expected a list of what 'stream' returns"):
+        llm.together(stream)
+    assert stream.result().ids == llm.generate("a", max_tokens=3).ids
 
 
 def test_streams_are_closed_by_who_reads_nothing_of_them() -> None:
