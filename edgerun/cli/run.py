@@ -28,7 +28,7 @@ EXAMPLES = options.examples(
 
 
 @options.with_chatting
-@options.with_all_sampling(max_tokens=DEFAULT_MAX_TOKENS)
+@options.with_all_sampling(max_tokens=f"{DEFAULT_MAX_TOKENS}; none for models that think")
 def run(
     model: _Model = None,
     text: _Text = None,
