@@ -217,8 +217,7 @@ class Engine:
         Raises:
             InputError: the engine was closed, or a function that it calls wants a step.
         """
-        self._check_open()
-        self._check_idle()
+        self.check_ready()
         if self._interrupted:
             self._queue.recover()
         self._interrupted = True
@@ -236,13 +235,26 @@ class Engine:
         """What the store has for sequences to come."""
         return self._store.lock.run(self._queue.room)
 
+    def check_ready(self) -> Programs:
+        """Makes sure that a call could be made now; returns its programs.
+
+        For the thread that holds the store's lock.
+
+        Raises:
+            InputError: the engine was closed, or a function that it calls asks.
+        """
+        self._check_idle()
+        return self._check_open()
+
     def replace(self, programs: Programs) -> None:
         """Takes other programs of the same model, from the next call on; closes those it had.
 
         For the thread that holds the store's lock.
+
+        Raises:
+            InputError: see ``check_ready``; the others are not taken.
         """
-        before = self._check_open()
-        self._check_idle()
+        before = self.check_ready()
         self._use(programs)
         before.close()
 

@@ -52,7 +52,11 @@ class ChatSession:
 
     @system.setter
     def system(self, text: str) -> None:
-        message: Message = {"role": "system", "content": check_text("the system message", text)}
+        self._lock.run(self._set_system, check_text("the system message", text))
+
+    def _set_system(self, text: str) -> None:
+        self._check_open()
+        message: Message = {"role": "system", "content": text}
         self.messages[: len(self._system)] = [message] if text else []
 
     @property
@@ -119,8 +123,7 @@ class ChatSession:
 
     def close(self) -> None:
         """Ends a reply under way and gives the cache back; calling it twice is allowed."""
-        self._lock.run(self._end)
-        self._is_open = False
+        self._lock.run(self._close)
 
     def __repr__(self) -> str:
         if not self._is_open:
@@ -144,6 +147,10 @@ class ChatSession:
     def _check_open(self) -> None:
         if not self._is_open:
             raise InputError("this session is closed: open another one")
+
+    def _close(self) -> None:
+        self._is_open = False  # before the next thread comes in
+        self._end()
 
     def _end_reply(self) -> None:
         """Ends a reply under way, which is kept as far as it came."""

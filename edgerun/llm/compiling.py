@@ -55,6 +55,12 @@ class Compiled:
     weight_bytes: int
     held_bytes: int
 
+    def discard(self, reused: Sequence[Backend]) -> None:
+        """Closes all of it but back-ends that something else runs on."""
+        self.programs.close()
+        for backend in set(self.everyone).difference(reused):
+            backend.close()
+
 
 def compile_bundle(
     bundle: Bundle,

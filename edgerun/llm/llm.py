@@ -314,11 +314,16 @@ class LLM:
         model = self.model
         if model.bundle is None or not self._forgotten.alive:
             raise InputError("this model is closed: load it again")
+        self._engine.check_ready()  # before seconds are spent on compiling
         rows = model.chunk_rows
         compiled = compile_bundle(
             model.bundle, options, model.states, rows, model.everyone, model.experts
         )
-        self._engine.replace(compiled.programs)
+        try:
+            self._engine.replace(compiled.programs)
+        except BaseException:
+            compiled.discard(model.everyone)
+            raise
         for backend in set(model.everyone).difference(compiled.everyone):
             backend.close()
         model.owned.pop_all()  # what it would close is closed, or in use

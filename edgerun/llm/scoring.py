@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +67,7 @@ def split_documents(text: str, separator: str | None) -> Iterator[str]:
 
 
 def score_texts(llm: LLM, texts: Iterable[str], window: int | None = None) -> Iterator[Score]:
-    """Scores texts one after the other; yields the running sums after each.
+    """Scores texts one after the other; yields the sums so far after each.
 
     Args:
         llm: the model.
@@ -79,13 +79,17 @@ def score_texts(llm: LLM, texts: Iterable[str], window: int | None = None) -> It
         InputError: the window is too small or larger than the context.
         BackendError: the model computed NaN, or that a token of a text is impossible.
     """
-    size = llm.model.context if window is None else as_int(window)
-    if llm.model.context < 2:
-        raise InputError("the context is 1 token; scoring needs 2 or more, one to predict the next")
-    if size is None or not 2 <= size <= llm.model.context:
-        raise InputError(f"a window of {shown(window)} tokens; expected 2 to {llm.model.context}")
+    context, bos = llm.model.context, _start(llm)
+    size = context if window is None else as_int(window)
+    least = max(2, len(bos) + 1)  # what a text begins with, and a token behind it
+    if context < least:
+        raise InputError(
+            f"the context is {context} token{'s' if context > 1 else ''}; scoring needs {least} or "
+            "more, one to predict the next"
+        )
+    if size is None or not least <= size <= context:
+        raise InputError(f"a window of {shown(window)} tokens; expected {least} to {context}")
     score = Score()
-    bos = _start(llm)
     step = size - len(bos)
     for item in check_texts(texts):
         text = check_text("a text to score", item)
@@ -100,7 +104,7 @@ def score_texts(llm: LLM, texts: Iterable[str], window: int | None = None) -> It
             score.windows += 1
         score.bytes += len(text.encode()) - unscored
         score.documents += 1
-        yield score
+        yield replace(score)
 
 
 def _start(llm: LLM) -> list[int]:

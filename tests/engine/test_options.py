@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -73,7 +74,7 @@ def test_values_may_be_typed(name: str, text: str, value: Any) -> None:
     [
         ("temperature", "hot", "temperature is 'hot'; expected a number from 0 to 100"),
         ("top_k", "1.5", "top_k is '1.5'; expected a whole number from 0"),
-        ("stop_ids", "5,x", "stop_ids is '5,x'; expected token ids, as in 5,7"),
+        ("stop_ids", "5,x", "stop_ids is '5,x'; expected at most 1024 token ids, as in 5,7"),
         ("ignore_eos", "maybe", "ignore_eos is 'maybe'; expected True or False"),
         ("dry_sequence_breakers", "[x", "'[x'; expected a list of texts, as in ["),
         ("dry_sequence_breakers", "[" * 100_000, "expected a list of texts"),
@@ -100,6 +101,13 @@ def test_mistakes_are_named(given: dict[str, Any], words: str) -> None:
     with pytest.raises(SamplingError) as refusal:
         SamplingParams(**given)
     assert words in str(refusal.value)
+
+
+def test_ids_that_end_a_reply_are_few() -> None:
+    assert len(SamplingParams(stop_ids=range(1024)).stop_ids) == 1024
+    for ids in (range(1025), [5] * 500_000, itertools.count()):
+        with pytest.raises(SamplingError, match="stop_ids has more than 1024 token ids; expected"):
+            SamplingParams(stop_ids=ids)
 
 
 def test_a_list_of_processors_may_stand_beside_what_ends_a_reply() -> None:

@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -143,6 +144,24 @@ def test_closing_ends_a_reply_under_way_which_is_kept() -> None:
         chat.send("more").result()
     with pytest.raises(InputError, match="this session is closed"):
         chat.clear()
+
+
+def test_a_closed_session_takes_nothing_from_who_waited_meanwhile() -> None:
+    chat = model().session()
+    run = chat._lock.run
+
+    def run_with_another_behind(function: Any, *arguments: Any) -> Any:
+        result = run(function, *arguments)
+        chat._lock.run = run  # type: ignore[method-assign]
+        for late in (lambda: chat.send("late"), chat.clear, lambda: setattr(chat, "system", "Be.")):
+            with pytest.raises(InputError, match="closed"):
+                late()
+        return result
+
+    chat._lock.run = run_with_another_behind  # type: ignore[method-assign]
+    chat.close()
+    chat.close()
+    assert chat.messages == []
 
 
 def test_a_message_sent_by_another_thread_ends_the_reply_under_way() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import edgerun
 from edgerun.errors import BackendError, InputError, UnsupportedError
+from edgerun.llm import llm as llm_module
+from edgerun.llm.compiling import Compiled
 from tests.backends.openvino.test_places import ids_of
 from tests.support.bundles import bundle_of
 
@@ -110,6 +113,57 @@ def test_a_device_that_does_not_run_the_model_changes_nothing(
         with pytest.raises(BackendError, match="cannot run this model"):
             llm.place("decode=openvino:CPU")
         assert [backend.name for backend in llm.model.backends] == ["cpu"]
+        assert llm.generate(PROMPT, **LIMITS).ids == expected
+
+
+def test_a_function_of_logits_cannot_change_places_and_nothing_is_compiled_for_it(
+    folder,
+    monkeypatch: pytest.MonkeyPatch,  # type: ignore[no-untyped-def]
+) -> None:
+    with edgerun.load(folder, threads=1) as llm:
+        compiled: list[object] = []
+        monkeypatch.setattr("edgerun.llm.llm.compile_bundle", lambda *given: compiled.append(given))
+
+        def take(block: object) -> None:
+            llm.place("decode=openvino:CPU")
+
+        with pytest.raises(InputError, match="a function that the model calls"):
+            llm.take_logits(PROMPT, take)
+        assert not compiled
+        assert llm.generate(PROMPT, max_tokens=1).ids
+
+
+def test_what_was_compiled_in_vain_is_closed(
+    folder,
+    expected: list[int],
+    monkeypatch: pytest.MonkeyPatch,  # type: ignore[no-untyped-def]
+) -> None:
+    compile_ = llm_module.compile_bundle
+    compiled: list[Compiled] = []
+    closed: list[object] = []
+
+    def noted(*given: Any) -> Compiled:
+        compiled.append(compile_(*given))
+        for each in (compiled[-1].programs, *compiled[-1].everyone):
+            note_closing(each)
+        return compiled[-1]
+
+    def note_closing(each: Any) -> None:
+        close = type(each).close
+        monkeypatch.setattr(type(each), "close", lambda self: closed.append(self) or close(self))
+
+    def refuse(programs: object) -> None:
+        raise InputError("not now")
+
+    with edgerun.load(folder, threads=1) as llm:
+        with monkeypatch.context() as patch:
+            patch.setattr(llm_module, "compile_bundle", noted)
+            patch.setattr(llm._engine, "replace", refuse)
+            with pytest.raises(InputError, match="not now"):
+                llm.place("prefill=openvino:CPU")
+        (device,) = set(compiled[0].everyone).difference(llm.model.everyone)
+        assert {compiled[0].programs, device} <= set(closed)
+        assert not set(llm.model.everyone) & set(closed)
         assert llm.generate(PROMPT, **LIMITS).ids == expected
 
 

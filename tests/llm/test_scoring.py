@@ -30,6 +30,23 @@ def test_scores_match_the_probabilities_of_single_tokens() -> None:
     assert score.bits_per_byte == pytest.approx(nats / np.log(2) / 11)
 
 
+def test_the_sums_after_each_text_stay_what_they_are() -> None:
+    first, second, third = score_texts(model(), ["one", "two", "three"])
+    assert [each.bytes for each in (first, second, third)] == [3, 6, 11]
+    (alone,) = score_texts(model(), ["one"])
+    assert first == alone and alone.nats < second.nats < third.nats
+
+
+def test_a_window_has_room_behind_the_beginning_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgerun.llm.scoring._start", lambda llm: [fakes.BOS, fakes.START])
+    with pytest.raises(InputError, match="a window of 2 tokens; expected 3 to 512"):
+        next(score_texts(model(), ["text"], 2))
+    with pytest.raises(InputError, match="the context is 2 tokens; scoring needs 3"):
+        next(score_texts(model(context=2), ["text"]))
+    (score,) = score_texts(model(), ["text"], 3)
+    assert (score.windows, score.tokens) == (4, 4)
+
+
 def test_windows_cover_every_token_once() -> None:
     (score,) = score_texts(model(), ["x" * 100], 33)
     assert (score.tokens, score.windows) == (100, 4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from edgerun.engine.chooser.option import Option, Options, Switch, Whole, option
@@ -22,6 +23,7 @@ MAX_TOKENS = 2**31 - 1
 MAX_SEED = 2**64 - 1
 MAX_LOGPROBS = 20
 MAX_STOPS = 64
+MAX_STOP_IDS = 1024
 MAX_STOP_CHARACTERS = 4096
 
 
@@ -58,20 +60,25 @@ class Texts:
 
 @dataclass(frozen=True)
 class Ids:
-    """Token ids."""
+    """Some token ids: every reply looks through all of them."""
 
-    accepts, flag, metavar, values = "Iterable[int]", str, "ID,ID", "token ids, as in 5,7"
+    accepts, flag, metavar = "Iterable[int]", str, "ID,ID"
+    values = f"at most {MAX_STOP_IDS} token ids, as in 5,7"
 
     def check(self, name: str, value: Any) -> tuple[int, ...]:
         refused = (str, bytes, bytearray, memoryview, Mapping)
         try:
             if isinstance(value, refused) or not isinstance(value, Iterable):
                 raise TypeError
-            items = tuple(value)
+            items = tuple(islice(value, MAX_STOP_IDS + 1))
         except TypeError as error:  # an array without dimensions says so when it is read
             raise SamplingError(
                 f"{name} is {shown(value)}; expected a list of token ids"
             ) from error
+        if len(items) > MAX_STOP_IDS:
+            raise SamplingError(
+                f"{name} has more than {MAX_STOP_IDS} token ids; expected at most that many"
+            )
         whole = Whole(0, MAX_TOKENS)
         return tuple(whole.check(name, item) for item in items)
 
