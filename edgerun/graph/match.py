@@ -92,6 +92,16 @@ class Matcher:
         """The nodes that read each value, which few passes ask for."""
         return self.graph.consumers()
 
+    @cached_property
+    def inputs(self) -> frozenset[str]:
+        """Names of the graph's inputs."""
+        return frozenset(self.graph.inputs)
+
+    @cached_property
+    def outputs(self) -> frozenset[str]:
+        """Names of the graph's outputs."""
+        return frozenset(self.graph.outputs)
+
     def match(self, value: str, pattern: Pattern) -> Match | None:
         """Matches the expression that computes ``value``; None when it has another form."""
         captured = Match()

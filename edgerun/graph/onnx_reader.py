@@ -2,7 +2,7 @@
 
 A hostile file must not make us read outside its folder or allocate more than it holds: external
 data names one regular file in the same folder, ranges are checked against its size, and tensors
-are never copied.
+are never copied, but for small ones that are lists of numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from edgerun.graph.external_data import (
 )
 from edgerun.graph.ir import Constant, Graph
 from edgerun.graph.onnx_nodes import check_names, check_values, read_nodes
-from edgerun.graph.onnx_schema import onnx_messages
+from edgerun.graph.onnx_schema import check_parts, onnx_messages
 
 DTYPES: dict[int, type[np.generic]] = {
     1: np.float32,
@@ -56,6 +56,7 @@ def read_graph(path: Path, data: bytes, listed: Mapping[str, OpenFile] | None = 
     """
     from google.protobuf.message import DecodeError
 
+    check_parts(data)
     model = onnx_messages().ModelProto()
     try:
         model.ParseFromString(data)
@@ -129,12 +130,20 @@ def _tensor(name: str, tensor: Any, files: ExternalFiles) -> NDArray[Any]:
 
 
 def _typed(tensor: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
-    fields: dict[type[np.generic], str] = {
-        np.float32: "float_data",
-        np.int64: "int64_data",
-        np.float64: "double_data",
+    """A tensor that is a list of numbers; halves are those of their bits (onnx.proto)."""
+    fields: dict[type[np.generic], tuple[str, type[np.generic]]] = {
+        np.float32: ("float_data", np.float32),
+        np.int64: ("int64_data", np.int64),
+        np.float64: ("double_data", np.float64),
+        np.float16: ("int32_data", np.uint16),
     }
-    values = getattr(tensor, fields.get(dtype, "int32_data"))
+    field, stored = fields.get(dtype, ("int32_data", np.int32))
+    values = getattr(tensor, field)
     if len(values) != math.prod(shape):
         raise BundleError(f"tensor '{tensor.name}' of shape {shape} holds {len(values)} elements")
-    return np.array(values).astype(dtype).reshape(shape)
+    try:
+        array = np.fromiter(values, stored, len(values))  # copied once
+    except OverflowError as error:
+        raise BundleError(f"tensor '{tensor.name}' holds a half of more than 16 bits") from error
+    array = array.view(dtype) if dtype is np.float16 else array.astype(dtype, copy=False)
+    return array.reshape(shape)

@@ -69,11 +69,6 @@ def another_past(bundle):
     past.name = "past_key_values.7.value"
 
 
-def other_layer(bundle):
-    node = bundle.node("layers.1/self_attn/Attention")
-    node.input[4:] = ["past_key_values.0.key", "past_key_values.0.value"]
-
-
 # What is altered, and what the one sentence must say.
 CASES = {
     "wider gate": (resize("layers.0/mlp/gate_proj", n=4096), "mlp/Mul'.*width = 64.*4096"),
@@ -100,7 +95,6 @@ CASES = {
         another_past,
         r"takes past_key_values\.7\.value, which no layer reads",
     ),
-    "layer twice": (other_layer, r"keeps past_key_values\.0, which is that of .*layers\.0"),
     "NaN scale": (poke(f"{LAYER}.mlp.up_proj.weight.scales", NAN), "scales that are infinite"),
     "infinite scale": (poke("lm_head.weight.scales", INFINITE), "scales that are infinite"),
     "NaN row": (poke("model.embed_tokens.weight.scales", NAN), "scales that are infinite"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
+from edgerun.graph.passes.experts.experts import fuse_experts
 from edgerun.graph.passes.experts.groups import NO_GROUPS
 from edgerun.graph.slabs import slab
 from edgerun.ops.registry import OPS
@@ -288,3 +290,31 @@ def check_node(graph: Graph) -> None:
         if name in graph.constants:
             check_constant(name, graph.constants[name], operand)
     node_sizes(graph, node, graph.shapes)
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_sums_that_are_read_often_are_followed_once(
+    is_last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reshapes of a long chain, or of each of its places, take as long as the chain and they."""
+    count = 3000
+    sums = [
+        Node("ScatterND", f"s{n}", (f"sum{n}", "places", "rows"), (f"sum{n + 1}",), {})
+        for n in range(count)
+    ]
+    readers = [
+        Node("Reshape", f"r{n}", (f"sum{count if is_last else n + 1}", "shape"), (f"out{n}",))
+        for n in range(count)
+    ]
+    graph = Graph([*sums, *readers], ["sum0", "places", "rows"], ["out0"], {})
+    looked_up = []
+
+    class Counting(dict):  # type: ignore[type-arg]
+        def get(self, name: str, default: Any = None) -> Any:
+            looked_up.append(name)
+            return super().get(name, default)
+
+    producers = graph.producers()
+    monkeypatch.setattr(Graph, "producers", lambda _: Counting(producers))
+    assert fuse_experts(graph).nodes == graph.nodes
+    assert len(looked_up) < 4 * count

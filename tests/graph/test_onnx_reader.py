@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import onnx
 import pytest
@@ -148,3 +150,58 @@ def test_nodes_of_large_kinds_are_not_kept_for_others(monkeypatch):
     nodes = read_graph(path, path.read_bytes()).nodes
     assert nodes == shared
     assert len({id(node.attrs) for node in nodes}) == len(nodes)
+
+
+NUMBERS = [
+    np.float32([[1.5, -2], [0, 1e-30]]),
+    np.float64([1.5, -2]),
+    np.float16([1, -2.5, 65504, 6e-8]),
+    np.int8([-128, 127]),
+    np.uint8([0, 255]),
+    np.int16([-32768, 5]),
+    np.int32([-(2**31), 7]),
+    np.int64([-(2**63), 2**63 - 1]),
+    np.array([True, False]),
+]
+
+
+def alone(tensor):
+    """A file with one constant."""
+    graph = helper.make_graph([], "graph", [], [onnx.ValueInfoProto(name="x")], [tensor])
+    return helper.make_model(graph).SerializeToString()
+
+
+def read_alone(tensor, path):
+    return read_graph(path, alone(tensor)).constants["x"]
+
+
+@pytest.mark.parametrize("values", NUMBERS, ids=lambda values: values.dtype.name)
+def test_tensors_that_are_lists_of_numbers_are_what_onnx_says(values, tmp_path):
+    kind = helper.np_dtype_to_tensor_dtype(values.dtype)
+    tensor = helper.make_tensor("x", kind, values.shape, values.reshape(-1).tolist())
+    assert not tensor.raw_data
+    read = read_alone(tensor, tmp_path / "model.onnx")
+    assert read.dtype == values.dtype
+    np.testing.assert_array_equal(read, values)
+    np.testing.assert_array_equal(read, numpy_helper.to_array(tensor))
+
+
+def test_halves_have_16_bits(tmp_path):
+    tensor = onnx.TensorProto(name="x", data_type=10, dims=[1], int32_data=[1 << 16])
+    with pytest.raises(BundleError, match="'x' holds a half of more than 16 bits"):
+        read_alone(tensor, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32])
+def test_lists_of_numbers_are_copied_once(dtype, tmp_path):
+    values = np.arange(200_000).astype(dtype)
+    kind = helper.np_dtype_to_tensor_dtype(values.dtype)
+    data = alone(helper.make_tensor("x", kind, values.shape, values.tolist()))
+    tracemalloc.start()
+    try:
+        read = read_graph(tmp_path / "model.onnx", data).constants["x"]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(read, values)
+    assert peak < 1.5 * values.nbytes

@@ -1,11 +1,20 @@
-"""ONNX's messages are the same with and without the package around them."""
+"""ONNX's messages are the same with and without the package around them, and not too many."""
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+from edgerun.errors import BundleError
+from edgerun.graph import onnx_reader, onnx_schema
+from edgerun.graph.onnx_reader import read_graph
+from tests.support.bundles import bundle_of
 
 READ = """
 import sys
@@ -30,3 +39,111 @@ def test_messages_are_those_of_the_package(before: str, alone: str) -> None:
         timeout=60,
     )
     assert done.stdout.strip() == alone
+
+
+def bundle_bytes(name: str = "llama") -> bytes:
+    return (bundle_of(name, weights="int4") / "model.onnx").read_bytes()
+
+
+def parts_of(message: Any) -> int:
+    """Messages in a message, by asking protobuf."""
+    count = 0
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            values = [value] if hasattr(value, "ListFields") else value
+            count += sum(1 + parts_of(each) for each in values)
+    return count
+
+
+@pytest.mark.parametrize("name", ["llama", "olmoe", "qwen3_next", "granitemoehybrid-mamba"])
+def test_parts_are_counted_as_protobuf_makes_them(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = bundle_bytes(name)
+    model = onnx_schema.onnx_messages().ModelProto()
+    model.ParseFromString(data)
+    monkeypatch.setattr(onnx_schema, "FREE_BYTES", 0)
+    monkeypatch.setattr(onnx_schema, "MAX_PARTS", parts_of(model))
+    onnx_schema.check_parts(data)
+    monkeypatch.setattr(onnx_schema, "MAX_PARTS", parts_of(model) - 1)
+    with pytest.raises(BundleError, match=f"has {parts_of(model)} parts"):
+        onnx_schema.check_parts(data)
+
+
+def test_models_are_far_from_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_schema, "FREE_BYTES", 1000)
+    monkeypatch.setattr(onnx_schema, "LEAST_BYTES", 3 * onnx_schema.LEAST_BYTES)
+    monkeypatch.setattr(onnx_schema, "MAX_INTEGERS", 1 << 12)
+    for name in ("llama", "olmoe", "gpt_oss", "gemma3n_text", "qwen3_next"):
+        onnx_schema.check_parts(bundle_bytes(name))
+
+
+def field(number: int, content: bytes) -> bytes:
+    """A field of some bytes."""
+    length, size = len(content), b""
+    while length > 0x7F:
+        length, size = length >> 7, size + bytes([length & 0x7F | 0x80])
+    return bytes([number << 3 | 2]) + size + bytes([length]) + content
+
+
+def nested(content: bytes, depth: int) -> bytes:
+    """A graph whose node's attribute is a graph, and so on."""
+    for _ in range(depth):
+        content = field(1, field(5, field(6, content)))
+    return content
+
+
+MANY = 200_000
+GRAPHS = {
+    "nodes": field(1, b"") * MANY,
+    "tensors": field(5, b"") * MANY,
+    "values": field(13, b"") * MANY,
+    "attributes": field(1, field(5, b"") * MANY),
+    "attributes of small nodes": field(1, field(5, b"") * 30) * (MANY // 30),
+    "tensors in attributes": field(1, field(5, field(10, b"") * 30)) * (MANY // 30),
+    "notes": field(1, field(9, b"") * MANY),
+    "nodes of graphs in nodes": nested(field(1, b"") * MANY, 3),
+    "places of data": field(5, field(13, b"") * MANY),
+}
+
+
+@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
+def test_many_small_parts_are_refused_before_they_are_made(
+    graph: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(onnx_reader, "onnx_messages")
+    data = field(7, graph) + field(7, field(5, field(9, bytes(1 << 20))))
+    with pytest.raises(BundleError, match="parts in its first .* bytes, data of tensors left out"):
+        read_graph(Path("model.onnx"), data)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        field(5, field(5, bytes((1 << 24) + 1))),
+        field(5, field(7, bytes(1 << 23))) * 3,
+        field(1, field(5, field(8, bytes((1 << 24) + 1)))),
+    ],
+)
+def test_lists_of_integers_are_short(graph: bytes) -> None:
+    with pytest.raises(BundleError, match="bytes of integers in lists"):
+        onnx_schema.check_parts(field(7, graph))
+
+
+def test_parts_in_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_schema, "FREE_BYTES", 0)
+    with pytest.raises(BundleError, match="parts in parts, 100 deep"):
+        onnx_schema.check_parts(field(7, nested(field(1, b"") + bytes(1000), 40)))
+
+
+def test_a_file_that_is_cut_or_altered_is_refused_or_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(onnx_schema, "FREE_BYTES", 0)
+    data, draw = bundle_bytes()[:6000], random.Random(0)
+    for end in range(0, len(data), 7):
+        altered = bytearray(data[:end] if end % 2 else data)
+        if altered:
+            altered[draw.randrange(len(altered))] = draw.randrange(256)
+        with suppress(BundleError):
+            onnx_schema.check_parts(bytes(altered))

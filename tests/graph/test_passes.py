@@ -6,6 +6,7 @@ import pytest
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Var
 from edgerun.graph.passes.prune import prune
+from edgerun.graph.passes.residuals import fuse_residuals
 from edgerun.model.bundle import open_bundle
 from edgerun.ops.registry import OPS
 from tests.support.bundles import NAMES, bundle_of
@@ -71,3 +72,24 @@ def test_prune_drops_what_no_output_needs():
     pruned = prune(graph)
     assert [node.name for node in pruned.nodes] == ["s"]
     assert pruned.constants == {}
+
+
+def linear_and_sum(*inputs, outputs=("z",)):
+    nodes = [Node("linear", "l", ("x", "weight"), ("y",)), Node("Add", "a", inputs, ("z",))]
+    return Graph(nodes, ["x"], list(outputs), {"weight": np.float32([[1]])})
+
+
+def test_a_residual_is_added_by_the_linear_layer():
+    (node,) = fuse_residuals(linear_and_sum("x", "y")).nodes
+    assert (node.op, node.inputs, node.outputs) == ("linear", ("x", "weight", "", "x"), ("z",))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"), [(("y", "y"), ("z",)), (("x", "y"), ("z", "y")), (("y", "x"), ("z",))]
+)
+def test_what_else_reads_a_linear_layer_still_does(inputs, outputs):
+    nodes = fuse_residuals(linear_and_sum(*inputs, outputs=outputs)).nodes
+    assert [(node.op, node.inputs) for node in nodes] == [
+        ("linear", ("x", "weight")),
+        ("add", inputs),
+    ]

@@ -79,3 +79,15 @@ class AlteredBundle:
 
 
 Alteration = Callable[[AlteredBundle], None]
+
+
+def gives_no(kind: str) -> Alteration:
+    """Of a kind of state nothing is an output any more, though nodes compute it."""
+
+    def alter(bundle: AlteredBundle) -> None:
+        outputs = bundle.model.graph.output
+        rest = [value for value in outputs if not value.name.endswith(f".{kind}")]
+        del outputs[:]
+        outputs.extend(rest)
+
+    return alter

@@ -7,7 +7,6 @@ disappear here.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Match, Matcher, Num, Op, Var
 from edgerun.graph.passes.base import Pass
+from edgerun.graph.passes.states import check_kept, layer_of
 from edgerun.graph.shapes import ALTERED
 
 BOOL = 9  # onnx.TensorProto
@@ -47,7 +47,6 @@ _TOTAL_SCORE = Op(
     keepdims=1,
 )
 _SUNK = Op("Mul", Var("attended"), Op("Sigmoid", Op("Sub", _TOTAL_SCORE, Const("sinks"))))
-_PAST_NAME = re.compile(r"past_key_values\.(\d+)\.(key|value)")
 
 
 def fuse_attention(graph: Graph) -> Graph:
@@ -91,7 +90,7 @@ def _reads_inputs(match: Match) -> bool:
 
 def _rewrite(node: Node, matcher: Matcher, window: int) -> dict[str, list[Node]]:
     """Replacement nodes by the name of the node they replace; empty when the form differs."""
-    layer = _layer(node)
+    layer = _layer(node, matcher)
     q, k, v = (_heads(name, matcher) for name in node.inputs[:3])
     if layer is None or q is None or k is None or v is None or v.is_turned:
         return {}
@@ -105,6 +104,8 @@ def _rewrite(node: Node, matcher: Matcher, window: int) -> dict[str, list[Node]]
     joined = _join(attended, q.count * q.size, matcher)
     if joined is None:
         return {}
+    key, value = (*node.outputs[1:3], "", "")[:2]
+    check_kept(matcher, node, layer, key=key, value=value)
     attention = Node(
         op="attention",
         name=node.name,
@@ -120,7 +121,7 @@ def _rewrite_shared(node: Node, matcher: Matcher, window: int) -> dict[str, list
     source = matcher.producers.get(node.inputs[1])
     if source is None or source.op != "Attention" or len(source.inputs) != _KEEPING:
         return {}
-    layer, keys = _layer(source), _heads(source.inputs[1], matcher)
+    layer, keys = _layer(source, matcher), _heads(source.inputs[1], matcher)
     same = source.outputs[1:3] == node.inputs[1:3]
     q = _heads(node.inputs[0], matcher)
     if layer is None or keys is None or q is None or not same or not _has_scale(node):
@@ -154,14 +155,10 @@ def _has_scale(node: Node) -> bool:
     return not node.attrs["is_causal"] and "scale" in node.attrs
 
 
-def _layer(node: Node) -> int | None:
+def _layer(node: Node, matcher: Matcher) -> int | None:
     """Layer number from the names of the cache inputs."""
-    if not _has_scale(node):
-        return None
-    key, value = (_PAST_NAME.fullmatch(name) for name in node.inputs[4:6])
-    if key is None or value is None or key[1] != value[1]:
-        return None
-    return int(key[1])
+    key, value = node.inputs[4:6]
+    return layer_of(matcher, key=key, value=value) if _has_scale(node) else None
 
 
 def _beside_sinks(node: Node, heads: int, matcher: Matcher) -> tuple[str, list[str]]:
@@ -169,7 +166,7 @@ def _beside_sinks(node: Node, heads: int, matcher: Matcher) -> tuple[str, list[s
 
     The scores are given out before they are bounded, so that bounded ones have another sum.
     """
-    attended, *_, scores = node.outputs
+    attended, scores = node.outputs[0], node.outputs[-1]
     may_have = len(node.outputs) == 4 and not node.attrs["softcap"]
     for product in matcher.consumers.get(attended, []) if may_have else ():
         match = matcher.match(product.outputs[0], _SUNK)

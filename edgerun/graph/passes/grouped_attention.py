@@ -6,7 +6,6 @@ Nodes that do not rotate have tables, too, which tell the size of a head.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Var
 from edgerun.graph.passes.base import Pass
+from edgerun.graph.passes.states import check_kept, layer_of
 from edgerun.ops.base import POSITIONS
 
 GROUPED = "com.microsoft.GroupQueryAttention"
@@ -30,7 +30,6 @@ _LAST = Op("Cast", Op("Sub", _ROWS, Num(1)), to=INT32)
 _TOTAL = Op("Cast", Op("Squeeze", Op("Shape", Var("mask"), start=1, end=2), Num(0)), to=INT32)
 _NORMED = Op("Reshape", Var("normed"), Const("joined"))
 _SPLIT = Op("Reshape", Var("flat"), Const("split"))
-_PAST_NAME = re.compile(r"past_key_values\.(\d+)\.(key|value)")
 _Frequencies = tuple[NDArray[np.float32], float]
 
 
@@ -52,13 +51,15 @@ def _rewrite(
 ) -> list[Node]:
     attrs = node.attrs
     inputs = [*node.inputs, *[""] * (SINKS + 1)][: SINKS + 1]
-    layer = _layer(inputs[PAST_KEY], inputs[PAST_VALUE])
+    layer = layer_of(matcher, key=inputs[PAST_KEY], value=inputs[PAST_VALUE])
     if layer is None or not _has_form(node, inputs, matcher):
         return [node]
     pair = inputs[COS], inputs[SIN]
     table = _table(pair, matcher.graph, tables)
     if table is None:
         return [node]
+    key, value = (*node.outputs[1:3], "", "")[:2]
+    check_kept(matcher, node, layer, key=key, value=value)
     head_dim = 2 * len(table[0])
     rotation = {"head_dim": head_dim, "factor": table[1]}
     nodes, values = [], []
@@ -111,14 +112,6 @@ def _table(
         if table is not None:
             graph.add_constant(f"{pair[0]}/frequencies", table[0])
     return tables[pair]
-
-
-def _layer(*past: str) -> int | None:
-    """Layer number from the names of the cache inputs."""
-    key, value = (_PAST_NAME.fullmatch(name) for name in past)
-    if key is None or value is None or key[1] != value[1] or (key[2], value[2]) != ("key", "value"):
-        return None
-    return int(key[1])
 
 
 def _rows(value: str, heads: int, head_dim: int, matcher: Matcher) -> tuple[str, list[Node]]:

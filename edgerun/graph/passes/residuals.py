@@ -20,7 +20,8 @@ def fuse_residuals(graph: Graph) -> Graph:
             continue
         residual, value = node.inputs
         source = producers.get(value)
-        alone = len(consumers.get(value, [])) == 1 and value not in graph.outputs
+        readers = consumers.get(value, [])  # this node once, though it may read it twice
+        alone = len(readers) == 1 and residual != value and value not in graph.outputs
         if source is None or source.op != "linear" or not alone or len(source.inputs) > 3:
             rewritten[node.name] = node.replace(op="add", attrs={})
             continue

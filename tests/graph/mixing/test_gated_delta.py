@@ -21,7 +21,7 @@ from tests.graph.mixing.changes import (
     swapped,
     token,
 )
-from tests.support.altered import Alteration, AlteredBundle
+from tests.support.altered import Alteration, AlteredBundle, gives_no
 from tests.support.bundles import bundle_of
 
 LINEAR, SCAN = "layers.0/linear_attn", "layers.0/linear_attn/Scan"
@@ -97,6 +97,8 @@ def twice(graph: onnx.GraphProto) -> None:
         lambda bundle: bundle.node(SCAN).output.__setitem__(0, "next"),
         lambda bundle: bundle.node(SCAN).input.append("past_key_values.0.conv"),
         lambda bundle: bundle.node(SCAN).output.append("more"),
+        gives_no("recurrent"),
+        gives_no("conv"),
         lambda bundle: bundle.set(SCAN, num_scan_inputs=4),
         lambda bundle: bundle.set(f"{LINEAR}/query/Gather", axis=1),
         lambda bundle: bundle.set(f"{LINEAR}/Conv", pads=[1, 1]),

@@ -12,7 +12,7 @@ from edgerun.errors import BundleError, UnsupportedError
 from edgerun.graph.ir import Graph
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
-from tests.support.altered import AlteredBundle
+from tests.support.altered import AlteredBundle, gives_no
 from tests.support.bundles import bundle_of
 
 CONV, TOKENS = "layers.0/conv", "/model/tokens"
@@ -76,6 +76,12 @@ def one_more(constant: str, values: np.ndarray, name: str, place: int) -> Callab
         rewired(f"{TOKENS}/new", 0, "position_ids"),
         rewired(f"{TOKENS}/sequence", 0, "attention_mask"),
         rewired(f"{CONV}/Concat", 0, "past_key_values.1.key"),
+        rewired("layers.2/conv/Concat", 0, "past_key_values.0.conv"),
+        rewired(f"{CONV}/Slice", 0, "past_key_values.0.conv"),
+        one_more("begin", np.array([-1], np.int64), f"{CONV}/Slice", 1),
+        one_more("last", np.array([3], np.int64), f"{CONV}/Slice", 2),
+        lambda bundle: bundle.node(f"{CONV}/Slice").output.__setitem__(0, "seen"),
+        gives_no("conv"),
         one_more("soon", np.array([5], np.int64), f"{TOKENS}/new", 2),
         one_more("last", np.array([0], np.int64), f"{TOKENS}/new", 3),
         lambda bundle: bundle.set(f"{CONV}/Concat", axis=1),
@@ -105,6 +111,19 @@ def taps_of(shape: tuple[int, ...]) -> Callable[[AlteredBundle], None]:
     return alter
 
 
+def keys_of_a_convolution(bundle: AlteredBundle) -> None:
+    """The keys and values of layer 1 are called as if they were those of layer 0."""
+    graph = bundle.model.graph
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for place, name in enumerate(names):
+                names[place] = name.replace("past_key_values.1.", "past_key_values.0.").replace(
+                    "present.1.", "present.0."
+                )
+    for value in (*graph.input, *graph.output):
+        value.name = value.name.replace("values.1.", "values.0.").replace("sent.1.", "sent.0.")
+
+
 @pytest.mark.parametrize(
     ("alter", "message"),
     [
@@ -117,7 +136,7 @@ def taps_of(shape: tuple[int, ...]) -> Callable[[AlteredBundle], None]:
         (lambda bundle: bundle.put(TAPS, np.ones((64, 2, 3), "f")), r"of shape \(64, 2, 3\)"),
         (lambda bundle: bundle.put(TAPS, np.ones((32, 1, 3), "f")), "groups of 64; expected"),
         (lambda bundle: bundle.put(TAPS, np.ones((64, 1, 65), "f")), "of shape|count = 65"),
-        (rewired("layers.2/conv/Concat", 0, "past_key_values.0.conv"), "keeps past_key_values.0"),
+        (keys_of_a_convolution, r"keeps past_key_values\.0, which is that of .*layers\.0/conv"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(
@@ -138,5 +157,6 @@ def test_weights_for_another_width_are_refused(altered: AlteredBundle) -> None:
 def test_more_tokens_than_a_page_are_refused(altered: AlteredBundle) -> None:
     altered.put(TAPS, np.ones((64, 1, 65), "f"))
     altered.set(f"{CONV}/Conv", kernel_shape=[65])
+    one_more("begin", np.array([-64], np.int64), f"{CONV}/Slice", 1)(altered)
     with pytest.raises(BundleError, match="count = 65; expected a whole number from 1 to 64"):
         lowered(altered.save())

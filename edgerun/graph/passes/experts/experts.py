@@ -56,14 +56,14 @@ def fuse_experts(graph: Graph) -> Graph:
         BundleError: the weights of an expert contradict what the file says of them.
         UnsupportedError: an expert is not like the first of its chain.
     """
-    matcher = Matcher(graph)
+    matcher, sums = Matcher(graph), _sums(graph)
     gone: set[str] = set()
     rewritten: dict[str, Node] = {}
     for node in graph.nodes:
-        if node.op == "Reshape" and len(node.inputs) == 2:
-            chain = _chain(node, matcher)
-            layer = _Layer(matcher, node, chain) if chain else None
-            if layer is not None and layer.is_whole():
+        added = sums.get(node.inputs[0]) if node.op == "Reshape" else None
+        if added is not None and len(node.inputs) == 2:
+            layer = _Layer(matcher, node, *added)
+            if layer.is_whole():
                 rewritten[node.name] = layer.fused()
                 gone.update(layer.names)
     if not rewritten:
@@ -73,29 +73,29 @@ def fuse_experts(graph: Graph) -> Graph:
     )
 
 
-def _chain(result: Node, matcher: Matcher) -> list[Node]:
-    """The nodes that add an expert each to what a Reshape reads, in their order."""
-    chain = []
-    node = matcher.producers.get(result.inputs[0])
-    while node is not None and node.op == "ScatterND" and len(node.inputs) == 3:
-        chain.append(node)
-        node = matcher.producers.get(node.inputs[0])
-    return chain[::-1]
+def _sums(graph: Graph) -> dict[str, tuple[Node, int]]:
+    """By the name of a sum, the node that adds the first expert of its chain, and how many do."""
+    sums: dict[str, tuple[Node, int]] = {}
+    for node in graph.nodes:
+        if node.op == "ScatterND" and len(node.inputs) == 3:
+            first, count = sums.get(node.inputs[0], (node, 0))
+            sums[node.outputs[0]] = first, count + 1
+    return sums
 
 
 class _Layer:
     """A layer of experts as the file has it."""
 
-    def __init__(self, matcher: Matcher, result: Node, chain: list[Node]) -> None:
-        """Takes the Reshape at its end, and the sums before that."""
-        self._matcher, self._result, self._chain = matcher, result, chain
-        self._start = chain[0].inputs[0]
+    def __init__(self, matcher: Matcher, result: Node, first: Node, count: int) -> None:
+        """Takes the Reshape at its end, the first node that adds an expert, and how many do."""
+        self._matcher, self._result, self._first, self._count = matcher, result, first, count
+        self._start = first.inputs[0]
         self.names: set[str] = set()
 
     def is_whole(self) -> bool:
         """Whether what is around the experts has the exporter's form."""
-        matcher, first = self._matcher, self._chain[0]
-        places = matcher.match(first.inputs[1], _PLACES)
+        matcher = self._matcher
+        places = matcher.match(self._first.inputs[1], _PLACES)
         start = matcher.match(self._start, _NOTHING)
         if places is None or start is None:
             return False
@@ -105,9 +105,19 @@ class _Layer:
         if x is None or routes is None or result is None or result["x"] != x["x"]:
             return False
         self._inputs = x["x"], routes["routes"]
-        shapes = [matcher.graph.array(each["shape"]).reshape(-1).tolist() for each in (x, routes)]
-        self._width = shapes[0][-1] if shapes[0] else 0
-        return shapes == [[-1, self._width], [-1, len(self._chain)]]
+        shapes = [matcher.graph.array(each["shape"]).reshape(-1) for each in (x, routes)]
+        if any(len(shape) != 2 for shape in shapes):
+            return False
+        self._width = shapes[0][1].item()
+        return [shape.tolist() for shape in shapes] == [[-1, self._width], [-1, self._count]]
+
+    def _chain(self) -> list[Node]:
+        """The nodes that add an expert each to what the Reshape reads, in their order."""
+        chain, value = [], self._result.inputs[0]
+        for _ in range(self._count):
+            chain.append(self._matcher.producers[value])
+            value = chain[-1].inputs[0]
+        return chain[::-1]
 
     def fused(self) -> Node:
         """The node that computes the layer; adds its stacks of weights to the graph.
@@ -116,14 +126,15 @@ class _Layer:
             BundleError: the weights of an expert contradict what the file says of them.
             UnsupportedError: an expert is not like the first one.
         """
-        graph, last = self._matcher.graph, self._chain[-1].name
+        graph, chain = self._matcher.graph, self._chain()
+        last = chain[-1].name
         outside = {self._rows, self._routes, self._start}
-        first = part_of(self._chain[0], self._matcher.producers, outside)
+        first = part_of(self._first, self._matcher.producers, outside)
         attributes, makers, biases = self._lowered(first)
         own = self._own_constants(first, makers) | {self._number, *biases.values()}
         template = Template(self._matcher, first, own)
         stacks: dict[str, list[Matrix]] = {name: [] for name in (*STACKS, *biases)}
-        for index, end in enumerate(self._chain):
+        for index, end in enumerate(chain):
             part = self._compared(index, end, template)
             for name, place in makers.items():
                 stacks[name].append(stored_matrix(part.nodes[place], graph))
@@ -230,7 +241,7 @@ class _Layer:
         """How many experts the router chooses; all, where something else made the routes."""
         route = self._matcher.producers.get(self._inputs[1])
         if route is None or route.op != "route":
-            return len(self._chain)
+            return self._count
         return int(route.attrs["top_k"])
 
 

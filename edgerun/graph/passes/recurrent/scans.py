@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +9,15 @@ from typing import Any
 from edgerun.errors import BundleError
 from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Body, Node
-from edgerun.graph.match import Const, Match, Matcher, Num, Op, Pattern, Var
-from edgerun.graph.passes.recurrent.short_conv import CHANNELS_FIRST, LAST, TOKENS
+from edgerun.graph.match import Match, Matcher, Op, Pattern, Var
+from edgerun.graph.passes.recurrent.short_conv import (
+    CHANNELS_FIRST,
+    LAST,
+    TOKENS,
+    check_remembered,
+)
+from edgerun.graph.passes.states import check_kept, layer_of
 from edgerun.graph.shapes import ALTERED
-
-_REMEMBERED = Op("Slice", Var("seen"), Const("begin"), Const("end"), Num(2))
-_STATE_NAME = re.compile(r"(past_key_values\.(\d+))\.recurrent")
 
 
 def seen(value: str) -> Pattern:
@@ -67,33 +69,26 @@ def scanned_layer(scan: Node, token: Token, mixed: Match, state: str, matcher: M
     Raises:
         BundleError: it does something else with tokens, or what it reads is no layer's.
     """
-    name, end = _STATE_NAME.fullmatch(state), matcher.number(mixed["end"])
-    inputs = mixed["attention_mask"], mixed["input_ids"]
-    is_own = name is not None and mixed["past"] == f"{name[1]}.conv"
+    layer = layer_of(matcher, recurrent=state, conv=mixed["past"])
+    end, inputs = matcher.number(mixed["end"]), (mixed["attention_mask"], mixed["input_ids"])
     is_whole = inputs == ("attention_mask", "input_ids") and end is not None and end >= LAST
-    if name and is_own and is_whole and len(scan.outputs) == 2 and token.is_in(scan.attrs["body"]):
-        return int(name[2])
+    is_scan = is_whole and len(scan.outputs) == 2
+    if layer is not None and is_scan and token.is_in(scan.attrs["body"]):
+        return layer
     raise BundleError(
         f"node '{scan.name}' ({scan.op}) does something else with tokens than such a layer does, "
         f"or reads something else: {ALTERED}"
     )
 
 
-def check_kept(layer: int, scan: Node, conv: Node, count: int, matcher: Matcher) -> None:
+def check_given_back(layer: int, scan: Node, conv: Node, count: int, matcher: Matcher) -> None:
     """Checks that the file gives back the state, and the last inputs of ``count`` tokens.
 
     Raises:
-        BundleError: it gives back something else.
+        UnsupportedError: it gives back something else.
     """
-    match = matcher.match(f"present.{layer}.conv", _REMEMBERED)
-    if scan.outputs[0] == f"present.{layer}.recurrent" and match is not None:
-        begin, end = (matcher.number(match[name]) for name in ("begin", "end"))
-        is_last = begin == 1 - count and end is not None and end >= LAST
-        if is_last and match["seen"] == conv.inputs[0]:
-            return
-    raise BundleError(
-        f"what layer {layer} remembers behind '{scan.name}' is not what it read: {ALTERED}"
-    )
+    check_kept(matcher, scan, layer, recurrent=scan.outputs[0])
+    check_remembered(layer, conv, count, matcher)
 
 
 def check_width(conv: Node, scan: Node, width: int, expected: int) -> None:

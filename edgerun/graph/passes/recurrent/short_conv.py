@@ -5,7 +5,6 @@ Padding, which the file multiplies by zero, does not exist here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Var
 from edgerun.graph.passes.base import Pass
+from edgerun.graph.passes.states import check_kept, layer_of, present_name, refused
 from edgerun.graph.shapes import ALTERED
 
 FLOAT = 1  # onnx.TensorProto
@@ -32,7 +32,7 @@ _GATED = Op("Transpose", Op("Mul", Var("gate"), Var("value")), perm=CHANNELS_FIR
 _SEEN = Op("Concat", Var("past"), Op("Mul", _GATED, TOKENS), axis=2)
 _MIXED = Op("Transpose", Op("Conv", _SEEN, Const("taps")), perm=CHANNELS_FIRST)
 _FORM = Op("Mul", Var("out"), _MIXED)
-_PAST_NAME = re.compile(r"past_key_values\.(\d+)\.conv")
+_REMEMBERED = Op("Slice", Var("seen"), Const("begin"), Const("end"), Num(2))
 LAST = 2**31  # what a Slice that ends with the tokens ends with, or more
 
 
@@ -48,18 +48,35 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
     match = matcher.match(node.outputs[0], _FORM) if node.op == "Mul" else None
     if match is None:
         return node
-    layer, end = _PAST_NAME.fullmatch(match["past"]), matcher.number(match["end"])
+    layer, end = layer_of(matcher, conv=match["past"]), matcher.number(match["end"])
     inputs = (match["attention_mask"], match["input_ids"])
     if layer is None or inputs != ("attention_mask", "input_ids") or end is None or end < LAST:
         return node
     conv = matcher.producers[matcher.producers[node.inputs[1]].inputs[0]]
     taps, name = stored_taps(conv, matcher.graph), f"{match['taps']}/taps"
+    check_remembered(layer, conv, len(taps), matcher)
     matcher.graph.add_constant(name, np.ascontiguousarray(taps).reshape(-1))
     return node.replace(
         op="short_conv",
         inputs=(match["gate"], match["value"], match["out"], name),
-        attrs={"layer": int(layer[1]), "width": taps.shape[1], "count": len(taps)},
+        attrs={"layer": layer, "width": taps.shape[1], "count": len(taps)},
     )
+
+
+def check_remembered(layer: int, conv: Node, count: int, matcher: Matcher) -> None:
+    """Checks that a file gives back the last inputs of a convolution of ``count`` tokens.
+
+    Raises:
+        UnsupportedError: it gives back something else.
+    """
+    present = present_name(layer, "conv")
+    match = matcher.match(present, _REMEMBERED)
+    if match is None or match["seen"] != conv.inputs[0]:
+        raise refused(conv, present)
+    begin, end = (matcher.number(match[name]) for name in ("begin", "end"))
+    if begin != 1 - count or end is None or end < LAST:
+        raise refused(conv, present)
+    check_kept(matcher, conv, layer, conv=present)
 
 
 def stored_taps(conv: Node, graph: Graph) -> NDArray[Any]:

@@ -17,7 +17,7 @@ from edgerun.graph.passes.base import Pass
 from edgerun.graph.passes.recurrent.scans import (
     SCAN_READS,
     Token,
-    check_kept,
+    check_given_back,
     check_width,
     scanned_layer,
     seen,
@@ -113,7 +113,7 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
     graph, scan = matcher.graph, form.scan
     layer = scanned_layer(scan, _TOKEN, form.mixed, form.read["state"], matcher)
     sizes, taps = _sizes(form, graph), stored_taps(form.conv, graph)
-    check_kept(layer, scan, form.conv, len(taps), matcher)
+    check_given_back(layer, scan, form.conv, len(taps), matcher)
     check_width(form.conv, scan, taps.shape[1], sizes.width)
     name = f"{form.mixed['taps']}/taps"
     graph.add_constant(name, np.ascontiguousarray(taps).reshape(-1))

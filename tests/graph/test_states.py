@@ -1,0 +1,117 @@
+"""Keys and values: files take them where their names say, and give back what was computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from edgerun.errors import UnsupportedError
+from edgerun.graph.ir import Graph
+from edgerun.graph.lower import lower
+from edgerun.graph.onnx_reader import read_graph
+from tests.support.altered import Alteration, AlteredBundle, gives_no
+from tests.support.bundles import bundle_of
+
+# By profile, the operator that attends and what its past keys and values are among its inputs.
+ATTENTION = {"portable": ("Attention", 4), "genai": ("GroupQueryAttention", 3)}
+
+
+@pytest.fixture(params=sorted(ATTENTION))
+def altered(request: pytest.FixtureRequest, tmp_path: Path) -> AlteredBundle:
+    folder = bundle_of("llama", weights="int8", profile=request.param)
+    return AlteredBundle(folder, tmp_path / "bundle")
+
+
+def lowered(folder: Path) -> Graph:
+    path = folder / "model.onnx"
+    return lower(read_graph(path, path.read_bytes()))
+
+
+def past_of(places: dict[int, int]) -> Alteration:
+    """All layers read other pasts: by place, the place of what is there now."""
+
+    def alter(bundle: AlteredBundle) -> None:
+        for op, first in ATTENTION.values():
+            for node in bundle.model.graph.node:
+                if node.op_type == op:
+                    before = list(node.input)
+                    for place, source in places.items():
+                        node.input[first + place] = before[first + source]
+
+    return alter
+
+
+def attention(bundle: AlteredBundle, layer: int = 0):
+    ops = {op for op, _ in ATTENTION.values()}
+    nodes = [node for node in bundle.model.graph.node if node.op_type in ops]
+    return nodes[layer]
+
+
+def exchanged_outputs(bundle: AlteredBundle) -> None:
+    attention(bundle).output[1:3] = ["present.0.value", "present.0.key"]
+
+
+def outputs_of_another_layer(bundle: AlteredBundle) -> None:
+    for layer, other in ((0, 1), (1, 0)):
+        names = [f"present.{other}.{kind}" for kind in ("key", "value")]
+        attention(bundle, layer).output[1:3] = names
+
+
+def halved_keys(bundle: AlteredBundle) -> None:
+    node, graph = attention(bundle), bundle.model.graph
+    graph.initializer.append(numpy_helper.from_array(np.float32(0.5), "half"))
+    node.output[1] = "whole"
+    graph.node.append(helper.make_node("Mul", ["whole", "half"], ["present.0.key"], "halved"))
+
+
+def no_outputs(bundle: AlteredBundle) -> None:
+    for layer in (0, 1):
+        del attention(bundle, layer).output[1:]
+    for kind in ("key", "value"):
+        gives_no(kind)(bundle)
+
+
+def constant_past(bundle: AlteredBundle) -> None:
+    """An input that is none: there it is always the same."""
+    graph, name = bundle.model.graph, "past_key_values.0.key"
+    (place,) = (i for i, value in enumerate(graph.input) if value.name == name)
+    del graph.input[place]
+    graph.initializer.append(numpy_helper.from_array(np.zeros((1, 2, 0, 16), "f"), name))
+
+
+def past_of_another_layer(bundle: AlteredBundle) -> None:
+    node = attention(bundle, 1)
+    for place, name in enumerate(node.input):
+        node.input[place] = name.replace("past_key_values.1.", "past_key_values.0.")
+
+
+@pytest.mark.parametrize(
+    ("alter", "message"),
+    [
+        (past_of({0: 1, 1: 0}), "neither an op nor a form"),
+        (past_of({0: 1}), "neither an op nor a form"),
+        (past_of({1: 0}), "neither an op nor a form"),
+        (constant_past, "neither an op nor a form"),
+        (past_of_another_layer, r"'present\.0\.key' what the layer of node .*layers\.1"),
+        (exchanged_outputs, r"does not give back as 'present\.0\.key' what .*layers\.0"),
+        (outputs_of_another_layer, r"does not give back as 'present\.0\.key' what .*layers\.0"),
+        (halved_keys, r"does not give back as 'present\.0\.key' what the layer of .*layers\.0"),
+        (gives_no("value"), r"does not give back as 'present\.0\.value' what .*layers\.0"),
+        (no_outputs, r"does not give back as 'present\.0\.key' what the layer of .*layers\.0"),
+    ],
+)
+def test_other_keys_and_values_are_none_of_ours(
+    alter: Alteration, message: str, altered: AlteredBundle
+) -> None:
+    alter(altered)
+    with pytest.raises(UnsupportedError, match=message):
+        lowered(altered.save())
+
+
+def test_the_bundle_itself_is_read(altered: AlteredBundle) -> None:
+    graph = lowered(altered.save())
+    layers = [node.attrs["layer"] for node in graph.nodes if node.op == "attention"]
+    assert layers == [0, 1]
