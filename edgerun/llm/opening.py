@@ -10,7 +10,7 @@ from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import Sequence as EngineSequence
 from edgerun.engine.stats import Stats
-from edgerun.errors import InputError
+from edgerun.errors import InputError, SamplingError
 from edgerun.llm.completion import Completion, TextStream, Writer, write
 from edgerun.llm.tools import CallVocabulary, ChatSettings, params_with_calls
 from edgerun.model.chat.format import ChatFormat, RenderedChat
@@ -18,6 +18,7 @@ from edgerun.model.chat.template import Message
 from edgerun.model.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from edgerun.engine.chooser.processor import Processor
     from edgerun.model.chat.reply import ReplyReader
     from edgerun.model.chat.thinking.form import AnswerStart
 
@@ -79,7 +80,12 @@ class Opener:
 
         Raises:
             PromptError: a prompt is empty or does not fit the context.
+            SamplingError: an option is for chats.
         """
+        if any(request.params.thinking_budget is not None for request in requests):
+            raise SamplingError(
+                "thinking_budget is for chats: a text that is continued has no form"
+            )
         stats = [[Stats() for _ in range(request.replies)] for request in requests]
         prompts = self._ids([request.prompt for request in requests])
         return [
@@ -159,14 +165,21 @@ class Opener:
 
         Raises:
             InputError: functions cannot be given to the model, or a call cannot be forced.
+            SamplingError: thoughts are to be bounded that no token ends.
         """
         reader = self._format.reader(chat, settings.functions)
-        begun = self._format.begins_thought(chat)
-        if not params.shapes_text or (settings.forced and not begun):
+        is_bounded = params.thinking_budget is not None
+        calls_at_once = settings.forced and not self._format.begins_thought(chat)
+        if calls_at_once or not (params.shapes_text or is_bounded):
             return Manner(params, reader)
         start = self._format.answer_start(chat)
         if start:
-            return Manner(for_answer(params, start), reader)
+            return Manner(with_thoughts(params, start), reader)
+        if is_bounded:
+            raise SamplingError(
+                "thinking_budget is for models that think and have a token which ends their "
+                "thoughts: leave it out"
+            )
         if settings.forced:
             raise InputError(
                 "tool_choice asks for a call, and the chat template has replies begin with a "
@@ -197,13 +210,16 @@ class Opener:
         return [next(encoded) if isinstance(prompt, str) else prompt for prompt in prompts]
 
 
-def for_answer(params: SamplingParams, start: AnswerStart) -> SamplingParams:
-    """The same, with what says how replies look saying it of answers."""
-    from edgerun.engine.constraints.later import ForAnswer  # for few
+def with_thoughts(params: SamplingParams, start: AnswerStart) -> SamplingParams:
+    """The same for a model that thinks: its thoughts are bounded, its answer has the form."""
+    from edgerun.engine.constraints.budget import ThinkingBudget  # for few
+    from edgerun.engine.constraints.later import ForAnswer
 
     own: dict[str, Any] = {entry.name: getattr(params, entry.name) for entry in params.options()}
-    processors = [
+    processors: list[Processor] = [
         ForAnswer(each, start) if each.shapes_text and each.is_active else each
         for each in params.processors
     ]
+    if params.thinking_budget is not None:
+        processors.insert(0, ThinkingBudget(start, params.thinking_budget))
     return SamplingParams(**own, processors=processors)

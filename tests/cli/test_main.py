@@ -66,7 +66,10 @@ def test_help_tells_all_defaults_in_one_form(run: Run, command: str) -> None:
     page = " ".join(run(command, "--help").out.split())
     assert not re.search("if left out|Default", page)
     if command == "run":
-        assert "--max-tokens N Most tokens to generate. [default: 512]" in page
+        assert (
+            "--max-tokens N Most tokens to generate. [default: 512; none for models that think]"
+            in page
+        )
 
 
 def test_help_calls_numbers_numbers(run: Run) -> None:

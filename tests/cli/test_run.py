@@ -254,7 +254,7 @@ MISTAKES = [
     (["-p", "x", "-n", "99999999999999"], "-n is 99999999999999"),
     (["-p", "x", "--top-k", "-1"], "--top-k is -1"),
     (["-p", "x", "--logit-bias", "5"], "--logit-bias is '5'; expected numbers from -100 to 100"),
-    (["-p", "x", "--stop-ids", "5,x"], "--stop-ids is '5,x'; expected token ids"),
+    (["-p", "x", "--stop-ids", "5,x"], "--stop-ids is '5,x'; expected at most 1024 token ids"),
     (["-p", "x", "--top-p", "0"], "--top-p is 0"),
     (["-p", "x", "--min-p", "2"], "--min-p is 2"),
     (["-p", "x", "--repetition-penalty", "0"], "--repetition-penalty is 0"),

@@ -13,6 +13,7 @@ import pytest
 from edgerun.engine.chooser.candidates import Candidates
 from edgerun.engine.constraints.later import ForAnswer
 from edgerun.engine.sampling.structure import Structure
+from edgerun.errors import SamplingError
 from edgerun.llm.completion import Part
 from edgerun.llm.llm import LLM
 from edgerun.llm.pump import Pump
@@ -237,6 +238,54 @@ def test_a_call_is_forced_behind_a_thought(monkeypatch: pytest.MonkeyPatch) -> N
     assert [(call.name, call.arguments) for call in reply.tool_calls] == [("f", '{"x": 7}')]
 
 
+@pytest.mark.parametrize("budget", [0, 1, 3, 60])
+@pytest.mark.parametrize(
+    ("template", "values", "before"),
+    [(CHAT, {}, "<think>"), (CHAT, BEGUN, ""), (HARMONY, {}, "<|channel|>analysis<|message|>")],
+    ids=["thinks", "goes on", "channels"],
+)
+def test_thoughts_may_be_bounded(
+    template: str, values: Any, before: str, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model would think on for ever."""
+    long = before + "x" * 1000
+    with that_says(long, monkeypatch, template, values) as llm:
+        asked: dict[str, Any] = {"template_values": values, "max_tokens": 200}
+        reply = llm.chat(MESSAGES, thinking_budget=budget, **asked)
+        free = llm.chat(MESSAGES, **asked)
+        start = llm._format.answer_start(llm._format.encode(MESSAGES, **values))
+        tokens = ids_of(long, llm.tokenizer)
+    assert free.text == "" and len(free.ids) == 200
+    assert start
+    leading = start.leading if budget or not start.heading else (*start.heading, start.closing)
+    least = 1 if start.opening is not None else 0  # what says that it thinks
+    assert reply.ids[: max(budget, least)] == tokens[: max(budget, least)]
+    assert tuple(reply.ids[max(budget, least) :][: len(leading)]) == leading
+    assert reply.text and set(reply.thinking) <= {"x"}
+    assert len(reply.ids) == 200
+
+
+def test_a_thought_that_ends_in_time_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for template, reply in ((CHAT, REPLY), (CHAT, "No thought."), (HARMONY, HARMONIOUS)):
+        with that_says(reply, monkeypatch, template) as llm:
+            free = llm.chat(MESSAGES)
+            assert llm.chat(MESSAGES, thinking_budget=60).ids == free.ids
+            pieces = list(llm.session().send(MESSAGES[0]["content"], thinking_budget=60))
+            assert "".join(pieces) == free.text
+
+
+def test_only_thoughts_that_a_token_ends_can_be_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LLM(fakes.fake_model(template=CHAT, context=2048)) as llm:
+        with pytest.raises(SamplingError, match="thinking_budget is for models that think"):
+            llm.chat(MESSAGES, thinking_budget=5)
+        with pytest.raises(SamplingError, match="thinking_budget is for chats"):
+            llm.generate("x", thinking_budget=5)
+    pytest.importorskip("llguidance")
+    with that_says(REPLY, monkeypatch) as llm:
+        reply = llm.chat(MESSAGES, thinking_budget=4, json_schema=SCHEMA)
+    assert (reply.thinking, json.loads(reply.text)) == ("Is", {"a": 7})
+
+
 def allowed(filter_: Any, vocab_size: int) -> list[int]:
     left = filter_.apply(Candidates(np.zeros(vocab_size, np.float32))).logits
     return np.flatnonzero(np.isfinite(left)).tolist()
@@ -249,11 +298,11 @@ def test_what_is_taken_back_is_forgotten() -> None:
     opening, closing = (tokenizer.controls.id_of(name) for name in ("<think>", "</think>"))
     structure = Structure(regex="[ab]{4}").with_vocabulary(tokenizer)
     for start, reply in (
-        (AnswerStart(closing, opening=opening), [opening, 65, closing, *b"abba"]),
-        (AnswerStart(closing, opening=opening), [*b"abba"]),
-        (AnswerStart(closing), [65, 66, closing, *b"abab"]),
+        (AnswerStart(closing, (closing,), opening=opening), [opening, 65, closing, *b"abba"]),
+        (AnswerStart(closing, (closing,), opening=opening), [*b"abba"]),
+        (AnswerStart(closing, (closing,)), [65, 66, closing, *b"abab"]),
         (
-            AnswerStart(closing, heading=(opening, 65)),
+            AnswerStart(closing, (closing,), heading=(opening, 65)),
             [opening, 66, closing, opening, 65, closing, *b"baab"],
         ),
     ):

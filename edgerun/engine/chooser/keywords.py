@@ -15,6 +15,7 @@ class SamplingKeywords(TypedDict, total=False):
     """What may be asked of a reply; see docs/python.md."""
 
     max_tokens: int | None
+    thinking_budget: int | None
     stop: str | Sequence[str]
     stop_ids: Iterable[int]
     ignore_eos: bool

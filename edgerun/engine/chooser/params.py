@@ -101,6 +101,7 @@ class SamplingParams(Options):
 
     Attributes:
         max_tokens: most tokens to generate; None up to the end of the context.
+        thinking_budget: in chats, most tokens before a model that thinks begins its answer.
         stop: texts that end the reply; they are not part of it.
         stop_ids: ids that end the reply, besides the model's own.
         ignore_eos: go on when the model ends its reply.
@@ -119,6 +120,11 @@ class SamplingParams(Options):
 
     max_tokens: int | None = option(
         None, Whole(1, MAX_TOKENS, optional=True), "Most tokens to generate.", "-n"
+    )
+    thinking_budget: int | None = option(
+        None,
+        Whole(0, MAX_TOKENS, optional=True),
+        "Most tokens of thoughts, after which a model that thinks has to answer.",
     )
     stop: tuple[str, ...] = option(
         (), STOP, "End the reply at this text, which is not part of it; can be repeated."

@@ -44,13 +44,48 @@ class ForAnswer(Processor):
         return _AnswerFilter(filter_, self.start, vocab_size)
 
 
+class Progress:
+    """How far a sequence is.
+
+    Attributes:
+        ids: of the reply.
+        begin: how many ids are before the answer, once it has begun.
+    """
+
+    def __init__(self, start: AnswerStart) -> None:
+        """Begins a reply whose answer begins there."""
+        self.start = start
+        self.ids: list[int] = []
+        self.begin: int | None = None
+
+    @property
+    def may_answer(self) -> bool:
+        """Whether the next id says if there is a thought at all."""
+        return not self.ids and self.start.opening is not None
+
+    def accept(self, id_: int) -> bool:
+        """Takes the next id; whether it belongs to the answer."""
+        if self.may_answer and id_ != self.start.opening:
+            self.begin = 0
+        self.ids.append(id_)
+        if self.begin is None and self.start.is_reached(self.ids):
+            self.begin = len(self.ids)
+        return self.begin is not None and len(self.ids) > self.begin
+
+    def undo(self) -> bool:
+        """Takes the last id back; whether it belonged to the answer."""
+        belonged = self.begin is not None and len(self.ids) > self.begin
+        self.ids.pop()
+        if self.begin is not None and (len(self.ids) < self.begin or not self.ids):
+            self.begin = None
+        return belonged
+
+
 class _AnswerFilter:
     """Lets a sequence think; a reply does not end before its answer has begun."""
 
     def __init__(self, inner: EndingFilter, start: AnswerStart, vocab_size: int) -> None:
-        self._inner, self._start, self._vocab_size = inner, start, vocab_size
-        self._ids: list[int] = []
-        self._begin: int | None = None  # number of ids before the answer, once it has begun
+        self._inner, self._progress, self._vocab_size = inner, Progress(start), vocab_size
         self._stop_ids = np.zeros(0, np.int64)
 
     def end_with(self, stop_ids: Iterable[int]) -> None:
@@ -59,33 +94,23 @@ class _AnswerFilter:
         self._inner.end_with(ids)
 
     def is_complete(self) -> bool:
-        return self._begin is not None and self._inner.is_complete()
+        return self._progress.begin is not None and self._inner.is_complete()
 
     def accept(self, id_: int) -> None:
-        opening = self._start.opening
-        if self._begin is None and not self._ids and opening is not None and id_ != opening:
-            self._begin = 0
-        self._ids.append(id_)
-        if self._begin is not None:
+        if self._progress.accept(id_):
             self._inner.accept(id_)
-        elif self._start.is_reached(self._ids):
-            self._begin = len(self._ids)
 
     def undo(self, id_: int) -> None:
-        if self._begin is not None and len(self._ids) > self._begin:
+        if self._progress.undo():
             self._inner.undo(id_)
-        self._ids.pop()
-        if self._begin is not None and (len(self._ids) < self._begin or not self._ids):
-            self._begin = None
 
     def apply(self, candidates: Candidates) -> Candidates:
-        if self._begin is not None:
+        if self._progress.begin is not None:
             return self._inner.apply(candidates)
-        opening = self._start.opening
-        if self._ids or opening is None:
+        if not self._progress.may_answer:
             candidates.logits[candidates.places(self._stop_ids)[0]] = -np.inf
             return candidates
-        place, _ = candidates.places(np.array([opening]))
+        place, _ = candidates.places(np.array([self._progress.start.opening]))
         logits = candidates.logits[place]
         candidates = self._inner.apply(candidates)
         candidates.logits[place] = logits

@@ -41,9 +41,10 @@ class Channels(ThoughtForm):
         return self if {START, CHANNEL, MESSAGE, END} <= {*controls.names} else None
 
     def answer_start(self, tokenizer: Tokenizer, *, begun: bool) -> AnswerStart | None:
-        final = tokenizer.encode(SAYING[0], bos=False)
-        channel, message = map(tokenizer.controls.id_of, (CHANNEL, MESSAGE))
-        return AnswerStart(message, heading=(channel, *final))
+        speaker, final = tokenizer.encode_many(["assistant", SAYING[0]], bos=False)
+        end, start, channel, message = map(tokenizer.controls.id_of, (END, START, CHANNEL, MESSAGE))
+        leading = (end, start, *speaker, channel, *final, message)
+        return AnswerStart(message, leading, heading=(channel, *final))
 
     def read(self, reply: ThoughtReader, *, begun: bool) -> Reading[None]:
         text, kind = reply.text, THINKING if begun else ""

@@ -23,12 +23,14 @@ class AnswerStart(NamedTuple):
 
     Attributes:
         closing: the id behind which it begins.
+        leading: ids that lead there from the midst of a thought; ``closing`` is the last.
         heading: ids behind the last of which ``closing`` counts; none where it always does.
         opening: the id that a thought begins with, where a reply may begin with its answer; None
             where it does not.
     """
 
     closing: int
+    leading: tuple[int, ...]
     heading: tuple[int, ...] = ()
     opening: int | None = None
 

@@ -47,11 +47,11 @@ class Tags(ThoughtForm):
             return None
         closing = controls.id_of(self.closing)
         if begun:
-            return AnswerStart(closing)
+            return AnswerStart(closing, leading=(closing,))
         opening = controls.names_in(self.opening)[:1]  # of Gemma 4 a word stands behind it
         if not opening or not self.opening.startswith(opening[0]):
             return None
-        return AnswerStart(closing, opening=controls.id_of(opening[0]))
+        return AnswerStart(closing, leading=(closing,), opening=controls.id_of(opening[0]))
 
     def read(self, reply: ThoughtReader, *, begun: bool) -> Reading[None]:
         text = reply.text
