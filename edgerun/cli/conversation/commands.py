@@ -100,7 +100,9 @@ def forget(conversation: Conversation, argument: str) -> None:
     count = whole_number(argument) or 0
     exchanges = len(conversation.exchanges())
     if not argument and exchanges:
-        raise InputError(f"say how many messages to forget, 1 to {exchanges}: /forget 1")
+        raise InputError(
+            f"say how many messages to forget, 1 to {exchanges}, for example /forget 1"
+        )
     if not 1 <= count <= exchanges:
         expected = f"expected 1 to {exchanges}" if exchanges else "nothing was said yet"
         raise InputError(f"cannot forget {argument or 'any'} messages: {expected}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -33,9 +35,18 @@ def typing_waits() -> Iterator[None]:
     if terminal_erases():
         quiet[LOCAL] &= ~termios.ICANON
         quiet[INPUT] &= ~termios.ICRNL
+
+    def again(*_: object) -> None:
+        """After Ctrl-Z and ``fg``: the shell had the terminal in its own way."""
+        with suppress(OSError, termios.error):
+            if os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp():
+                termios.tcsetattr(sys.stdin, termios.TCSANOW, quiet)
+
+    continued = signal.signal(signal.SIGCONT, again)
     try:
         termios.tcsetattr(sys.stdin, termios.TCSANOW, quiet)
         yield
     finally:
+        signal.signal(signal.SIGCONT, continued)
         with suppress(termios.error):  # the terminal is gone
             termios.tcsetattr(sys.stdin, termios.TCSANOW, before)

@@ -10,7 +10,7 @@ def test_a_missing_argument_is_asked_for_by_the_command_typed(run: Run) -> None:
     shown = talk(["/load", "/save", "one", "two", "/forget"], run).err
     assert "name a file, for example /load story.chat" in shown
     assert "name a file, for example /save story.chat" in shown
-    assert "say how many messages to forget, 1 to 2: /forget 1" in shown
+    assert "say how many messages to forget, 1 to 2, for example /forget 1" in shown
 
 
 def test_what_has_nothing_to_work_on_says_so(run: Run) -> None:

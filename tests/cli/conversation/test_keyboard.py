@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-import termios
 import time
 from pathlib import Path
 
@@ -14,10 +12,8 @@ import pytest
 from edgerun.cli.conversation.keyboard import LOCAL, typing_waits
 from tests.cli.conversation.terminal import READY, Terminal
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals"),
-    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),  # fork beside threads
-]
+termios = pytest.importorskip("termios", reason="pseudo-terminals")
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork
 STREAMING = "\x1b[?2004l"  # the editor is gone
 
 
@@ -60,6 +56,28 @@ def test_ctrl_z_at_the_prompt_suspends(tmp_path: Path) -> None:
     terminal.send("\x04")
     assert terminal.wait() == 0
     assert "+hello\n" in (tmp_path / "chat_history").read_text()
+
+
+def test_a_reply_that_was_suspended_goes_on_as_quietly(tmp_path: Path) -> None:
+    script = 'stty sane; "$@"; echo "stopped: $?"; stty sane; fg >/dev/null'
+    terminal = Terminal(["chat"], tmp_path, shell=script)
+    terminal.expect(READY)
+    terminal.send("hello\r")
+    terminal.expect(STREAMING)
+    terminal.expect_more()
+    terminal.send("\x1a")
+    terminal.expect(f"stopped: {128 + signal.SIGTSTP}")
+    terminal.expect_more()
+    time.sleep(0.3)
+    terminal.seen = ""
+    terminal.send("\u00e9\u00e9")
+    time.sleep(0.3)
+    terminal.send("\x03")
+    terminal.expect("[stopped]")
+    assert "\u00e9" not in terminal.seen
+    terminal.expect("\u00e9\u00e9")
+    terminal.send("\x15\x04")
+    assert terminal.wait() == 0
 
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
