@@ -161,9 +161,6 @@ def optional_reader(folder: Path, limit_bytes: int) -> Callable[[str], bytes | N
 def decode_json(data: bytes, what: str, kind: Any = dict[str, Any]) -> Any:
     """Parse JSON bytes into ``kind`` (a msgspec type).
 
-    ``Infinity`` and ``NaN`` are taken, too: they are no JSON, but Python writes them, and so the
-    configurations of some models have them.
-
     Args:
         data: UTF-8 JSON.
         what: how to call it in an error, usually the file name.
@@ -173,11 +170,33 @@ def decode_json(data: bytes, what: str, kind: Any = dict[str, Any]) -> Any:
         CheckpointError: it is not JSON, or not of that shape.
     """
     try:
-        try:
-            return msgspec.json.decode(data, type=kind)
-        except msgspec.DecodeError:
-            if b"Infinity" not in data and b"NaN" not in data:
-                raise
-            return msgspec.convert(json.loads(data.decode()), kind)
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"'{what}' is not the JSON expected: {error}") from error
+
+
+def decode_config(data: bytes, what: str) -> dict[str, Any]:
+    """Parse a configuration.
+
+    ``Infinity`` and ``NaN`` are taken, too: they are no JSON, but Python writes them, and so the
+    configurations of some models have them. Python's reader makes objects of all there is, which
+    is why nothing large is read so.
+
+    Args:
+        data: UTF-8 JSON, of at most ``CONFIG_LIMIT_BYTES``.
+        what: how to call it in an error, usually the file name.
+
+    Raises:
+        CheckpointError: it is too large, not JSON, or not an object.
+    """
+    if len(data) > CONFIG_LIMIT_BYTES:
+        raise CheckpointError(
+            f"'{what}' has {len(data)} bytes; at most {CONFIG_LIMIT_BYTES} are accepted"
+        )
+    if b"Infinity" not in data and b"NaN" not in data:
+        config: dict[str, Any] = decode_json(data, what)
+        return config
+    try:
+        return msgspec.convert(json.loads(data.decode()), dict[str, Any])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CheckpointError(f"'{what}' is not the JSON expected: {error}") from error

@@ -14,7 +14,7 @@ from edgerun.model.bundle_files import MAX_BYTES, TOKENIZER
 from edgerun_export.architectures import describe
 from edgerun_export.checkpoint.files import (
     CONFIG_LIMIT_BYTES,
-    decode_json,
+    decode_config,
     optional_reader,
     read_small,
 )
@@ -102,7 +102,7 @@ def _download(hub: Any, hub_id: str, revision: str | None) -> tuple[Path, str]:
         path = Path(hub.hf_hub_download(repository, file[0], revision=revision))
         return path, path.parent.name
     config = Path(hub.hf_hub_download(repository, _CONFIG, revision=revision))
-    keys = decode_json(read_small(config, CONFIG_LIMIT_BYTES), _CONFIG)
+    keys = decode_config(read_small(config, CONFIG_LIMIT_BYTES), _CONFIG)
     describe(keys)
     # Both refuse layers that cannot be read.
     packing_of(keys)

@@ -25,6 +25,7 @@ from edgerun_export.checkpoint.files import (
     MIB,
     ByteFile,
     check_inside,
+    decode_config,
     decode_json,
     optional_reader,
     read_small,
@@ -94,7 +95,7 @@ def open_path(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     folder = path if path.is_dir() else path.parent
     read = optional_reader(folder, _TOKENIZER_LIMIT_BYTES)
     config = _with_quantization(
-        decode_json(
+        decode_config(
             read_small(folder / "config.json", CONFIG_LIMIT_BYTES, inside=True), "config.json"
         )
     )
@@ -254,7 +255,12 @@ def _header(file: ByteFile) -> tuple[dict[str, _Entry], int]:
             f"'{file.name}' announces a header of {length} bytes in a file of {file.size_bytes}; "
             "it is truncated or not a safetensors file"
         )
-    raw = decode_json(file.read(8, length).tobytes(), file.name, dict[str, msgspec.Raw])
+    data = file.read(8, length).tobytes()
+    # An entry has four colons, and what is said of the file has few: this bounds their number
+    # before they become objects.
+    if data.count(b":") > 5 * MAX_TENSORS:
+        raise CheckpointError(f"'{file.name}' has more than {MAX_TENSORS} tensors")
+    raw = decode_json(data, file.name, dict[str, msgspec.Raw])
     raw.pop("__metadata__", None)
     if len(raw) > MAX_TENSORS:
         raise CheckpointError(f"'{file.name}' has {len(raw)} tensors; at most {MAX_TENSORS}")

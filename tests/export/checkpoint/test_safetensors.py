@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
 from edgerun_export.checkpoint import open_checkpoint
+from edgerun_export.checkpoint.files import CONFIG_LIMIT_BYTES
 
 save_file = pytest.importorskip("safetensors.numpy").save_file
 CONFIG = '{"model_type": "llama"}'
@@ -291,6 +293,54 @@ def test_takes_a_config_with_what_python_writes_for_infinity(hf_folder: Path) ->
 def test_refuses_a_broken_config(hf_folder: Path, config: str) -> None:
     (hf_folder / "config.json").write_bytes(config.encode("utf-8", "surrogateescape"))
     with pytest.raises(CheckpointError, match=r"'config\.json' is not the JSON expected"):
+        open_checkpoint(str(hf_folder))
+
+
+MANY = b'{"a":[' + b"{}," * 700_000 + b'{}],"b":NaN}'
+COLONS = b"{" + b",".join(b'"%d":0' % number for number in range(1_000_000)) + b"}"
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (MANY, r"'model\.safetensors' is not the JSON expected"),
+        (COLONS, r"'model\.safetensors' has more than 131072 tensors"),
+    ],
+    ids=["no number", "entries"],
+)
+def test_a_large_header_makes_few_objects(header: bytes, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "model" / "model.safetensors", header, b"")
+    assert peak_of(path, message) < 5 * len(header)
+
+
+def test_a_large_index_makes_few_objects(hf_folder: Path) -> None:
+    (hf_folder / "model.safetensors").unlink()
+    (hf_folder / "model.safetensors.index.json").write_bytes(MANY)
+    assert peak_of(hf_folder, r"'model\.safetensors\.index\.json' is not") < 5 * len(MANY)
+
+
+def peak_of(path: Path, message: str) -> int:
+    """Bytes of memory that Python takes at most to refuse a checkpoint."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError, match=message):
+            open_checkpoint(str(path))
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_said_of_a_file_may_have_many_colons(tmp_path: Path) -> None:
+    header = {"__metadata__": {"config": ":" * 100_000}, "a": entry("F32", [1], 0, 4)}
+    path = write(tmp_path / "model" / "model.safetensors", header, bytes(4))
+    with open_checkpoint(str(path)) as checkpoint:
+        assert list(checkpoint.tensors()) == ["a"]
+
+
+def test_settings_of_another_file_are_as_short_as_a_config(hf_folder: Path) -> None:
+    settings = json.dumps({"quantization": {"x": " " * CONFIG_LIMIT_BYTES}})
+    (hf_folder / "hf_quant_config.json").write_text(settings)
+    with pytest.raises(CheckpointError, match=r"'hf_quant_config\.json' has \d+ bytes; at most"):
         open_checkpoint(str(hf_folder))
 
 

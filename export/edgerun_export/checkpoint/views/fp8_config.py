@@ -19,7 +19,7 @@ from typing import Any
 
 from edgerun.errors import UnsupportedError
 from edgerun.values import shown
-from edgerun_export.checkpoint.files import decode_json
+from edgerun_export.checkpoint.files import decode_config
 from edgerun_export.checkpoint.views.compressed_config import (
     FORMATS,
     INSTEAD,
@@ -63,7 +63,7 @@ def scaling_of(config: _Settings, read: Callable[[str], bytes | None]) -> Scalin
         data = read(_MODELOPT_FILE)
         if data is None:
             return Scaling(None)
-        return _modelopt(section(decode_json(data, _MODELOPT_FILE), "quantization"))
+        return _modelopt(section(decode_config(data, _MODELOPT_FILE), "quantization"))
     method = settings.get("quant_method") if isinstance(settings, Mapping) else None
     return _METHODS[method](settings) if isinstance(method, str) and method in _METHODS else None
 
