@@ -45,13 +45,26 @@ def chat_replies(
     tools: Sequence[Mapping[str, Any]] | None = None,
     tool_choice: str | Mapping[str, Any] = AUTO,
     template_values: Mapping[str, Any] | None = None,
+    several_calls: bool = True,
     **sampling: Unpack[SamplingKeywords],
 ) -> list[TextStream]:
     """Replies to a conversation, ``count`` of them.
 
+    Args:
+        llm: the model.
+        messages: the conversation.
+        count: replies.
+        tools: see ``LLM.chat``.
+        tool_choice: the same.
+        template_values: the same.
+        several_calls: whether one that has to call may call more than one function.
+        sampling: see ``LLM.generate``.
+
     Raises:
         PromptError, InputError, SamplingError: see ``LLM.chat``.
     """
-    settings = chat_settings(llm._format.template, tools, tool_choice, template_values)
+    settings = chat_settings(
+        llm._format.template, tools, tool_choice, template_values, several=several_calls
+    )
     request = ChatRequest(check_conversation(messages), llm.chat_params(**sampling), count)
     return llm._opener.chats([request], settings)

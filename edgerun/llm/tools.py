@@ -73,9 +73,21 @@ class CallVocabulary:
 
 
 def chat_settings(
-    template: ChatTemplate, tools: object, tool_choice: object, template_values: object
+    template: ChatTemplate,
+    tools: object,
+    tool_choice: object,
+    template_values: object,
+    *,
+    several: bool = True,
 ) -> ChatSettings:
     """Checks what a chat is told beside its messages.
+
+    Args:
+        template: of the model.
+        tools: see ``LLM.chat``.
+        tool_choice: the same.
+        template_values: the same.
+        several: whether a reply that has to call may call more than one function.
 
     Raises:
         InputError: tools are no descriptions of functions, the choice is none, or the template
@@ -102,7 +114,7 @@ def chat_settings(
             f"tool_choice asks for {name!r}, which is none of the tools{suggestion(name, names)}"
         )
     forced = (name,) if name else tuple(functions.schemas) if tool_choice == REQUIRED else ()
-    return ChatSettings(functions, forced, several=not name, values=values)
+    return ChatSettings(functions, forced, several=several and not name, values=values)
 
 
 def params_with_calls(

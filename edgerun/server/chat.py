@@ -112,6 +112,7 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
             tools=fields.tools,
             tool_choice=choice,
             template_values=values,
+            several_calls=fields.parallel_tool_calls,
             **sampling,
         )
 
@@ -125,11 +126,11 @@ def _delta(delta: dict[str, Any]) -> dict[str, Any]:
 def _tool_choice(fields: ChatFields) -> str | dict[str, Any]:
     if not fields.tools and fields.tool_choice == NONE:
         return AUTO
-    if fields.tools and not fields.parallel_tool_calls:
+    if fields.tools and fields.tool_choice == AUTO and not fields.parallel_tool_calls:
         raise Problem(
             400,
-            "parallel_tool_calls: a model calls as many functions as it likes, unless tool_choice "
-            "names the only one: leave it out",
+            "parallel_tool_calls: a model that may call functions calls as many as it likes: leave "
+            "it out, or have it call one: tool_choice is 'required' then, or names the function",
             "invalid_value",
             "parallel_tool_calls",
         )

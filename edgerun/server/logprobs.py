@@ -26,31 +26,35 @@ def chat_logprobs(entries: Sequence[TokenLogprob], tokenizer: Tokenizer) -> dict
     return {"content": content, "refusal": None}
 
 
-def text_logprobs(
-    entries: Sequence[TokenLogprob], tokenizer: Tokenizer, offset: int
-) -> tuple[dict[str, Any], int]:
-    """Of a text that is continued: lists with an item for each token.
+class TextLogprobs:
+    """Of a text that is continued: lists with an item for each token, piece by piece.
 
-    Args:
-        entries: of the tokens.
-        tokenizer: spells them.
-        offset: characters before the first.
-
-    Returns:
-        the lists, and the characters before the next token.
+    An offset is that of the character which a token begins or goes on with.
     """
-    offsets = [offset]
-    for entry in entries:  # of what is no text, such as what ends a reply, there are none
-        text = tokenizer.token_bytes(entry.id).decode("utf-8", "replace")
-        offsets.append(offsets[-1] + len(text))
-    end = offsets.pop()
-    lists = {
-        "tokens": [_name(entry.id, tokenizer) for entry in entries],
-        "token_logprobs": [entry.logprob for entry in entries],
-        "top_logprobs": [_by_text(entry, tokenizer) for entry in entries],
-        "text_offset": offsets,
-    }
-    return lists, end
+
+    def __init__(self, tokenizer: Tokenizer, *, continues: bool) -> None:
+        """Begins a text.
+
+        Args:
+            tokenizer: spells its tokens.
+            continues: whether it goes on after visible text; see ``Tokenizer.stream``.
+        """
+        self._tokenizer = tokenizer
+        self._decoder = tokenizer.stream(continues=continues)
+        self._characters = 0  # that the tokens so far complete
+
+    def lists(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """Takes the next tokens."""
+        offsets = []
+        for entry in entries:
+            offsets.append(self._characters)
+            self._characters += len(self._decoder.push(entry.id))
+        return {
+            "tokens": [_name(entry.id, self._tokenizer) for entry in entries],
+            "token_logprobs": [entry.logprob for entry in entries],
+            "top_logprobs": [_by_text(entry, self._tokenizer) for entry in entries],
+            "text_offset": offsets,
+        }
 
 
 def _by_text(entry: TokenLogprob, tokenizer: Tokenizer) -> dict[str, float]:

@@ -10,7 +10,7 @@ from edgerun.llm.completion import Completion, Part, TextStream
 from edgerun.llm.replies import text_replies
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import split
-from edgerun.server.logprobs import text_logprobs
+from edgerun.server.logprobs import TextLogprobs
 from edgerun.server.problems import Problem
 from edgerun.server.work import (
     MOST_CHOICES,
@@ -37,19 +37,22 @@ class TextFields(CommonFields, kw_only=True):
 class TextForm:
     """Writes replies as texts."""
 
-    def __init__(self, head: Head, tokenizer: Tokenizer, count: int) -> None:
-        """Takes what all objects share, what spells tokens, and how many replies there are."""
+    def __init__(
+        self, head: Head, tokenizer: Tokenizer, prompts: Sequence[str | list[int]], each: int
+    ) -> None:
+        """Takes what all objects share, what spells tokens, and prompts with ``each`` replies."""
         self._head, self._tokenizer = head, tokenizer
-        self._echoed = [""] * count
-        self._characters = [0] * count
+        self._prompts, self._each = prompts, each
+        self._echoed = [""] * len(prompts) * each
+        self._logprobs: dict[int, TextLogprobs] = {}
 
-    def echo(self, prompts: Sequence[str | list[int]], each: int) -> None:
-        """Puts prompts before their replies, ``each`` of which belong to one."""
+    def echo(self) -> None:
+        """Puts prompts before their replies."""
         texts = [
             prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
-            for prompt in prompts
+            for prompt in self._prompts
         ]
-        self._echoed = [text for text in texts for _ in range(each)]
+        self._echoed = [text for text in texts for _ in range(self._each)]
 
     def head(self) -> dict[str, Any]:
         return self._head.of("text_completion")
@@ -69,9 +72,11 @@ class TextForm:
         return [{**_choice(""), **finish_reason(completion)}]
 
     def logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-        before = self._characters[index]
-        lists, self._characters[index] = text_logprobs(entries, self._tokenizer, before)
-        return lists
+        if index not in self._logprobs:
+            prompt, hidden = self._prompts[index // self._each], self._tokenizer.hidden_ids
+            is_visible = isinstance(prompt, str) or not hidden.issuperset(prompt)
+            self._logprobs[index] = TextLogprobs(self._tokenizer, continues=is_visible)
+        return self._logprobs[index].lists(entries)
 
 
 def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
@@ -89,16 +94,15 @@ def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
         sampling["logprobs"] = fields.logprobs
     prompts = _prompts(fields)
     sampling = with_bias(sampling)
-    count = len(prompts) * fields.n
-    form = TextForm(head, llm.tokenizer, count)
+    form = TextForm(head, llm.tokenizer, prompts, fields.n)
 
     def make() -> list[TextStream]:
         streams = text_replies(llm, prompts, fields.n, **sampling)
         if fields.echo:  # prompts that are known to fit; ids take their time
-            form.echo(prompts, fields.n)
+            form.echo()
         return streams
 
-    return Work(fields, make, count, form, len(prompts))
+    return Work(fields, make, len(prompts) * fields.n, form, len(prompts))
 
 
 def _choice(text: str) -> dict[str, Any]:

@@ -9,7 +9,10 @@ import pytest
 
 from edgerun.engine.chooser.logprobs import TokenLogprob
 from edgerun.llm.llm import LLM
-from edgerun.server.logprobs import text_logprobs
+from edgerun.model.text.tokenizer import Tokenizer
+from edgerun.server.logprobs import TextLogprobs
+from edgerun.server.text import TextForm
+from edgerun.server.work import Head
 from tests.server.served import HELLO, Served, served
 from tests.server.test_chat import events
 from tests.support import fakes
@@ -106,8 +109,35 @@ def test_tokens_without_text_take_no_room_of_it() -> None:
     assert sum((part["text_offset"] for part in parts if part), []) == [0, 1, 1, 2, 2, 3]
 
 
-def test_lists_say_where_the_next_ones_begin() -> None:
-    entries = [TokenLogprob(id_, -1.0, ()) for id_ in (97, fakes.END)]
-    lists, end = text_logprobs(entries, fakes.byte_tokenizer(), 5)
-    assert (lists["text_offset"], end) == ([5, 6], 6)
-    assert text_logprobs([], fakes.byte_tokenizer(), 5)[1] == 5
+@pytest.mark.parametrize("stream", [False, True])
+def test_offsets_are_those_of_characters_whatever_their_tokens(stream: bool) -> None:
+    text = "né 🐕 x"
+    said = text.encode()
+    fields: dict[str, Any] = {"max_tokens": len(said), "logprobs": 0, "temperature": 0}
+    script = dict(enumerate(said, 2))  # behind a prompt of two
+    with served(LLM(fakes.fake_model(fakes.FakeExecutable(script)))) as client:
+        answer = client.text("x", stream=stream, **fields)
+    chunks = events(answer.text) if stream else [answer.json()]
+    choices = [chunk["choices"][0] for chunk in chunks]
+    offsets = sum((each["logprobs"]["text_offset"] for each in choices if each["logprobs"]), [])
+    assert "".join(choice["text"] for choice in choices) == text
+    assert offsets == [0, 1, 1, 2, 3, 3, 3, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("continues", "second"), [(False, 1), (True, 2)])
+def test_offsets_do_not_count_a_space_that_is_taken_off(continues: bool, second: int) -> None:
+    tokenizer = Tokenizer.from_json(fakes.spm_tokenizer_json(), {})
+    lists = TextLogprobs(tokenizer, continues=continues)
+    entries = [TokenLogprob(id_, -1.0, ()) for id_ in tokenizer.encode("ab", bos=False)]
+    assert [tokenizer.token_bytes(entry.id) for entry in entries] == [b" a", b"b"]
+    assert lists.lists(entries[:1])["text_offset"] == [0]
+    assert lists.lists([])["text_offset"] == []
+    assert lists.lists(entries[1:])["text_offset"] == [second]
+
+
+@pytest.mark.parametrize(("prompt", "second"), [([1], 1), ([1, 100], 2), ("x", 2)])
+def test_a_space_is_taken_off_behind_what_is_no_text(prompt: Any, second: int) -> None:
+    tokenizer = Tokenizer.from_json(fakes.spm_tokenizer_json(), {})
+    form = TextForm(Head("cmpl", "m", "f"), tokenizer, ["y", prompt], 2)
+    entries = [TokenLogprob(id_, -1.0, ()) for id_ in tokenizer.encode("ab", bos=False)]
+    assert form.logprobs(3, entries)["text_offset"] == [0, second]

@@ -74,7 +74,7 @@ def test_the_official_client_reads_them(calling: Served) -> None:
         ({"tools": TOOLS, "tool_choice": "always"}, "'always'"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}}, "'x'"),
         ({"tool_choice": "required"}, "no tools"),
-        ({"tools": TOOLS, "parallel_tool_calls": False}, "leave it out"),
+        ({"tools": TOOLS, "parallel_tool_calls": False}, "leave it out, or have it call"),
         ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "leave out tools"),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"chat_template_kwargs": {"colour": "red"}}, "colour"),
@@ -84,6 +84,25 @@ def test_what_cannot_be_asked_is_refused(calling: Served, fields: Any, says: str
     answer = calling.chat(messages=HELLO, **fields)
     assert (answer.status_code, says in answer.json()["error"]["message"]) == (400, True)
     assert calling.server.replies.under_way == 0
+
+
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED])
+def test_a_single_call_can_be_forced(choice: Any) -> None:
+    pytest.importorskip("llguidance")
+    with served(hermes_that_says(CALL * 2)) as client:
+        fields = {"messages": MESSAGES, "tools": TOOLS, "tool_choice": choice, "temperature": 0}
+        both = client.chat(**fields).json()["choices"][0]["message"]
+        one = client.chat(**fields, parallel_tool_calls=False).json()["choices"][0]
+    assert (len(both["tool_calls"]) == 1) == (choice is NAMED)
+    assert (len(one["message"]["tool_calls"]), one["finish_reason"]) == (1, "tool_calls")
+
+
+def test_where_nothing_is_called_it_does_not_matter_how_often(calling: Served) -> None:
+    fields = {"tools": TOOLS, "tool_choice": "none", "max_tokens": 3}
+    assert calling.chat(messages=HELLO, **fields, parallel_tool_calls=False).status_code == 200
 
 
 def test_nothing_but_defaults_changes_nothing(calling: Served) -> None:

@@ -206,10 +206,10 @@ class Incoming:
         while True:
             match = NAME.match(self.text, self.at)
             assert match is not None
+            if match.end() - self.at > MAX_NAME:  # however much of it came at once
+                raise UnreadableError("no name")
             if match.end() < len(self.text) or self.has_ended:
                 break
-            if match.end() - self.at > MAX_NAME:
-                raise UnreadableError("no name")
             yield
         self.at = match.end()
         if not match[0]:

@@ -55,6 +55,18 @@ def test_a_name_has_an_end() -> None:
     assert "".join(map(str, reader.push(reply))) == reply
 
 
+@pytest.mark.parametrize(("length", "is_call"), [(256, True), (257, False), (300, False)])
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_name_has_the_same_end_however_it_comes(length: int, is_call: bool, size: int) -> None:
+    form = FORMS["mistral_args"]
+    markers = markers_of(form)
+    reader = CallReader(form, FUNCTIONS, markers, lambda name: "")
+    reply = markers.coded(f'[TOOL_CALLS]f[CALL_ID]{"c" * length}[ARGS]{{"x": "a"}}')
+    pieces = [reply[at : at + size] for at in range(0, len(reply), size)]
+    events = [event for piece in pieces for event in reader.push(piece)] + list(reader.finish())
+    assert any(not isinstance(event, str) for event in events) == is_call
+
+
 def test_spaces_at_the_end_are_text_unless_a_call_is_before_them() -> None:
     assert read(FORMS["hermes"], [f"{HERMES % '{}'}\n"], FUNCTIONS)[0] == ""
     assert read(FORMS["hermes"], [f"{HERMES % '{}'}\nx\n"], FUNCTIONS)[0] == "\nx\n"
