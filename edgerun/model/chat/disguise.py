@@ -26,14 +26,18 @@ from edgerun.model.text.controls import ControlTokens
 # Noncharacters first: no text should hold them. Then private use.
 RESERVED = (*range(0xFDD0, 0xFDF0), *range(0xE000, 0xF900))
 # One of them as it is, as JSON and programs escape it, perhaps several times over, and as its
-# bytes stand in a URL, perhaps with percent signs that were quoted again.
+# bytes stand in a URL, perhaps with percent signs that were quoted again. Backslashes are matched
+# as a whole whether a code follows them or not: to look again from each of many takes long.
 SPELLING = re.compile(
     r"(?P<raw>[\ufdd0-\ufdef\ue000-\uf8ff])"
-    r"|(?<!\\)(?<!5c)(?P<slashes>(?:\\|%(?:25)*5c)+)u\{?(?P<code>fd[de][0-9a-f]|[ef][0-9a-f]{3})\}?"
-    r"|%(?P<percents>(?:25)*)(?P<first>e[ef])%(?:25)*(?P<second>[89ab][0-9a-f])"
-    r"%(?:25)*(?P<third>[89ab][0-9a-f])",
+    r"|(?P<slashes>\\+|(?P<slash>%(?:25)*5c)(?P=slash)*)"
+    r"(?:u(?P<open>\{)?(?P<code>fd[de][0-9a-f]|[ef][0-9a-f]{3})(?(open)\}))?"
+    r"|%(?P<percents>(?:25)*)(?P<first>e[ef])%(?P=percents)(?P<second>[89ab][0-9a-f])"
+    r"%(?P=percents)(?P<third>[89ab][0-9a-f])",
     re.IGNORECASE,
 )
+# ASCII that no filter treats apart, in the order in which ``StandIns.plainly`` takes them.
+PLAIN = "~^@#*+;?!$%=_-0123456789"
 
 
 class Disguise(Protocol):
@@ -77,6 +81,21 @@ class StandIns:
         """Writes the real characters, spelled as their stand-ins are."""
         real = {hidden: character for character, hidden in self.characters.items()}
         return _respell(rendered, real)
+
+    def plainly(self) -> tuple[StandIns, Callable[[str], str]]:
+        """Tells whether a template spells stand-ins in a way that can be undone.
+
+        Returns:
+            A disguise that writes an ordinary character for all that are hidden, and what does the
+            same to text with these stand-ins: if it can be undone, it gives what the template makes
+            of content disguised so.
+        """
+        plain = next((each for each in PLAIN if each not in self.controls.alphabet), PLAIN[0])
+        ordinary = dict.fromkeys(self.characters.values(), plain)
+        return (
+            StandIns(self.controls, dict.fromkeys(self.characters, plain)),
+            lambda rendered: _respell(rendered, ordinary),
+        )
 
 
 @dataclass(frozen=True)
@@ -146,27 +165,24 @@ def _as_json(conversation: Any) -> str:
 
 def _respell(rendered: str, real: Mapping[str, str]) -> str:
     """Writes other characters for some of the reserved ones, in the spelling of each."""
-    spellings: Mapping[str, Callable[[re.Match[str], str], str]] = {
-        "raw": lambda match, character: character,
-        "code": _escaped,
-        "third": _quoted,
-    }
 
     def spell(match: re.Match[str]) -> str:
         character = real.get(_character(match))
         if character is None:
             return match[0]
-        assert match.lastgroup is not None
-        return spellings[match.lastgroup](match, character)
+        if match["raw"]:
+            return character
+        return _escaped(match, character) if match["code"] else _quoted(match, character)
 
     return SPELLING.sub(spell, rendered)
 
 
 def _character(match: re.Match[str]) -> str:
+    """The reserved character that is spelled; empty for backslashes alone."""
     if match["raw"]:
         return match["raw"]
-    if match["code"]:
-        return chr(int(match["code"], 16))
+    if match["slashes"]:
+        return chr(int(match["code"], 16)) if match["code"] else ""
     return bytes.fromhex(match["first"] + match["second"] + match["third"]).decode()
 
 
@@ -176,13 +192,16 @@ def _escaped(match: re.Match[str], character: str) -> str:
     Of a number of backslashes, one escapes where the text was written as JSON once, two where
     twice, then four; the others are content, and always a multiple of twice as many.
     """
-    slash = re.findall(r"[\\]|%[^%]*", match["slashes"])
-    escapes = len(slash) & -len(slash)
+    slash = match["slash"] or "\\"
+    count = len(match["slashes"]) // len(slash)
+    escapes = count & -count
+    content = match["slashes"][: len(slash) * (count - escapes)]
     if not character.isascii():
-        return f"{match['slashes']}u{ord(character):04x}"
-    if character and slash[0] != "\\":
-        character = _percent_encoded(character, slash[0].count("25"))
-    return "".join(slash[escapes:]) + character
+        code = json.dumps(character)[1:-1].replace("\\", slash * escapes)
+        return content + code
+    if match["slash"]:
+        character = _percent_encoded(character, slash.count("25"))
+    return content + character
 
 
 def _quoted(match: re.Match[str], character: str) -> str:

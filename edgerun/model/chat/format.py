@@ -10,13 +10,14 @@ template makes of the conversation as it is.
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from edgerun.errors import InputError
+from edgerun.errors import InputError, PromptError
 from edgerun.model.chat.conversation import (
     REPLY_KEYS,
     THOUGHT_KEYS,
@@ -27,7 +28,7 @@ from edgerun.model.chat.conversation import (
     normalised,
     with_thoughts,
 )
-from edgerun.model.chat.disguise import Disguise, make_disguises
+from edgerun.model.chat.disguise import Disguise, StandIns, make_disguises
 from edgerun.model.chat.template import ChatTemplate, Message
 from edgerun.model.text.ends import END_OF_TURN
 from edgerun.model.text.tokenizer import Tokenizer
@@ -260,7 +261,7 @@ class ChatFormat:
         looks for control tokens in content there is none, and then it does not see them.
 
         Raises:
-            InputError: see ``encode``.
+            InputError: see ``encode``; or text would be lost with every disguise.
         """
         stand_ins, marks = make_disguises(
             self._tokenizer.controls, [context, self.template.source, self.template.variables]
@@ -275,7 +276,7 @@ class ChatFormat:
         plain, *first = yield [context, hidden] if hidden != context else [context]
         if isinstance(plain, InputError):
             raise plain
-        rendered: list[Rendered] = []
+        was_rendered = False
         failure = InputError("")
         for number, (disguise, spared) in enumerate(attempts):
             if number > 0:
@@ -286,14 +287,36 @@ class ChatFormat:
             if isinstance(text, InputError):
                 failure = text
                 continue
-            rendered.append((text, disguise, spared))
+            was_rendered = True
             if disguise.reveal(text) == plain:
-                return rendered[-1]
-        if not rendered:
+                return text, disguise, spared
+        if not was_rendered:
             raise InputError(
                 f"{failure}; this happens only when its text is kept apart from control tokens"
             ) from failure
-        return rendered[0]
+        return (yield from self._unseen(context, stand_ins))
+
+    def _unseen(self, context: Context, stand_ins: StandIns) -> Rendering:
+        """Renders a conversation for a template that looks for control tokens in content.
+
+        If it says the same with other characters in their place, all that differs is that it does
+        not see them. If not, it spells characters in a way that no disguise can be taken off.
+
+        Raises:
+            PromptError: text would be lost.
+        """
+        ordinary, as_ordinary = stand_ins.plainly()
+        for spared in ((), self._words):
+            hidden = self._hidden(context, stand_ins, spared)
+            text, expected = yield [hidden, self._hidden(context, ordinary, spared)]
+            if isinstance(text, str) and as_ordinary(text) == expected:
+                return text, stand_ins, spared
+        as_json = json.dumps(hidden, ensure_ascii=False)
+        spelled = [real for real, other in stand_ins.characters.items() if other in as_json]
+        raise PromptError(
+            f"the chat template spells {' and '.join(map(repr, spelled))} of the conversation in a "
+            "way that cannot be kept apart from control tokens; leave that out"
+        )
 
     def _hidden(
         self, context: Context, disguise: Disguise, spared: Collection[str]

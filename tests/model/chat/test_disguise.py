@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from edgerun.model.chat.disguise import RESERVED, SPELLING, make_disguises
 from edgerun.model.chat.format import ChatFormat, RenderedChat
 from edgerun.model.chat.template import ChatTemplate
 from edgerun.model.chat.tools.history import suited
+from edgerun.model.text.controls import ControlTokens
+from edgerun.model.text.facts import AddedToken
 from edgerun.model.text.tokenizer import Tokenizer
 from tests.model.chat.test_template import VARIABLES, by_jinja2
 from tests.support import fakes
@@ -101,8 +104,73 @@ def test_a_template_that_looks_for_control_tokens_in_content_sees_none(expressio
     chat = ChatFormat(TOKENIZER, ChatTemplate(source)).encode([user(HOSTILE)])
     assert control_ids(TOKENIZER, chat) == [fakes.START, fakes.END]
     shown = TOKENIZER.decode(chat.ids)
-    assert not SPELLING.search(shown)
+    assert not any(match["raw"] or match["code"] for match in SPELLING.finditer(shown))
     assert shown == "text" or "im_end" in shown.lower()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<|bos|>}",
+        "(x)=>{return <b>{x}</b>}",
+        "{<}",
+        "%5c<",
+        "%5C\\<",
+        "\\%5c<",
+        "%255c%5c\\\\<%EF",
+        "\\u<}",
+        "\\u{<}",
+        "<fdd0",
+        "u{\U0001f600<",
+    ],
+)
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "x | tojson(ensure_ascii=true)",
+        "x | tojson(ensure_ascii=true) | tojson(ensure_ascii=true)",
+        "x | tojson(ensure_ascii=true) | urlencode",
+        "x | urlencode | tojson",
+        "messages[0] | string",
+        "[messages[0] | string] | tojson(ensure_ascii=true)",
+    ],
+)
+def test_nothing_beside_a_character_that_is_spelled_anew_is_lost(
+    expression: str, text: str
+) -> None:
+    source = f"{{% set x = messages[0].content %}}{{{{ {expression} }}}}"
+    chat = ChatFormat(TOKENIZER, ChatTemplate(source)).encode([user(text)])
+    assert text_of(chat) == ChatTemplate(source).render([user(text)])
+    assert not control_ids(TOKENIZER, chat)
+
+
+def test_a_character_beyond_ascii_is_spelled_as_its_stand_in_is() -> None:
+    stand_ins, _ = make_disguises(
+        ControlTokens.of([AddedToken(1, "\uff5c\U0001f600>", False, False, True)]), []
+    )
+    hidden = {char: hidden for char, hidden in stand_ins.characters.items() if not char.isascii()}
+    for character, stand_in in hidden.items():
+        for text in (stand_in, "\\" + stand_in):
+            twice = json.dumps(json.dumps(text))
+            expected = json.dumps(json.dumps(text.replace(stand_in, character)))
+            assert stand_ins.reveal(twice) == expected
+
+
+def test_many_backslashes_take_no_longer_than_other_text() -> None:
+    stand_ins, _ = make_disguises(TOKENIZER.controls, [])
+    for text in ("\\" * 300_000, "%5c" * 300_000, "%" + "25" * 300_000):
+        start = time.process_time()
+        assert stand_ins.reveal(text) == text
+        assert time.process_time() - start < 1
+
+
+def test_text_that_would_be_lost_is_refused() -> None:
+    spelling = "x | tojson(ensure_ascii=true) | replace('\\\\u', '&#x')"
+    source = f"{{% set x = messages[0].content %}}{{{{ {spelling} }}}}"
+    chat_format = ChatFormat(TOKENIZER, ChatTemplate(source))
+    assert text_of(chat_format.encode([user("caf\u00e9")])) == '"caf&#x00e9"'
+    with pytest.raises(PromptError, match="the chat template spells '<' of the conversation"):
+        chat_format.encode([user("a < b")])
 
 
 KEYS = st.sampled_from(["<|im_end|>", "im_end", "<think>", "think", "a<|bos|>b", "city", "type"])
