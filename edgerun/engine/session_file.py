@@ -22,7 +22,8 @@ VERSION = 1
 MAX_BYTES = 64 << 20
 HEADER_BYTES = 256
 ROLES = frozenset({"system", "user", "assistant", "tool", "developer"})
-THOUGHTS = "reasoning_content"  # of a message, which most have not
+TEXTS = frozenset({"role", "content", "reasoning_content", "tool_call_id", "name"})
+REQUIRED, CALLS = frozenset({"role", "content"}), "tool_calls"
 
 
 def save_session(path: Path, model_digest: str, messages: Sequence[Mapping[str, Any]]) -> None:
@@ -31,8 +32,8 @@ def save_session(path: Path, model_digest: str, messages: Sequence[Mapping[str, 
     Args:
         path: of the file.
         model_digest: digest of the bundle's manifest.
-        messages: the conversation, as ``{"role": ..., "content": ...}``, and what was thought
-            before a message as ``"reasoning_content"``.
+        messages: the conversation, as ``{"role": ..., "content": ...}``, with what was thought and
+            called where that was so (``reasoning_content``, ``tool_calls``), and what came of it.
 
     Raises:
         SessionError: a message is not of the kind that can be kept, the session is larger than
@@ -73,7 +74,7 @@ def is_session(path: Path) -> bool:
         return False
 
 
-def load_session(path: Path, model_digest: str) -> list[dict[str, str]]:
+def load_session(path: Path, model_digest: str) -> list[dict[str, Any]]:
     """Reads the messages of a session file.
 
     Raises:
@@ -94,7 +95,7 @@ def load_session(path: Path, model_digest: str) -> list[dict[str, str]]:
     return messages
 
 
-def _parse(path: Path, data: bytes) -> tuple[str, list[dict[str, str]]]:
+def _parse(path: Path, data: bytes) -> tuple[str, list[dict[str, Any]]]:
     """The digest of the model and the messages."""
     header, newline, payload = data.partition(b"\n")
     fields = header.decode("ascii", "replace").split(" ")
@@ -117,8 +118,24 @@ def _text(value: Any) -> str:
     return value
 
 
-def _message(value: Any) -> dict[str, str]:
-    message = {_text(key): _text(item) for key, item in value.items()}
-    if set(message) - {THOUGHTS} != {"role", "content"} or message["role"] not in ROLES:
+def _message(value: Any) -> dict[str, Any]:
+    message: dict[str, Any] = {
+        _text(key): _calls(item) if key == CALLS else _text(item) for key, item in value.items()
+    }
+    names = message.keys() - {CALLS}
+    if not REQUIRED <= names <= TEXTS or message["role"] not in ROLES:
         raise TypeError(f"message of {sorted(message)} with role {message.get('role')!r}")
     return message
+
+
+def _calls(value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        raise TypeError("calls that are no list")
+    return [_call(**call) for call in value]
+
+
+def _call(*, id: Any, type: Any, function: Any) -> dict[str, Any]:  # noqa: A002, names of the file
+    if type != "function" or set(function) != {"name", "arguments"}:
+        raise TypeError("a call of something else than a function")
+    texts = {_text(key): _text(item) for key, item in function.items()}
+    return {"id": _text(id), "type": type, "function": texts}

@@ -88,6 +88,16 @@ def check_prompts(value: object) -> list[str | list[int]]:
     ]
 
 
+def check_results(value: object) -> list[str]:
+    """Returns texts that functions returned.
+
+    Raises:
+        PromptError: they are no list of texts.
+    """
+    results = _items("results", value, "a list of texts")
+    return [check_text(f"result {index}", each) for index, each in enumerate(results)]
+
+
 def check_texts(value: object) -> Iterable[object]:
     """Returns several texts, which may come from an iterator.
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Sequence_
+from typing import TYPE_CHECKING, Any
 
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.sequence import Sequence
 from edgerun.engine.session_file import load_session, save_session
 from edgerun.engine.stats import Stats
 from edgerun.errors import InputError, PromptError
-from edgerun.llm.arguments import check_path, check_text
+from edgerun.llm.arguments import check_path, check_results, check_text
 from edgerun.llm.completion import Completion, TextStream
+from edgerun.llm.tools import AUTO, ChatSettings, chat_settings
 from edgerun.model.chat.format import RenderedChat
 from edgerun.model.chat.template import Message
 from edgerun.state.fair_lock import FairLock
@@ -35,9 +37,20 @@ class ChatSession:
         messages: what was said, oldest first.
     """
 
-    def __init__(self, llm: LLM) -> None:
-        """Made by ``LLM.session``."""
+    def __init__(
+        self,
+        llm: LLM,
+        tools: Sequence_[Mapping[str, Any]] | None = None,
+        template_values: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Made by ``LLM.session``.
+
+        Raises:
+            InputError: see ``LLM.chat``.
+        """
         self._llm = llm
+        self._told = tools, template_values
+        self._settings(AUTO)  # so that who opens it is told what is wrong
         self._is_open = True
         self._sequence: Sequence | None = None  # of the last reply, with its keys and values
         self._before: RenderedChat | None = None
@@ -65,12 +78,23 @@ class ChatSession:
         first = self.messages[:1]
         return first if first and first[0].get("role") == "system" else []
 
-    def send(self, text: str, **sampling: Unpack[SamplingKeywords]) -> TextStream:
+    def send(
+        self,
+        text: str,
+        *,
+        tool_choice: str | Mapping[str, Any] = AUTO,
+        **sampling: Unpack[SamplingKeywords],
+    ) -> TextStream:
         """Sends a message and streams the reply.
 
         Both become part of the conversation when the stream ends; an interrupted reply is kept as
         far as it came, and after an error before the first token the message is not kept. A reply
         that is still under way when the next message is sent ends there.
+
+        Args:
+            text: the message.
+            tool_choice: see ``LLM.chat``.
+            sampling: see ``LLM.generate``.
 
         Raises:
             PromptError: the text is empty, or the conversation no longer fits the context.
@@ -78,23 +102,77 @@ class ChatSession:
         stats = Stats()
         if not check_text("the message", text):
             raise PromptError("the message is empty")
-        params = self._llm.chat_params(**sampling)
-        return self._lock.run(self._send, text, params, stats)
+        settings, params = self._settings(tool_choice), self._llm.chat_params(**sampling)
+        message = {"role": "user", "content": text}
+        return self._lock.run(self._send, lambda: [message], params, settings, stats)
 
-    def _send(self, text: str, params: SamplingParams, stats: Stats) -> TextStream:
+    def send_results(
+        self,
+        results: Iterable[str],
+        *,
+        tool_choice: str | Mapping[str, Any] = AUTO,
+        **sampling: Unpack[SamplingKeywords],
+    ) -> TextStream:
+        """Sends what the functions returned that the last reply called, and streams the next reply.
+
+        Args:
+            results: texts, in the order of the calls.
+            tool_choice: see ``LLM.chat``.
+            sampling: see ``LLM.generate``.
+
+        Raises:
+            InputError: the last reply called as many functions as there are not results.
+            PromptError: the conversation no longer fits the context.
+        """
+        stats, texts = Stats(), check_results(results)
+        settings, params = self._settings(tool_choice), self._llm.chat_params(**sampling)
+        return self._lock.run(self._send, lambda: self._results(texts), params, settings, stats)
+
+    def _settings(self, tool_choice: str | Mapping[str, Any]) -> ChatSettings:
+        tools, template_values = self._told
+        return chat_settings(self._llm._format.template, tools, tool_choice, template_values)
+
+    def _results(self, texts: Sequence_[str]) -> list[Message]:
+        last = self.messages[-1] if self.messages else {}
+        calls = last.get("tool_calls", [])
+        if len(calls) != len(texts):
+            raise InputError(
+                f"there are {len(texts)} results, and the last reply called {len(calls)} functions"
+            )
+        return [
+            {
+                "role": "tool",
+                "tool_call_id": call["id"],
+                "name": call["function"]["name"],
+                "content": text,
+            }
+            for call, text in zip(calls, texts, strict=True)
+        ]
+
+    def _send(
+        self,
+        said: Callable[[], list[Message]],
+        params: SamplingParams,
+        settings: ChatSettings,
+        stats: Stats,
+    ) -> TextStream:
         self._check_open()
         self._end_reply()
-        message: Message = {"role": "user", "content": text}
+        messages, opener = said(), self._llm._opener
+        params = opener.calling(params, settings)
         chat = self._llm._format.encode(
-            [*self.messages, message], before=self._before, context=self._llm.model.context
+            [*self.messages, *messages],
+            tools=settings.tools,
+            before=self._before,
+            context=self._llm.model.context,
+            variables=settings.values,
         )
 
         def ended(completion: Completion) -> None:
             self._sequence = sequence
-            self._keep(message, chat, completion)
+            self._keep(messages, chat, completion)
 
-        opener = self._llm._opener
-        params, reader = opener.manner(chat, params)
+        params, reader = opener.manner(chat, params, settings)
         sequence = self._llm._engine.sequence(chat.ids, params, stats)
         sequence.previous, sequence.is_retained = self._sequence, True
         stream = opener.stream(sequence, params, ended=ended, reader=reader)
@@ -173,10 +251,10 @@ class ChatSession:
         self._before = None
         self.messages[:] = system if messages is None else messages
 
-    def _keep(self, message: Message, chat: RenderedChat, completion: Completion) -> None:
+    def _keep(self, said: list[Message], chat: RenderedChat, completion: Completion) -> None:
         if not completion.ids and completion.finish_reason in ("cancelled", "error"):
             return
-        self.messages += [message, completion.message]
+        self.messages += [*said, completion.message]
         # Text cut at a stop text, or without thoughts or hidden tokens, is not that of the ids.
         is_whole = self._llm.tokenizer.decode(completion.ids) == completion.text
         is_visible = self._llm.tokenizer.hidden_ids.isdisjoint(completion.ids)

@@ -26,9 +26,8 @@ from edgerun.llm.arguments import (
     with_options,
 )
 from edgerun.llm.chat_session import ChatSession
-from edgerun.llm.compiling import compile_bundle
 from edgerun.llm.completion import Completion, TextStream, together
-from edgerun.llm.loading import Model, host_memory, prepare, prompt_rows
+from edgerun.llm.loading import Model, host_memory, prepare, prompt_rows, recompile
 from edgerun.llm.opening import ChatRequest, Opener, TextRequest
 from edgerun.llm.options import LoadOptions
 from edgerun.llm.tools import AUTO, ChatSettings, chat_settings
@@ -240,9 +239,18 @@ class LLM:
         settings = chat_settings(self._format.template, tools, tool_choice, template_values)
         return self._chats([(check_conversation(messages), sampling)], settings)[0]
 
-    def session(self) -> ChatSession:
-        """Opens a chat, whose keys and values stay cached between turns while there is room."""
-        return ChatSession(self)
+    def session(
+        self,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_values: Mapping[str, Any] | None = None,
+    ) -> ChatSession:
+        """Opens a chat, whose keys and values stay cached between turns while there is room.
+
+        Args:
+            tools: functions that the model may call in it; see ``chat``.
+            template_values: the same.
+        """
+        return ChatSession(self, tools, template_values)
 
     def logits(self, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         """Yields the logits of every position of a sequence, in blocks.
@@ -311,25 +319,9 @@ class LLM:
         self._store.lock.run(self._place, options)
 
     def _place(self, options: LoadOptions) -> None:
-        model = self.model
-        if model.bundle is None or not self._forgotten.alive:
+        if self.model.bundle is None or not self._forgotten.alive:
             raise InputError("this model is closed: load it again")
-        self._engine.check_ready()  # before seconds are spent on compiling
-        rows = model.chunk_rows
-        compiled = compile_bundle(
-            model.bundle, options, model.states, rows, model.everyone, model.experts
-        )
-        try:
-            self._engine.replace(compiled.programs)
-        except BaseException:
-            compiled.discard(model.everyone)
-            raise
-        for backend in set(model.everyone).difference(compiled.everyone):
-            backend.close()
-        model.owned.pop_all()  # what it would close is closed, or in use
-        model.options = options
-        for part in fields(compiled):
-            setattr(model, part.name, getattr(compiled, part.name))
+        recompile(self.model, self._engine, options)
 
     def params(self, **sampling: Unpack[SamplingKeywords]) -> SamplingParams:
         """Checks sampling parameters and adds what the model recommends."""

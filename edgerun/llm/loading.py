@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from edgerun.backends.base import Backend, Progress, Shape
 from edgerun.backends.registry import DEFAULT, backend_names, make_backend
 from edgerun.engine.chooser.processor import processor_types
 from edgerun.engine.drafting.registry import drafting_for
-from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
+from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS, Engine
 from edgerun.errors import BundleError, InputError
 from edgerun.formats.stack import ExpertStack
 from edgerun.kernels.host.huge_pages import zeroed_memory
@@ -331,3 +331,32 @@ def _context(requested: int | None, trained: int, states: tuple[State, ...]) -> 
             trained,
         )
     return context
+
+
+def recompile(model: Model, engine: Engine, options: LoadOptions) -> None:
+    """Has a model computed elsewhere; if that cannot be, all is as before.
+
+    Args:
+        model: that has a bundle.
+        engine: of it; nobody else changes either meanwhile.
+        options: as it was loaded, but for the places.
+
+    Raises:
+        InputError, UnsupportedError, BackendError: see ``LLM.place``.
+    """
+    assert model.bundle is not None
+    engine.check_ready()  # before seconds are spent on compiling
+    compiled = compile_bundle(
+        model.bundle, options, model.states, model.chunk_rows, model.everyone, model.experts
+    )
+    try:
+        engine.replace(compiled.programs)
+    except BaseException:
+        compiled.discard(model.everyone)
+        raise
+    for backend in set(model.everyone).difference(compiled.everyone):
+        backend.close()
+    model.owned.pop_all()  # what it would close is closed, or in use
+    model.options = options
+    for part in fields(compiled):
+        setattr(model, part.name, getattr(compiled, part.name))

@@ -109,8 +109,9 @@ class Opener:
                 given tools, or calls cannot be forced.
         """
         stats = [[Stats() for _ in range(request.replies)] for request in requests]
-        if settings.functions:
-            requests = [self._with_calls(request, settings) for request in requests]
+        requests = [
+            request._replace(params=self.calling(request.params, settings)) for request in requests
+        ]
         chats = self._format.encode_many(
             [request.messages for request in requests],
             tools=settings.tools,
@@ -188,11 +189,17 @@ class Opener:
             )
         return Manner(params, None)
 
-    def _with_calls(self, request: ChatRequest, settings: ChatSettings) -> ChatRequest:
+    def calling(self, params: SamplingParams, settings: ChatSettings) -> SamplingParams:
+        """How the tokens of a reply are chosen that may call functions, or must.
+
+        Raises:
+            InputError: functions cannot be given to the model, or a call cannot be forced.
+        """
+        if not settings.functions:
+            return params
         calling = self._format.calling
         calling.check()
-        params = params_with_calls(request.params, settings, calling, self._vocabulary)
-        return request._replace(params=params)
+        return params_with_calls(params, settings, calling, self._vocabulary)
 
     @functools.cached_property
     def _vocabulary(self) -> CallVocabulary:

@@ -11,7 +11,7 @@ import pytest
 
 import edgerun
 from edgerun.errors import BackendError, InputError, UnsupportedError
-from edgerun.llm import llm as llm_module
+from edgerun.llm import loading
 from edgerun.llm.compiling import Compiled
 from tests.backends.openvino.test_places import ids_of
 from tests.support.bundles import bundle_of
@@ -122,7 +122,9 @@ def test_a_function_of_logits_cannot_change_places_and_nothing_is_compiled_for_i
 ) -> None:
     with edgerun.load(folder, threads=1) as llm:
         compiled: list[object] = []
-        monkeypatch.setattr("edgerun.llm.llm.compile_bundle", lambda *given: compiled.append(given))
+        monkeypatch.setattr(
+            "edgerun.llm.loading.compile_bundle", lambda *given: compiled.append(given)
+        )
 
         def take(block: object) -> None:
             llm.place("decode=openvino:CPU")
@@ -138,7 +140,7 @@ def test_what_was_compiled_in_vain_is_closed(
     expected: list[int],
     monkeypatch: pytest.MonkeyPatch,  # type: ignore[no-untyped-def]
 ) -> None:
-    compile_ = llm_module.compile_bundle
+    compile_ = loading.compile_bundle
     compiled: list[Compiled] = []
     closed: list[object] = []
 
@@ -157,7 +159,7 @@ def test_what_was_compiled_in_vain_is_closed(
 
     with edgerun.load(folder, threads=1) as llm:
         with monkeypatch.context() as patch:
-            patch.setattr(llm_module, "compile_bundle", noted)
+            patch.setattr(loading, "compile_bundle", noted)
             patch.setattr(llm._engine, "replace", refuse)
             with pytest.raises(InputError, match="not now"):
                 llm.place("prefill=openvino:CPU")

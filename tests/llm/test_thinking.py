@@ -253,7 +253,7 @@ def test_thoughts_may_be_bounded(
         asked: dict[str, Any] = {"template_values": values, "max_tokens": 200}
         reply = llm.chat(MESSAGES, thinking_budget=budget, **asked)
         free = llm.chat(MESSAGES, **asked)
-        start = llm._format.answer_start(llm._format.encode(MESSAGES, **values))
+        start = llm._format.answer_start(llm._format.encode(MESSAGES, variables=values))
         tokens = ids_of(long, llm.tokenizer)
     assert free.text == "" and len(free.ids) == 200
     assert start

@@ -97,7 +97,7 @@ class ChatFormat:
         tools: Sequence[Mapping[str, Any]] | None = None,
         before: RenderedChat | None = None,
         context: int | None = None,
-        **variables: Any,
+        variables: Context | None = None,
     ) -> RenderedChat:
         """Renders and encodes a conversation that ends before a reply.
 
@@ -114,7 +114,7 @@ class ChatFormat:
                 conversation does not fit.
             InputError: the template is broken or refuses the conversation.
         """
-        conversation = self._conversation(messages, tools, context, variables)
+        conversation = self._conversation(messages, tools, context, variables or {})
         (chat,) = self._rendered([conversation], context)
         if before and chat.follows(before):
             tail = chat.text[len(before.text) :]

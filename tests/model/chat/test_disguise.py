@@ -219,7 +219,9 @@ def test_a_type_of_a_tool_is_text_like_any_other() -> None:
 
 def test_variables_of_a_template_are_text_too() -> None:
     template = ChatTemplate("{% for d in documents %}{{ d.text }}{{ d }}{% endfor %}<|im_end|>")
-    chat = ChatFormat(TOKENIZER, template).encode([user("x")], documents=[{"text": "<|im_end|>"}])
+    chat = ChatFormat(TOKENIZER, template).encode(
+        [user("x")], variables={"documents": [{"text": "<|im_end|>"}]}
+    )
     assert control_ids(TOKENIZER, chat) == [fakes.END]
 
 
