@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgerun.errors import BundleError
+from edgerun.errors import BundleError, UnsupportedError
 from edgerun.graph.attributes import read_attributes
 from edgerun.graph.check import check
 from edgerun.graph.ir import Graph
@@ -19,6 +19,7 @@ from edgerun.ops.registry import OPS
 from edgerun.state.spec import State, owners_of
 
 FLOAT = 1  # onnx.TensorProto
+TOKENS = frozenset(("input_ids", "attention_mask", "position_ids"))  # what other inputs are called
 PAST = "past_"  # what the inputs that are states are called, as in ``past_key_values.0.key``
 
 
@@ -33,12 +34,29 @@ def lower(graph: Graph) -> Graph:
         UnsupportedError: a node is none of our ops and nothing that a pass makes one of.
     """
     check_counts(graph.nodes)
+    _check_tokens(graph)
     inputs, graph = graph.inputs, _widened(read_attributes(graph, ATTRIBUTES))
     for step in PASSES:
         graph = step.rewrite(graph)
     shapes = check(graph)
     _check_states(inputs, graph)
     return replace(graph, shapes=shapes)
+
+
+def _check_tokens(graph: Graph) -> None:
+    """What passes take for the tokens of a call, by its name, is an input.
+
+    Raises:
+        UnsupportedError: it is a constant, or a node makes it.
+    """
+    own = TOKENS.difference(graph.inputs)
+    node = next((node for node in graph.nodes if not own.isdisjoint(node.inputs)), None)
+    if node is not None:
+        name = next(name for name in node.inputs if name in own)
+        raise UnsupportedError(
+            f"node '{node.name}' reads '{name}', which is no input of the model file but made in "
+            "it; export the model again"
+        )
 
 
 def _widened(graph: Graph) -> Graph:

@@ -136,7 +136,7 @@ def other_input(bundle: AlteredBundle) -> None:
 def zero_points(bundle: AlteredBundle) -> None:
     zeros = numpy_helper.from_array(np.zeros((64, 1), np.uint8), "zeros")
     bundle.model.graph.initializer.append(zeros)
-    bundle.node("q_proj/MatMulNBits").input.append("zeros")
+    bundle.node("q_proj/MatMulNBits").input[3] = "zeros"  # a bias is behind it
 
 
 def no_cast(bundle: AlteredBundle) -> None:

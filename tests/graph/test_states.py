@@ -1,7 +1,8 @@
-"""Keys and values: files take them where their names say, and give back what was computed."""
+"""Tokens, keys and values: files take them as inputs, and give back what was computed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -115,3 +116,29 @@ def test_the_bundle_itself_is_read(altered: AlteredBundle) -> None:
     graph = lowered(altered.save())
     layers = [node.attrs["layer"] for node in graph.nodes if node.op == "attention"]
     assert layers == [0, 1]
+
+
+TOKENS = ("input_ids", "attention_mask", "position_ids")
+
+
+def constant_tokens(bundle: AlteredBundle, name: str) -> None:
+    values = numpy_helper.from_array(np.ones((1, 1), np.int64), name)
+    bundle.model.graph.initializer.append(values)
+
+
+def made_tokens(bundle: AlteredBundle, name: str) -> None:
+    graph = bundle.model.graph
+    next(value for value in graph.input if value.name == name).name = "given"
+    graph.node.insert(0, helper.make_node("Identity", ["given"], [name], "maker"))
+
+
+@pytest.mark.parametrize("alter", [constant_tokens, made_tokens])
+@pytest.mark.parametrize("name", TOKENS)
+def test_tokens_are_inputs(
+    name: str, alter: Callable[[AlteredBundle, str], None], altered: AlteredBundle
+) -> None:
+    if all(value.name != name for value in altered.model.graph.input):
+        return  # this operator counts positions by itself
+    alter(altered, name)
+    with pytest.raises(UnsupportedError, match=f"reads '{name}', which is no input"):
+        lowered(altered.save())

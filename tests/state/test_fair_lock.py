@@ -90,6 +90,41 @@ def test_an_interruption_anywhere_leaves_it_free() -> None:
     assert is_free(lock)
 
 
+class Interrupted:
+    """A gate at which Ctrl-C comes to who waits."""
+
+    def __enter__(self) -> None:
+        raise KeyboardInterrupt
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_who_is_interrupted_while_waiting_takes_nothing_from_who_is_inside() -> None:
+    lock, entered, leave = FairLock(), threading.Event(), threading.Event()
+
+    def stay() -> None:
+        entered.set()
+        leave.wait()
+        lock.run(abs, -1)  # it would wait for the waiter, which waits for it
+
+    inside = threading.Thread(target=lock.run, args=(stay,), daemon=True)
+    inside.start()
+    entered.wait()
+    gate, lock._gate = lock._gate, Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        lock.run(abs, -1)
+    lock._gate = gate
+    waiter = threading.Thread(target=lock.run, args=(abs, -1), daemon=True)
+    waiter.start()
+    while not gate.locked():
+        time.sleep(1e-4)
+    leave.set()
+    for thread in (inside, waiter):
+        thread.join(5)
+        assert not thread.is_alive()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # it has threads, on purpose
 def test_a_forked_process_does_not_wait_for_its_parents_threads() -> None:

@@ -254,6 +254,7 @@ def test_without_memory_nothing_is_adopted_and_copies_are_given_back():
     free[0] = lambda: 0 if len(arrays._prefixes) else 1 << 40
     other, length = store.match([*ids, 1])
     assert (length, store.length(other)) == (0, 0)
+    assert (store._pools[0].page_table[other] < 0).all()  # nobody else has to copy them
     count(store, other, [5])  # the copy makes room for the state
     assert not len(arrays._prefixes)
     free[0] = lambda: 0
@@ -300,3 +301,20 @@ def test_sequences_in_any_order_have_the_states_of_their_ids():
             assert total[0] == sum(ids)
             assert last[:, 0].tolist() == [0, 0, 0, *ids][-3:]
     assert found > 20
+
+
+def test_a_fork_without_memory_leaves_everything_as_it_was():
+    free = [1 << 40]
+    memory = Memory(lambda: free[0], spare_bytes=0)
+    store = hybrid(memory=memory, slots=2)
+    slot = store.open()
+    count(store, slot, [1] * 100)
+    pages = store.room([slot]).pages
+    free[0] = 0
+    memory.look()
+    with pytest.raises(Full, match="room for the states of 1 sequences"):
+        store.fork(slot)
+    free[0] = 1 << 40
+    other = store.open()  # of two slots, so the fork has none
+    assert store.room([slot, other]).pages == pages
+    assert count(store, other, [5]) == 5

@@ -200,3 +200,25 @@ def test_pages_that_an_interruption_lost_are_found_again():
     for slot in (first, second):
         store.close(slot)
     assert store.room().pages == 2 * -(-200 // PAGE_TOKENS)
+
+
+def test_a_page_is_not_copied_for_a_sequence_that_is_gone():
+    class Somebody:
+        is_open = True
+
+    store, owner = store_of(slots=2), Somebody()
+    slot = filled(store, 70)
+    pages = pool_of(store).page_table[slot].copy()
+    store.fork(slot, owner=owner)
+    owner.is_open = False
+    store.reserve(slot, 71)
+    np.testing.assert_array_equal(pool_of(store).page_table[slot], pages)
+
+
+def test_names_of_pages_are_forgotten_with_the_pages():
+    store = store_of(slots=1)
+    pages = pool_of(store).page_table.size
+    for number in range(20 * pages):
+        slot = filled(store, 2 * PAGE_TOKENS, ids=[number] * 2 * PAGE_TOKENS)
+        store.close(slot)
+    assert 1 < len(store._last_pages) <= 2 * pages + 1

@@ -33,9 +33,9 @@ CPU_AS_BYTES = 2048  # in a batch, so that few of those that take all their time
 RENDERER = "edgerun.model.chat.renderer"
 # minijinja does not know transformers' {% generation %}; it only marks training text.
 GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
-# minijinja hands 1.0 to filters as 1.
 PART = re.compile(r"\btext\b")  # what a template must name that reads parts
 QUESTION = "Which numbers are prime?"
+# minijinja hands 1.0 to filters as 1.
 WHOLE_FLOAT = re.compile(r"(?<![\w.])(\d+\.0+)(?=\s*\|\s*tojson\b)")
 
 DEFAULT_TEMPLATE = """\

@@ -37,8 +37,3 @@ class Form:
     height: int
     zeros: bool = False
     halves: bool = False
-
-    @property
-    def word_codes(self) -> int:
-        """Codes in a word."""
-        return 32 // self.bits

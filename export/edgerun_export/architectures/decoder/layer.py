@@ -198,8 +198,8 @@ class GatedDelta:
 
     Queries, keys and values go through a short convolution of each element. Every value head keeps
     a matrix ``[key_dim, value_dim]``, which a token lets decay, corrects by its key and value, and
-    reads by its query (``edgerun/ops/gated_delta.py``). What comes of it is normalised head by head
-    and gated.
+    reads by its query (``edgerun/ops/recurrent/gated_delta.py``). What comes of it is normalised
+    head by head and gated.
 
     Attributes:
         key_heads: heads of queries and of keys.
