@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -15,7 +16,7 @@ from edgerun.llm.loading import is_own_model
 from edgerun.server.answers import send_bytes, send_json, unless_gone
 from edgerun.server.body import BODY_BYTES_PER_TOKEN, LEAST_BODY_BYTES, read_json
 from edgerun.server.chat import read_chat
-from edgerun.server.guard import Guard
+from edgerun.server.guard import ANSWER, Answer, Guard
 from edgerun.server.metrics import Metrics
 from edgerun.server.options import ServerOptions
 from edgerun.server.page import FILES, HEADERS, page
@@ -26,7 +27,7 @@ from edgerun.server.work import Head, Work
 from edgerun.values import shown
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from edgerun.llm.llm import LLM
 
@@ -79,7 +80,7 @@ class Server:
         ]
         self._paths = [route.path for route in routes]
         router = Router(routes, redirect_slashes=False, default=_no_route, lifespan=self._lifespan)
-        self.app = Guard(router, options, self._answered)
+        self.app = Guard(_WithoutSlash(router), options, self._answered)
 
     @asynccontextmanager
     async def _lifespan(self, app: object) -> AsyncIterator[None]:
@@ -138,18 +139,34 @@ class Server:
             "has_chat_template": self.llm.has_chat_template,
         }
 
-    def _answered(self, method: str, path: str, status: int) -> None:
+    def _answered(self, answer: Answer) -> None:
         """Counts an answer under a path that there is: callers think of any number of others."""
+        method, path = answer.method, _without_slash(answer.path)
         self.metrics.answered(
             method if method in METHODS else "other",
             path if path in self._paths else "other",
-            status,
+            answer.status,
         )
-        line = quote(path, safe="/:")  # so that no path can look like other lines
+        line = quote(answer.path, safe="/:")  # so that no path can look like other lines
         if len(line) > MOST_LOGGED:
             line = f"{line[:MOST_LOGGED]}..."
+        line = f"{method} {line} {answer.status} {answer.seconds:.3f} s"
+        if answer.tokens is not None and answer.status == HTTPStatus.OK:
+            line += f" {answer.tokens()} tokens"
         with suppress(OSError):  # nobody reads the lines any more, which is no caller's matter
-            self._log(f"{method} {line} {status}")
+            self._log(line)
+
+
+class _WithoutSlash:
+    """Before the routes: a path with a slash at its end is that without."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "path": _without_slash(scope["path"])}
+        await self._app(scope, receive, send)
 
 
 class Get:
@@ -185,7 +202,13 @@ class Post:
         body = await read_json(Request(scope, receive), self._most_bytes)
         work = self._read(body, self._server.llm, self._server.head(self._prefix))
         self._server.check_name(work.fields.model)
+        scope[ANSWER].tokens = work.tokens
         await unless_gone(receive, work.answer(self._server.replies, send))
+
+
+def _without_slash(path: str) -> str:
+    """A path as the routes have it."""
+    return path.removesuffix("/") or "/"
 
 
 def _check_method(scope: Scope, *methods: str) -> None:

@@ -16,9 +16,13 @@ from edgerun.server.body import split
 from edgerun.server.logprobs import chat_logprobs
 from edgerun.server.problems import Problem
 from edgerun.server.work import CommonFields, Head, Work, finish_reason, with_bias
+from edgerun.values import shown
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
+
+
+TIERS = ("auto", "default")
 
 
 class SchemaFields(msgspec.Struct, forbid_unknown_fields=True):
@@ -38,7 +42,11 @@ class FormatFields(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ChatFields(CommonFields, kw_only=True):
-    """Fields of a request that are no sampling options."""
+    """Fields of a request that are no sampling options.
+
+    ``store``, ``service_tier`` and ``modalities`` are there with the values that ask for nothing:
+    clients send them.
+    """
 
     messages: list[dict[str, Any]]
     max_completion_tokens: Any = None
@@ -49,6 +57,9 @@ class ChatFields(CommonFields, kw_only=True):
     tool_choice: str | dict[str, Any] = AUTO
     parallel_tool_calls: bool = True
     reasoning_effort: str | None = None
+    store: bool = False
+    service_tier: str = "auto"
+    modalities: list[str] = msgspec.field(default_factory=lambda: ["text"])
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
@@ -99,6 +110,7 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
         Problem: it cannot be done.
     """
     fields, sampling = split(body, ChatFields, frozenset({"logprobs"}))
+    _check_offers(fields)
     sampling |= _length(fields, sampling) | _schema(fields, sampling) | _logprobs(fields)
     sampling = with_bias(sampling)
     form = (ChatChunkForm if fields.stream else ChatForm)(head, llm.tokenizer)
@@ -117,6 +129,28 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
         )
 
     return Work(fields, make, fields.n, form)
+
+
+def _check_offers(fields: ChatFields) -> None:
+    """Refuses what other servers may have on offer.
+
+    Raises:
+        Problem: the request asks for it.
+    """
+    offers = {
+        "store": (not fields.store, "nothing is stored here; expected false"),
+        "service_tier": (
+            fields.service_tier in TIERS,
+            f"there is no tier {shown(fields.service_tier)} here; expected 'auto' or 'default'",
+        ),
+        "modalities": (
+            fields.modalities == ["text"],
+            f"replies are text, and not {shown(fields.modalities)}; expected ['text']",
+        ),
+    }
+    for name, (is_here, reason) in offers.items():
+        if not is_here:
+            raise Problem(400, f"{name}: {reason}, or leave it out", "invalid_value", name)
 
 
 def _delta(delta: dict[str, Any]) -> dict[str, Any]:

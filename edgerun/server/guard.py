@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,6 +26,28 @@ ALLOWED_HEADERS = "authorization, *"  # which * is not for; clients add some of 
 METHODS = "GET, POST, OPTIONS"
 
 
+ANSWER = "edgerun.answer"  # of a scope: its ``Answer``
+
+
+@dataclass
+class Answer:
+    """What became of a request.
+
+    Attributes:
+        method: of it.
+        path: the same.
+        status: of HTTP.
+        seconds: from the request to the end of the answer.
+        tokens: counts those of replies; None where there are none.
+    """
+
+    method: str
+    path: str
+    status: int = 0
+    seconds: float = 0.0
+    tokens: Callable[[], int] | None = None
+
+
 @dataclass
 class Guard:
     """An ASGI application before another.
@@ -32,12 +55,12 @@ class Guard:
     Attributes:
         app: what it stands before.
         options: who may call.
-        tell: is told of each request that was answered: method, path, status.
+        tell: is told of each request that was answered, when its answer ends.
     """
 
     app: ASGIApp
     options: ServerOptions
-    tell: Callable[[str, str, int], None]
+    tell: Callable[[Answer], None]
 
     def __post_init__(self) -> None:
         self._hosts = Hosts(self.options.host, self.options.hosts)
@@ -51,10 +74,13 @@ class Guard:
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
             self._requests += 1
+            answer = Answer(scope["method"], scope["path"])
+            sending = _Sending(answer, self.tell, send)
             try:
-                await self._http(scope, receive, _Sending(self, scope, send))
+                await self._http({**scope, ANSWER: answer}, receive, sending)
             finally:
                 self._requests -= 1
+                sending.end()
         else:
             await send({"type": "websocket.close", "code": 1008, "reason": "there are none here"})
 
@@ -133,10 +159,15 @@ class Guard:
 
 
 class _Sending:
-    """Sends an answer: its headers name the page that may read it."""
+    """Sends an answer: its headers name the page that may read it.
 
-    def __init__(self, guard: Guard, scope: Scope, send: Send) -> None:
-        self._guard, self._scope, self._send = guard, scope, send
+    Who is told of it hears so before the caller has all of it.
+    """
+
+    def __init__(self, answer: Answer, tell: Callable[[Answer], None], send: Send) -> None:
+        self._answer, self._tell, self._send = answer, tell, send
+        self._began = time.monotonic()
+        self._has_ended = False
         self.origin: str | None = None
         self.has_begun = False
 
@@ -148,5 +179,14 @@ class _Sending:
             headers.append("vary", "Origin")
             if self.origin is not None:
                 headers["access-control-allow-origin"] = self.origin
-            self._guard.tell(self._scope["method"], self._scope["path"], message["status"])
+            self._answer.status = message["status"]
+        elif not message.get("more_body"):
+            self.end()
         await self._send(message)
+
+    def end(self) -> None:
+        """Tells of the answer, once, if there was one."""
+        if self.has_begun and not self._has_ended:
+            self._has_ended = True
+            self._answer.seconds = time.monotonic() - self._began
+            self._tell(self._answer)

@@ -89,6 +89,11 @@ class Work:
     count: int
     form: Form
     prompts: int = 1
+    _completions: Sequence[Completion] = ()
+
+    def tokens(self) -> int:
+        """Tokens of its replies, as far as they came."""
+        return sum(len(completion.ids) for completion in self._completions)
 
     async def answer(self, replies: Replies, send: Send) -> None:
         """Runs the replies and sends what comes of them.
@@ -97,6 +102,7 @@ class Work:
             Problem, EdgerunError: nothing was sent.
         """
         async with replies.open(self.make, self.count) as group:
+            self._completions = group.completions
             if self.fields.stream:
                 await send_events(self._events(group), send)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from itertools import product
@@ -9,8 +10,10 @@ from itertools import product
 import httpx
 import pytest
 
+from edgerun.llm.llm import LLM
 from edgerun.server import answers, connections, guard
-from tests.server.served import CHAT, HELLO, Served, served, until
+from tests.server.served import CHAT, HELLO, Paced, Served, served, until
+from tests.support import fakes
 
 KEY = "correct-horse-battery"
 PAGE = "https://page.example"
@@ -137,11 +140,50 @@ def test_a_line_is_written_for_each_answer_which_no_path_can_forge() -> None:
         client.get("/health")
         client.get("/a%0aGET%20/x%20200%1b[2J%e2%80%ae")
         client.get("/" + "x" * 9000)
-    assert lines == [
+    assert [re.sub(r" \d+\.\d{3} s$", "", line) for line in lines] == [
         "GET /health 200",
         "GET /a%0AGET%20/x%20200%1B%5B2J%E2%80%AE 404",
         f"GET /{'x' * 199}... 404",
     ]
+
+
+def test_a_line_says_how_long_an_answer_took_and_what_came_of_it() -> None:
+    lines: list[str] = []
+    executable = Paced()
+    with served(LLM(fakes.fake_model(executable)), lines.append) as client:
+        executable.let(40)
+        client.chat(max_tokens=5, n=2)
+        client.chat(max_tokens=0)
+        while executable.gate.acquire(blocking=False):
+            pass
+        executable.let(6)
+        with client.stream("POST", CHAT, json={"messages": HELLO, "stream": True}) as answer:
+            rest = answer.iter_lines()  # with which the connection would end
+            next(rest)
+            assert len(lines) == 2  # it has not ended
+        until(lambda: bool(executable.let(1)) or len(lines) == 3)
+    assert re.fullmatch(rf"POST {CHAT} 200 \d\.\d{{3}} s 10 tokens", lines[0])
+    assert re.fullmatch(rf"POST {CHAT} 400 \d\.\d{{3}} s", lines[1])
+    assert re.fullmatch(rf"POST {CHAT} 200 \d\.\d{{3}} s [1-9]\d* tokens", lines[2])
+
+
+@pytest.mark.parametrize("path", ["/v1", "/v1/models", "/v1/models/fake", "/health", "/metrics"])
+def test_a_slash_at_the_end_of_a_path_makes_no_difference(client: Served, path: str) -> None:
+    without, with_ = client.get(path), client.get(f"{path}/")
+    assert (with_.status_code, with_.headers["content-type"]) == (
+        without.status_code,
+        without.headers["content-type"],
+    )
+    assert client.post(f"{CHAT}/", json={"messages": HELLO, "max_tokens": 1}).status_code == 200
+    assert client.get(f"{path}//").status_code == 404
+    counted = f'path="{path if path in client.server._paths else "other"}",status="200"'
+    assert counted in client.get("/metrics/").text
+
+
+def test_a_slash_opens_nothing_to_who_has_no_key() -> None:
+    with served(key="k" * 16) as client:
+        assert client.get("/v1/models/").status_code == 401
+        assert client.post(f"{CHAT}/", json={}).status_code == 401
 
 
 def test_answers_go_on_where_nobody_reads_the_lines() -> None:
