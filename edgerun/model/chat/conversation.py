@@ -65,8 +65,11 @@ def with_thoughts(message: Mapping[str, Any], names: Collection[str]) -> dict[st
 
 
 def has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a conversation calls functions."""
-    return any(message.get("tool_calls") for message in messages)
+    """Whether a conversation calls functions, in whatever shape, or has what they returned."""
+    return any(
+        message["role"] == "tool" or message.get("tool_calls") not in (None, [], ())
+        for message in messages
+    )
 
 
 def check_tools(tools: Sequence[Mapping[str, Any]] | None) -> None:

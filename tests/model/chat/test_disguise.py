@@ -294,9 +294,13 @@ def test_parts_that_are_no_text_are_refused_by_name(parts: list[Any], words: str
 
 
 def test_no_content_is_none_beside_tool_calls() -> None:
-    template = ChatTemplate("{% for m in messages %}{{ m.content is none }} {% endfor %}")
-    calls = {"role": "assistant", "content": None, "tool_calls": [{"type": "function"}]}
-    assert text_of(ChatFormat(TOKENIZER, template).encode([user("x"), calls])) == "False True "
+    template = ChatTemplate(
+        "{% for m in messages %}{{ m.content is none }} "
+        "{% if m.content is none %}{{ m.tool_calls[0].function.name }}{% endif %}{% endfor %}"
+    )
+    call = {"type": "function", "function": {"name": "f"}}
+    calls = {"role": "assistant", "content": None, "tool_calls": [call]}
+    assert text_of(ChatFormat(TOKENIZER, template).encode([user("x"), calls])) == "False True f"
 
 
 def test_a_tool_that_is_no_schema_is_refused() -> None:

@@ -34,13 +34,13 @@ class IdKind(NamedTuple):
     """What chat templates want ids to look like.
 
     Attributes:
-        pattern: which ids suit.
+        suits: whether an id does, of a function, whose name is empty if nobody knows it.
         make: returns a new id, for a function.
         derive: returns one that suits for one that does not, of a function, the n-th call of a
             conversation; always the same.
     """
 
-    pattern: re.Pattern[str]
+    suits: Callable[[str, str], bool]
     make: Callable[[str], str]
     derive: Callable[[str, str, int], str]
 
@@ -58,20 +58,24 @@ def _hashed(id_: str, name: str, index: int) -> str:
     return _short(int.from_bytes(digest, "big"))
 
 
+def _is_numbered(id_: str, name: str) -> bool:
+    return re.fullmatch(rf"functions\.{re.escape(name) or '.+'}:\d+", id_) is not None
+
+
 ANY = IdKind(
-    re.compile(r".*", re.DOTALL),
+    lambda id_, name: True,
     lambda name: f"call_{secrets.token_hex(12)}",
     lambda id_, name, index: id_,
 )
 # Mistral's: nine letters and digits.
 NINE = IdKind(
-    re.compile(rf"[A-Za-z0-9]{{{SHORT}}}"),
+    lambda id_, name: re.fullmatch(rf"[A-Za-z0-9]{{{SHORT}}}", id_) is not None,
     lambda name: _short(next(_NUMBERS)),
     _hashed,
 )
 # Kimi's: the function, and the number of the call.
 NUMBERED = IdKind(
-    re.compile(r"functions\..+:\d+"),
+    _is_numbered,
     lambda name: f"functions.{name}:{next(_INDICES)}",
     lambda id_, name, index: f"functions.{name}:{index}",
 )

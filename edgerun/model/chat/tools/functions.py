@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edgerun.errors import InputError
@@ -56,9 +56,12 @@ class Functions:
         A string stays what it is. What has another type, or may have one, is read as JSON, or as
         Python writes it; what has none is a string unless it is an object or a list of JSON.
         """
-        properties = self.schemas.get(function, {}).get("properties")
-        schema = properties.get(parameter) if isinstance(properties, Mapping) else None
-        types = _types(schema, 0)
+        root = self.schemas.get(function, {})
+        types: set[str] = set()
+        for part in _parts(root, root):
+            properties = part.get("properties")
+            schema = properties.get(parameter) if isinstance(properties, Mapping) else None
+            types |= _types(schema, root)
         if types == {"string"}:
             return text
         value = _literal(text) if types else _json(text)
@@ -93,20 +96,54 @@ def _described(tool: object, index: int) -> tuple[str, Mapping[str, Any]]:
     return name, schema or {}
 
 
-def _types(schema: Any, depth: int) -> set[str]:
-    """The types that a schema allows, as far as it says so by itself."""
-    if not isinstance(schema, Mapping) or depth > 8:
-        return set()
-    kind = schema.get("type")
-    types = {each for each in (kind if isinstance(kind, list) else [kind]) if isinstance(each, str)}
-    values = schema.get("enum", [])
-    constants = [*(values if isinstance(values, list) else []), *_constant(schema)]
-    types |= {TYPES[type(value)] for value in constants if type(value) in TYPES}
-    for union in UNIONS:
-        parts = schema.get(union)
-        for part in parts if isinstance(parts, list) else []:
-            types |= _types(part, depth + 1)
+def _types(schema: Any, root: Mapping[str, Any]) -> set[str]:
+    """The types that a schema allows, as far as it and what it refers to say so."""
+    types: set[str] = set()
+    for part in _parts(schema, root):
+        kind = part.get("type")
+        kinds = kind if isinstance(kind, list) else [kind]
+        types |= {each for each in kinds if isinstance(each, str)}
+        values = part.get("enum", [])
+        constants = [*(values if isinstance(values, list) else []), *_constant(part)]
+        types |= {TYPES[type(value)] for value in constants if type(value) in TYPES}
     return types
+
+
+def _parts(schema: Any, root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A schema, those that it is a union of, and those that any of them refers to; each once."""
+    pending, seen = [schema], set()
+    while pending:
+        part = pending.pop()
+        if not isinstance(part, Mapping) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        pending.append(_target(part.get("$ref"), root))
+        for union in UNIONS:
+            others = part.get(union)
+            pending += others if isinstance(others, list) else []
+
+
+def _target(reference: Any, root: Mapping[str, Any]) -> Any:
+    """What a reference such as ``#/$defs/n`` names (RFC 6901, section 6); None if that is nothing.
+
+    Other documents are not looked for.
+    """
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    if "%" in reference:
+        from urllib.parse import unquote  # rarely needed, and slow to import
+
+        reference = unquote(reference)
+    start, *steps = reference.split("/")
+    target: Any = root if start == "#" else None
+    for step in steps:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(target, list) and re.fullmatch("[0-9]{1,9}", name):
+            target = target[int(name)] if int(name) < len(target) else None
+        else:
+            target = target.get(name) if isinstance(target, Mapping) else None
+    return target
 
 
 def _constant(schema: Mapping[str, Any]) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from edgerun.errors import PromptError
 from edgerun.model.chat.conversation import OwnText, map_texts
@@ -40,12 +40,23 @@ def suited(
         controls: of the tokenizer.
 
     Raises:
-        PromptError: a message has calls of another shape, or arguments that are no object.
+        PromptError: a message has calls of another shape, or arguments that are no object; or the
+            model's template would leave out what is called, or what a function returned.
     """
+    for index, message in enumerate(messages):
+        _check(message, index, calling)
     if calling.style is None:
         return list(messages)
     suit = _Suit(calling.form, calling.style, controls)
     return [suit.message(message, index) for index, message in enumerate(messages)]
+
+
+class _Call(NamedTuple):
+    """A call of a conversation: the id that its client gave, one that suits, and the function."""
+
+    given: str | None
+    id: str
+    name: str
 
 
 class _Suit:
@@ -54,22 +65,22 @@ class _Suit:
     def __init__(self, form: CallForm | None, style: CallStyle, controls: ControlTokens) -> None:
         """Takes how calls are written, how the template wants them, and the control tokens."""
         self._form, self._style, self._controls = form, style, controls
-        self._ids: dict[str, str] = {}
+        self._ids: dict[str, str] = {}  # of the latest call with each id
+        self._unanswered: list[_Call] = []  # of the latest message with calls
         self._count = 0
 
     def message(self, message: dict[str, Any], index: int) -> dict[str, Any]:
         """A message as the template wants it."""
         if message.get("tool_calls"):
             return self._with_calls(message, index)
-        if isinstance(message.get("tool_call_id"), str):
-            name = message.get("name")
-            id_ = self._id(message["tool_call_id"], name if isinstance(name, str) else "unknown")
-            return {**message, "tool_call_id": id_}
+        if message["role"] == "tool" or "tool_call_id" in message:
+            return self._result(message, index)
         return message
 
     def _with_calls(self, message: dict[str, Any], index: int) -> dict[str, Any]:
         calls = _calls(message, index)
         said = message.get("content") or ""
+        self._unanswered.clear()
         if self._style.is_written:
             written = [_written(call["function"], index) for call in calls]
             others = {name: value for name, value in message.items() if name != "tool_calls"}
@@ -82,18 +93,35 @@ class _Suit:
         arguments: Any = _arguments(function, index)
         if self._style.as_text:
             arguments = _text(arguments, index)
-        suited = {**call, "function": {**function, "arguments": arguments}}
-        if isinstance(call.get("id"), str):
-            suited["id"] = self._id(call["id"], function["name"])
+        given = _id(call, "id", index)
+        id_ = self._suitable(given or f"call_{self._count}", function["name"])
+        self._unanswered.append(_Call(given, id_, function["name"]))
+        if given:
+            self._ids[given] = id_
         self._count += 1
-        return suited
+        return {**call, "id": id_, "function": {**function, "arguments": arguments}}
 
-    def _id(self, id_: str, name: str) -> str:
-        if self._style.ids.pattern.fullmatch(id_):
-            return id_
-        if id_ not in self._ids:
-            self._ids[id_] = self._style.ids.derive(id_, name, self._count)
-        return self._ids[id_]
+    def _result(self, message: dict[str, Any], index: int) -> dict[str, Any]:
+        """What a function returned, with the id of its call.
+
+        That is the first with its id, or without any, that has no result yet; failing that, the
+        latest with its id. A result without an id is that of the first call that has none, of the
+        function if that is named.
+        """
+        given, name = _id(message, "tool_call_id", index), message.get("name")
+        for call in self._unanswered:
+            if call.given in (given, None) if given else name in (None, call.name):
+                self._unanswered.remove(call)
+                return {**message, "tool_call_id": call.id}
+        if not given:
+            return message
+        id_ = self._ids.get(given) or self._suitable(given, name if isinstance(name, str) else "")
+        return {**message, "tool_call_id": id_}
+
+    def _suitable(self, id_: str, name: str) -> str:
+        """An id as the template wants it; the name is empty if it is not known."""
+        kind = self._style.ids
+        return id_ if kind.suits(id_, name) else kind.derive(id_, name or "unknown", self._count)
 
     def _spelled(self, calls: Sequence[Written], index: int) -> str:
         """Calls as the model writes them; strings that spell a control token have escapes."""
@@ -133,13 +161,38 @@ def _text(value: Any, index: int) -> str:
         raise PromptError(f"message {index} has arguments that are not JSON: {error}") from error
 
 
+def _check(message: Mapping[str, Any], index: int, calling: Calling) -> None:
+    """Makes sure that calls have their shape, and that the template does not leave them out."""
+    calls = _calls(message, index)
+    for call in calls if calling.style is None else []:
+        _arguments(call["function"], index)
+    if calls and calling.style is None:
+        raise PromptError(
+            f"message {index} calls {shown(calls[0]['function']['name'])}, and the model's chat "
+            "template says nothing of calls: leave out tool_calls, and messages of role 'tool'"
+        )
+    if message["role"] == "tool" and not calling.says_results:
+        raise PromptError(
+            f"message {index} has role 'tool', and the model's chat template says nothing of what "
+            "functions return: leave it out"
+        )
+
+
+def _id(message: Mapping[str, Any], key: str, index: int) -> str | None:
+    """An id that a client gave, if it did."""
+    id_ = message.get(key)
+    if not isinstance(id_, str | None):
+        raise PromptError(f"message {index} has {shown(id_)} as {key}; expected text")
+    return id_ or None
+
+
 def _calls(message: Mapping[str, Any], index: int) -> list[dict[str, Any]]:
     """The calls of a message, each a dictionary with one of the function."""
-    calls = message["tool_calls"]
-    if not isinstance(calls, list | tuple):
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list | tuple | None):
         raise PromptError(f"message {index} has {shown(calls)} as tool_calls; {EXPECTED}")
     checked = []
-    for call in calls:
+    for call in calls or ():
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise PromptError(f"message {index} has {shown(call)} among its tool_calls; {EXPECTED}")

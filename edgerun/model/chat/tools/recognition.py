@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -34,6 +34,8 @@ ASKED = {"role": "user", "content": QUESTION}
 MOST = 160  # characters of what a template writes, in an error
 ROOM, ENTRY = "edgerun.model.chat.calls", "FORM"
 NAME, REPLY = "look_up_probe", "A reply that calls nothing."
+RESULT = "What a function returned."
+PLAIN = {"role": "assistant", "content": REPLY}
 ARGUMENTS: Mapping[str, Any] = {"label": "42", "count": 7, "place": 'a "b" <c>, é'}
 TOOL = {
     "type": "function",
@@ -80,6 +82,7 @@ class Calling:
         style: how its template wants them; None if it says nothing of calls.
         markers: control tokens that take part.
         refusal: why no tools can be given to it; empty if they can.
+        says_results: its template does not leave out what functions returned.
     """
 
     name: str
@@ -87,6 +90,7 @@ class Calling:
     style: CallStyle | None
     markers: Markers
     refusal: str
+    says_results: bool = True
 
     def check(self) -> None:
         """Makes sure that tools can be given to the model.
@@ -131,17 +135,18 @@ def recognise(
         CallStyle(as_text=as_text, without=without, ids=ids)
         for ids, as_text, without in product(KINDS, (False, True), ("", None))
     ]
-    replied = [{"role": "assistant", "content": REPLY}, *map(_calling, styles)]
+    replied = [PLAIN, *map(_calling, styles)]
     texts = template.render_many(
         [
             {"messages": [ASKED], "tools": [TOOL]},
+            {"messages": [ASKED, PLAIN, {"role": "tool", "content": RESULT}], "tools": None},
             *(
                 {"messages": [ASKED, reply], "tools": [TOOL], "add_generation_prompt": False}
                 for reply in replied
             ),
         ]
     )
-    listing, plain, *rendered = map(finished, texts)
+    listing, result, plain, *rendered = map(finished, texts)
     replies = {
         style: _reply(plain, text)
         for style, text in zip(styles, rendered, strict=True)
@@ -152,7 +157,10 @@ def recognise(
         markers = _markers(tokenizer, form, thoughts)
         if _reads(form, markers, reply):
             return Calling(name, form, style, markers, refusal)
-    return _unread(tokenizer, replies, listing, refusal, thoughts)
+    calling = _unread(tokenizer, replies, listing, refusal, thoughts)
+    # A template that refuses the conversation says so itself.
+    omits_results = not replies and isinstance(result, str) and RESULT not in result
+    return replace(calling, says_results=not omits_results)
 
 
 def _unread(

@@ -51,6 +51,56 @@ def test_values_are_of_the_types_that_schemas_say(schema: Any, text: str, value:
     assert (type(read), read) == (type(value), value)
 
 
+DEFINITIONS = {
+    "n": {"type": "integer"},
+    "m": {"$ref": "#/$defs/n"},
+    "a/b~%": {"anyOf": [{"type": "boolean"}, {"type": "number"}]},
+    "loop": {"anyOf": [{"$ref": "#/$defs/pool"}, {"type": "integer"}]},
+    "pool": {"$ref": "#/$defs/loop"},
+    "wide": {"anyOf": [{"$ref": "#/$defs/wide"}, {"$ref": "#/$defs/wider"}] * 200},
+    "wider": {"oneOf": [{"$ref": "#/$defs/wide"}, {"enum": [1]}] * 200},
+}
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "#/$defs/n",
+        "#/$defs/m",
+        "#/$defs/a~1b~0%25",
+        "#/$defs/a~1b~0%25/anyOf/1",
+        "#/properties/n",
+        "#/%24defs/loop",
+        "#/$defs/pool",
+        "#/$defs/wide",
+    ],
+)
+def test_types_are_those_of_what_a_schema_refers_to(reference: str) -> None:
+    described = tool("f", {"x": {"$ref": reference}, "n": {"type": "integer"}})
+    described["function"]["parameters"]["$defs"] = DEFINITIONS
+    described["function"]["parameters"]["required"] = ["a"]
+    assert Functions([described]).value("f", "x", "5") == 5
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["#/$defs/none", "#/required/1", "#/required/a", "#/required/0", "n", "#n", "https://x/n", 5],
+)
+def test_a_reference_to_nothing_says_no_type(reference: Any) -> None:
+    described = tool("f", {"x": {"$ref": reference}})
+    described["function"]["parameters"]["required"] = ["a"]
+    assert Functions([described]).value("f", "x", "5") == "5"
+
+
+def test_parameters_themselves_may_be_elsewhere() -> None:
+    described = tool("f")
+    described["function"]["parameters"] = {
+        "$ref": "#/$defs/all",
+        "$defs": {"all": {"properties": {"x": {"$ref": "#/$defs/n"}}}, "n": {"type": "integer"}},
+    }
+    assert Functions([described]).value("f", "x", "5") == 5
+
+
 def test_a_value_that_no_schema_has_is_text_or_json() -> None:
     functions = Functions([tool("f"), {"type": "function", "function": {"name": "g"}}])
     for name in ("f", "g", "h"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -198,43 +197,6 @@ def test_content_that_must_be_missing_is() -> None:
         assert "assistant\n<tool_call>" in chat_format.encode([*messages, question()]).text
 
 
-@pytest.mark.parametrize(
-    ("call", "id_"),
-    [
-        (HERMES, r"call_1"),
-        (
-            "{% if call.id | length != 9 %}{{ raise_exception('no') }}{% endif %}" + HERMES,
-            r"[a-z0-9]{9}",
-        ),
-        (KIMI, r"functions\.get_weather:0"),
-    ],
-)
-def test_ids_are_of_the_kind_that_a_template_takes(call: str, id_: str) -> None:
-    call = call.replace("ARGUMENTS", "{{ call.function.arguments | tojson }}")
-    source = chat_of(call, WITH_ID)
-    tokenizer, chat_format = format_of(source)
-    ids = chat_format.calling.style.ids
-    several = {ids.make("get_weather") for _ in range(100)}
-    assert len(several) == 100
-    own = several.pop()
-    for given, expected in (("call_1", id_), (own, re.escape(own))):
-        messages = conversation({}, given)
-        text = chat_format.encode(messages, tools=TOOLS).text
-        assert re.search(rf"It rains.\({expected}\)", text)
-        assert text == chat_format.encode(messages, tools=TOOLS).text
-        assert called(tokenizer, chat_format, messages) == [("get_weather", {})]
-
-
-def test_several_calls_keep_their_order_and_their_results() -> None:
-    tokenizer, chat_format = format_of(chat_of(KIMI, WITH_ID))
-    first, second = conversation({"days": 1}, "a"), conversation({"days": 2}, "b")
-    first[1]["tool_calls"] += second[1]["tool_calls"]
-    messages = [*first, second[2]]
-    assert [each["days"] for _, each in called(tokenizer, chat_format, messages)] == [1, 2]
-    text = chat_format.encode(messages).text
-    assert re.findall(r"rains.\((.*?)\)", text) == [f"functions.get_weather:{n}" for n in (0, 1)]
-
-
 def test_a_template_without_calls_gets_them_as_content() -> None:
     """The calls are the model's own, with its tokens; what they hold is not."""
     source = chat_of("", "{{ message.content }}")
@@ -256,33 +218,6 @@ def test_a_template_without_calls_gets_them_as_content() -> None:
     crowded = "".join(map(chr, range(0xE000, 0xF900)))
     with pytest.raises(PromptError, match="too many private-use characters"):
         chat_format.encode(conversation({"city": crowded}))
-
-
-@pytest.mark.parametrize(
-    ("calls", "message"),
-    [
-        ("f", "message 1 has 'f' as tool_calls; expected a list"),
-        (["f"], "has 'f' among its tool_calls"),
-        ([{"function": {"name": 1}}], "among its tool_calls; expected"),
-        ([{"function": {"name": "f", "arguments": "{"}}], "calls 'f' with '{' as arguments"),
-        ([{"function": {"name": "f", "arguments": "[]"}}], "expected a JSON object"),
-        ([{"function": {"name": "f", "arguments": 1}}], "expected a JSON object"),
-        ([{"function": {"name": "f", "arguments": '{"x": 1e999}'}}], "expected a JSON object"),
-        ([{"function": {"name": "f", "arguments": '{"x":' * 60 + "1" + "}" * 60}}], "48 levels"),
-    ],
-)
-def test_calls_of_another_shape_are_refused(calls: Any, message: str) -> None:
-    _, chat_format = format_of(chat_of(HERMES.replace("ARGUMENTS", "{}")))
-    with pytest.raises(PromptError, match=message):
-        chat_format.encode([question(), {"role": "assistant", "tool_calls": calls}])
-
-
-def test_a_call_of_no_type_is_one_of_a_function() -> None:
-    source = chat_of("{{ call.type }}" + HERMES.replace("ARGUMENTS", "{}"))
-    _, chat_format = format_of(source)
-    messages = conversation({})
-    del messages[1]["tool_calls"][0]["type"]
-    assert "function<tool_call>" in chat_format.encode(messages).text
 
 
 def test_hidden_tokens_are_shown_in_calls_alone() -> None:
