@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -13,7 +13,19 @@ from edgerun.server.problems import Problem, problem_of
 if TYPE_CHECKING:
     from starlette.types import Receive, Send
 
-DONE = b"data: [DONE]\n\n"
+
+class EventForm(NamedTuple):
+    """How events are written.
+
+    Attributes:
+        write: an event.
+        failed: what is said of a reply that fails in the middle.
+        done: behind the last event.
+    """
+
+    write: Callable[[Any], bytes]
+    failed: Callable[[Problem], Any]
+    done: bytes
 
 
 async def send_json(status: int, value: Any, send: Send, headers: Mapping[str, str] = {}) -> None:  # noqa: B006 - never changed
@@ -40,22 +52,40 @@ async def send_problem(problem: Problem, send: Send) -> None:
     await send_json(problem.status, problem.body(), send, problem.headers)
 
 
-async def send_events(events: AsyncIterator[Any], send: Send) -> None:
+def _chunk(value: Any) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def _named(value: Any) -> bytes:
+    kind: str = value["type"]
+    return b"event: " + kind.encode() + b"\n" + _chunk(value)
+
+
+def _error(problem: Problem) -> dict[str, Any]:
+    error = problem.body()["error"]
+    return {"type": "error", **{key: error[key] for key in ("code", "message", "param")}}
+
+
+CHUNKS = EventForm(_chunk, Problem.body, b"data: [DONE]\n\n")
+NAMED_EVENTS = EventForm(_named, _error, b"")
+
+
+async def send_events(events: AsyncIterator[Any], send: Send, form: EventForm = CHUNKS) -> None:
     """Sends events as they come.
 
     Nothing is sent before the first, so that what fails until then has a status of its own; what
-    fails later is an event, behind which no ``[DONE]`` comes.
+    fails later is an event, behind which nothing comes.
     """
     first = await anext(events)
     raw = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
     await send({"type": "http.response.start", "status": 200, "headers": raw})
-    await _send_event(first, send)
-    last = DONE
+    await _send_event(form.write(first), send)
+    last = form.done
     try:
         async for event in events:
-            await _send_event(event, send)
+            await _send_event(form.write(event), send)
     except Exception as error:
-        last = _event(problem_of(error).body())
+        last = form.write(form.failed(problem_of(error)))
     await send({"type": "http.response.body", "body": last})
 
 
@@ -78,9 +108,5 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _send_event(event: Any, send: Send) -> None:
-    await send({"type": "http.response.body", "body": _event(event), "more_body": True})
-
-
-def _event(value: Any) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+async def _send_event(event: bytes, send: Send) -> None:
+    await send({"type": "http.response.body", "body": event, "more_body": True})

@@ -22,8 +22,9 @@ from edgerun.server.options import ServerOptions
 from edgerun.server.page import FILES, HEADERS, page
 from edgerun.server.problems import Problem
 from edgerun.server.replies import Replies
+from edgerun.server.responses.request import read_response
 from edgerun.server.text import read_text
-from edgerun.server.work import Head, Work
+from edgerun.server.work import Asked, Head
 from edgerun.values import shown
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Server:
             Route("/v1/models/{name:path}", Get(self._model)),
             Route("/v1/chat/completions", Post(self, read_chat, "chatcmpl", most)),
             Route("/v1/completions", Post(self, read_text, "cmpl", most)),
+            Route("/v1/responses", Post(self, read_response, "resp", most)),
         ]
         self._paths = [route.path for route in routes]
         router = Router(routes, redirect_slashes=False, default=_no_route, lifespan=self._lifespan)
@@ -188,7 +190,7 @@ class Post:
     def __init__(
         self,
         server: Server,
-        read: Callable[[dict[str, Any], LLM, Head], Work],
+        read: Callable[[dict[str, Any], LLM, Head], Asked],
         prefix: str,
         most_bytes: int,
     ) -> None:
@@ -201,7 +203,7 @@ class Post:
         _check_method(scope, "POST")
         body = await read_json(Request(scope, receive), self._most_bytes)
         work = self._read(body, self._server.llm, self._server.head(self._prefix))
-        self._server.check_name(work.fields.model)
+        self._server.check_name(work.model)
         scope[ANSWER].tokens = work.tokens
         await unless_gone(receive, work.answer(self._server.replies, send))
 

@@ -72,9 +72,27 @@ class Form(Protocol):
         """What is told of the tokens of a choice that came since the last call."""
 
 
+class Asked(Protocol):
+    """A request that was read."""
+
+    @property
+    def model(self) -> str | None:
+        """The model that it names."""
+
+    def tokens(self) -> int:
+        """Tokens of its replies, as far as they came."""
+
+    async def answer(self, replies: Replies, send: Send) -> None:
+        """Runs the replies and sends what comes of them.
+
+        Raises:
+            Problem, EdgerunError: nothing was sent.
+        """
+
+
 @dataclass
 class Work:
-    """One request.
+    """One request for choices.
 
     Attributes:
         fields: what they all have.
@@ -91,16 +109,14 @@ class Work:
     prompts: int = 1
     _completions: Sequence[Completion] = ()
 
+    @property
+    def model(self) -> str | None:
+        return self.fields.model
+
     def tokens(self) -> int:
-        """Tokens of its replies, as far as they came."""
         return sum(len(completion.ids) for completion in self._completions)
 
     async def answer(self, replies: Replies, send: Send) -> None:
-        """Runs the replies and sends what comes of them.
-
-        Raises:
-            Problem, EdgerunError: nothing was sent.
-        """
         async with replies.open(self.make, self.count) as group:
             self._completions = group.completions
             if self.fields.stream:

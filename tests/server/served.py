@@ -16,7 +16,7 @@ from edgerun.server.app import Server
 from edgerun.server.options import ServerOptions
 from tests.support import fakes
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 HELLO = [{"role": "user", "content": "Hello"}]
 
 

@@ -126,7 +126,8 @@ def test_too_many_requests_are_refused_but_for_health(
 def test_who_does_not_read_is_let_go(client: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that nobody takes ends after a while, and with it what is done for it."""
     monkeypatch.setattr(connections, "SEND_S", 0.2)
-    monkeypatch.setattr(answers, "_event", lambda event: b"x" * (8 << 20))
+    long = answers.CHUNKS._replace(write=lambda event: b"x" * (8 << 20))
+    monkeypatch.setattr(answers.send_events, "__defaults__", (long,))
     fields = {"messages": HELLO, "stream": True}
     with client.stream("POST", CHAT, json=fields) as answer:
         until(lambda: client.server.app._requests == 0)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from edgerun.engine.chooser.params import all_options
 from edgerun.server import body
 from edgerun.server.chat import ChatFields
+from edgerun.server.responses.request import ResponseFields
 from edgerun.server.text import TextFields
-from tests.server.served import CHAT, TEXT, Served
+from tests.server.served import CHAT, RESPONSES, TEXT, Served
 
 NUMBERS = st.one_of(
     st.integers(-3, 3),
@@ -39,12 +40,27 @@ MESSAGE = st.fixed_dictionaries(
     },
 )
 NAMES = [entry.name for entry in all_options()]
-FIELDS = sorted({*NAMES, *ChatFields.__struct_fields__, *TextFields.__struct_fields__})
+KINDS = (ChatFields, TextFields, ResponseFields)
+FIELDS = sorted({*NAMES, *(name for kind in KINDS for name in kind.__struct_fields__)})
+PATHS = {CHAT: "messages", TEXT: "prompt", RESPONSES: "input"}
+ASKED: dict[str, Any] = {CHAT: [{"role": "user", "content": "x"}], TEXT: "x", RESPONSES: "x"}
+ITEM = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.one_of(
+            st.sampled_from(["message", "reasoning", "function_call", "function_call_output"]),
+            LEAVES,
+        ),
+        "role": st.one_of(st.sampled_from(["user", "system", "assistant"]), LEAVES),
+        **dict.fromkeys(("content", "summary", "output", "arguments", "call_id", "name"), VALUES),
+    },
+)
 BODIES = st.fixed_dictionaries(
     {"max_tokens": st.just(2)},
     optional={
         "messages": st.one_of(st.lists(MESSAGE, max_size=3), VALUES),
         "prompt": st.one_of(st.text(max_size=9), st.lists(NUMBERS, max_size=3), VALUES),
+        "input": st.one_of(st.text(max_size=9), st.lists(ITEM, max_size=3), VALUES),
     },
 ).flatmap(
     lambda first: st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=3).map(
@@ -67,7 +83,7 @@ def check(client: Served, path: str, fields: Any) -> None:
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(path=st.sampled_from([CHAT, TEXT]), fields=BODIES)
+@given(path=st.sampled_from(sorted(PATHS)), fields=BODIES)
 def test_no_body_fails_the_server(client: Served, path: str, fields: dict[str, Any]) -> None:
     check(client, path, fields)
 
@@ -76,7 +92,7 @@ def test_no_body_fails_the_server(client: Served, path: str, fields: dict[str, A
 @settings(
     max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(path=st.sampled_from([CHAT, TEXT]), fields=BODIES)
+@given(path=st.sampled_from(sorted(PATHS)), fields=BODIES)
 def test_no_body_of_many_fails_the_server(
     client: Served, path: str, fields: dict[str, Any]
 ) -> None:
@@ -87,14 +103,9 @@ def test_no_body_of_many_fails_the_server(
 def test_every_field_is_checked(client: Served, name: str) -> None:
     """Each alone: some may be any of these, but nothing makes the server ill."""
     for value in (-1, 0, 10**40, 1.5, "", "x", "\ud800", True, [], [[]], {}, {"a": {}}, [1, "a"]):
-        for path, first in ((CHAT, {"messages": []}), (TEXT, {"prompt": ""})):
-            check(client, path, {**first, name: value})
-            mended = (
-                {"messages": [{"role": "user", "content": "x"}]}
-                if path == CHAT
-                else {"prompt": "x"}
-            )
-            check(client, path, {"max_tokens": 1, **mended, name: value})
+        for path, asked in PATHS.items():
+            check(client, path, {asked: [], name: value})
+            check(client, path, {"max_tokens": 1, asked: ASKED[path], name: value})
 
 
 def test_a_body_that_does_not_come_is_given_up(

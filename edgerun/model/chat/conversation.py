@@ -9,7 +9,8 @@ from edgerun.errors import InputError, PromptError
 from edgerun.model.chat.template import Message
 from edgerun.values import shown
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
+SYSTEM, DEVELOPER = "system", "developer"
+ROLES = (SYSTEM, DEVELOPER, "user", "assistant", "tool")
 # Values of "type" that templates compare and print; all others are text like any other.
 TYPES = ("function", "object", "string", "integer", "number", "boolean", "array", "null")
 # What a model itself wrote, in messages of the assistant.
@@ -62,6 +63,11 @@ def with_thoughts(message: Mapping[str, Any], names: Collection[str]) -> dict[st
         return dict(message)
     said = {"content": ""} if key == "thinking" and message.get("tool_calls") else {}
     return {**message, **said, key: thoughts}  # OpenAI's template refuses both beside calls
+
+
+def as_system(message: dict[str, Any]) -> dict[str, Any]:
+    """A developer's message as one of the system, for models that know no developers."""
+    return {**message, "role": SYSTEM} if message["role"] == DEVELOPER else message
 
 
 def has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:

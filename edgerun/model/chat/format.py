@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgerun.errors import InputError, PromptError
 from edgerun.model.chat.conversation import (
+    DEVELOPER,
     REPLY_KEYS,
     THOUGHT_KEYS,
     OwnText,
+    as_system,
     check_tools,
     has_calls,
     map_texts,
@@ -217,6 +219,8 @@ class ChatFormat:
         """What the template may name, checked."""
         check_tools(tools)
         checked = normalised(messages)
+        if DEVELOPER not in self._words:  # templates pass over roles that they do not know
+            checked = [as_system(message) for message in checked]
         checked = [with_thoughts(message, self._thought_keys) for message in checked]
         if has_calls(checked):
             from edgerun.model.chat.tools.history import suited

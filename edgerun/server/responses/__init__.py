@@ -1,0 +1,1 @@
+"""``/v1/responses``: OpenAI's newer form of chats, in items; nothing is stored between requests."""

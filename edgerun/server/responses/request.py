@@ -1,0 +1,287 @@
+"""What a request asks for: items become messages, and functions what chats are given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from edgerun.llm.completion import TextStream
+from edgerun.llm.replies import chat_replies
+from edgerun.llm.tools import AUTO, NONE
+from edgerun.server.body import split
+from edgerun.server.problems import Problem
+from edgerun.server.responses.answer import ResponseWork
+from edgerun.server.work import Head, with_bias
+from edgerun.values import shown
+
+if TYPE_CHECKING:
+    from edgerun.llm.llm import LLM
+
+TEXT_PARTS = ("input_text", "output_text", "text")
+# What cannot be done where nothing is stored and nothing runs unasked.
+WITHOUT = ("previous_response_id", "conversation", "prompt", "max_tool_calls")
+ENCRYPTED = "reasoning.encrypted_content"  # thoughts are there as they are
+
+
+class TextFormat(msgspec.Struct, forbid_unknown_fields=True):
+    """``text.format``; a reply follows its schema whether it is strict or not."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+
+
+class TextFields(msgspec.Struct, forbid_unknown_fields=True):
+    """``text``."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ReasoningFields(msgspec.Struct, forbid_unknown_fields=True):
+    """``reasoning``; thoughts are told whole, however short a summary is asked for."""
+
+    effort: str | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class ResponseFields(msgspec.Struct, kw_only=True):
+    """Fields of a request that are no sampling options.
+
+    ``user``, ``metadata``, ``safety_identifier`` and ``prompt_cache_key`` say who asks, which makes
+    no difference to a model.
+    """
+
+    input: str | list[dict[str, Any]]
+    model: str | None = None
+    instructions: str | None = None
+    stream: bool = False
+    max_output_tokens: Any = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] = AUTO
+    parallel_tool_calls: bool = True
+    text: TextFields = msgspec.field(default_factory=TextFields)
+    reasoning: ReasoningFields = msgspec.field(default_factory=ReasoningFields)
+    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+    include: list[str] = msgspec.field(default_factory=list)
+    store: bool = False
+    background: bool = False
+    truncation: Literal["disabled"] = "disabled"
+    service_tier: Literal["auto", "default"] | None = None
+    previous_response_id: Any = None
+    conversation: Any = None
+    prompt: Any = None
+    max_tool_calls: Any = None
+    user: str | None = None
+    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
+    """What a request asks for.
+
+    Raises:
+        Problem: it cannot be done.
+    """
+    fields, sampling = split(body, ResponseFields, frozenset({"logprobs"}))
+    _check(fields)
+    sampling = with_bias(sampling | _length(fields, sampling) | _schema(fields, sampling))
+    messages, tools = messages_of(fields), _tools(fields)
+    values = dict(fields.chat_template_kwargs)
+    if fields.reasoning.effort is not None:
+        values.setdefault("reasoning_effort", fields.reasoning.effort)
+
+    def make() -> list[TextStream]:
+        return chat_replies(
+            llm,
+            messages,
+            1,
+            tools=tools,
+            tool_choice=_tool_choice(fields),
+            template_values=values or None,
+            several_calls=fields.parallel_tool_calls,
+            **sampling,
+        )
+
+    return ResponseWork(fields, make, head)
+
+
+def messages_of(fields: ResponseFields) -> list[dict[str, Any]]:
+    """The conversation that instructions and items are.
+
+    Raises:
+        Problem: an item is of another kind, or holds other things than text.
+    """
+    first = [{"role": "system", "content": fields.instructions}] if fields.instructions else []
+    if isinstance(fields.input, str):
+        return [*first, {"role": "user", "content": fields.input}]
+    conversation = _Conversation(first)
+    for index, item in enumerate(fields.input):
+        conversation.add(item, f"input[{index}]")
+    return conversation.messages
+
+
+class _Conversation:
+    """Items, taken in their order: thoughts and calls belong to a message of the assistant."""
+
+    def __init__(self, messages: list[dict[str, Any]]) -> None:
+        self.messages = messages
+        self._thoughts = ""
+
+    def add(self, item: dict[str, Any], place: str) -> None:
+        kind = item.get("type", "message")
+        if kind == "message":
+            message = {"role": item.get("role"), "content": _text(item.get("content"), place)}
+            self.messages.append(self._thoughtful(message))
+        elif kind == "reasoning":
+            self._thoughts = _text(item.get("content") or item.get("summary") or "", place)
+        elif kind == "function_call":
+            self._assistant()["tool_calls"].append(_call(item, place))
+        elif kind == "function_call_output":
+            text = _text(item.get("output"), place)
+            id_ = _string(item, "call_id", place)
+            self.messages.append({"role": "tool", "tool_call_id": id_, "content": text})
+        else:
+            raise Problem(
+                400,
+                f"{place} is an item of type {shown(kind)}; expected message, reasoning, "
+                "function_call or function_call_output",
+                "invalid_value",
+                place,
+            )
+
+    def _assistant(self) -> dict[str, Any]:
+        """The message of the assistant that a call belongs to."""
+        last = self.messages[-1] if self.messages else {}
+        if last.get("role") != "assistant" or self._thoughts:
+            last = self._thoughtful({"role": "assistant", "content": ""})
+            self.messages.append(last)
+        last.setdefault("tool_calls", [])
+        return last
+
+    def _thoughtful(self, message: dict[str, Any]) -> dict[str, Any]:
+        if message["role"] == "assistant" and self._thoughts:
+            message["reasoning_content"], self._thoughts = self._thoughts, ""
+        return message
+
+
+def _text(content: Any, place: str) -> str:
+    """Text, or the text of parts."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    texts = [_part(part, place) for part in parts]
+    return "\n".join(texts)
+
+
+def _part(part: Any, place: str) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    text = part.get("text") if isinstance(part, dict) else None
+    if kind not in (*TEXT_PARTS, "reasoning_text", "summary_text") or not isinstance(text, str):
+        raise Problem(
+            400,
+            f"{place} holds {shown(part)}; models here read text only, as a string or as parts of "
+            f"type {', '.join(TEXT_PARTS[:2])}",
+            "invalid_value",
+            place,
+        )
+    return text
+
+
+def _call(item: dict[str, Any], place: str) -> dict[str, Any]:
+    name, arguments = _string(item, "name", place), _string(item, "arguments", place)
+    function = {"name": name, "arguments": arguments}
+    return {"id": _string(item, "call_id", place), "type": "function", "function": function}
+
+
+def _string(item: dict[str, Any], name: str, place: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise Problem(
+            400, f"{place}.{name} is {shown(value)}; expected a text", "invalid_value", place
+        )
+    return value
+
+
+def _tools(fields: ResponseFields) -> list[dict[str, Any]] | None:
+    """Functions as chats have them."""
+    if fields.tools is None:
+        return None
+    for index, tool in enumerate(fields.tools):
+        if tool.get("type") != "function":
+            raise Problem(
+                400,
+                f"tools[{index}] is of type {shown(tool.get('type'))}; only functions can be "
+                "called here",
+                "invalid_value",
+                "tools",
+            )
+    return [
+        {"type": "function", "function": {key: tool[key] for key in tool if key != "type"}}
+        for tool in fields.tools
+    ]
+
+
+def _tool_choice(fields: ResponseFields) -> str | dict[str, Any]:
+    choice = fields.tool_choice
+    if not fields.tools and choice == NONE:
+        return AUTO
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    return choice
+
+
+def _length(fields: ResponseFields, sampling: dict[str, Any]) -> dict[str, Any]:
+    if fields.max_output_tokens is None:
+        return {}
+    if "max_tokens" in sampling:
+        raise Problem(400, "max_tokens and max_output_tokens are both given: leave one out")
+    return {"max_tokens": fields.max_output_tokens}
+
+
+def _schema(fields: ResponseFields, sampling: dict[str, Any]) -> dict[str, Any]:
+    form = fields.text.format
+    if form is None or form.type == "text":
+        return {}
+    if "json_schema" in sampling:
+        raise Problem(400, "text.format and json_schema are both given: leave one out")
+    if form.type == "json_object":
+        return {"json_schema": {"type": "object"}}
+    if form.schema is None:
+        raise Problem(400, "text.format has no schema", "invalid_value", "text.format")
+    return {"json_schema": form.schema}
+
+
+def _check(fields: ResponseFields) -> None:
+    """Makes sure that nothing is asked for which is not there."""
+    stored = [name for name in WITHOUT if getattr(fields, name) is not None]
+    stored += [name for name in ("store", "background") if getattr(fields, name)]
+    if stored:
+        raise Problem(
+            400,
+            f"{stored[0]}: nothing is stored here between requests: send the whole conversation, "
+            "and leave it out",
+            "unsupported",
+            stored[0],
+        )
+    for name in fields.include:
+        if name != ENCRYPTED:
+            raise Problem(
+                400,
+                f"include: {shown(name)} is not to be had; log-probabilities are told by "
+                "/v1/chat/completions",
+                "unsupported",
+                "include",
+            )
+    if fields.tools and fields.tool_choice == AUTO and not fields.parallel_tool_calls:
+        raise Problem(
+            400,
+            "parallel_tool_calls: a model that may call functions calls as many as it likes: leave "
+            "it out, or have it call one: tool_choice is 'required' then, or names the function",
+            "invalid_value",
+            "parallel_tool_calls",
+        )

@@ -1,0 +1,244 @@
+"""``/v1/responses``: the same conversations in items, whole and as events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from edgerun.llm.llm import LLM
+from edgerun.server.responses.request import ResponseFields, messages_of
+from tests.llm.test_llm import Broken
+from tests.llm.test_thinking import CHAT, REPLY, that_says
+from tests.llm.test_tools import CALL, TOOLS, hermes_that_says
+from tests.model.chat.tools.replies import MESSAGES
+from tests.server.served import Served, served
+from tests.support import fakes
+
+QUESTION = MESSAGES[0]["content"]
+FLAT = [{"type": "function", **tool["function"]} for tool in TOOLS]
+
+
+@pytest.fixture(scope="module")
+def thinking() -> Iterator[Served]:
+    with pytest.MonkeyPatch.context() as patch, served(that_says(REPLY, patch, CHAT)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def calling() -> Iterator[Served]:
+    with served(hermes_that_says(f"Let me see.\n{CALL}")) as client:
+        yield client
+
+
+def ask(client: Served, **fields: Any) -> Any:
+    return client.post("/v1/responses", json={"input": QUESTION, **fields})
+
+
+def events_of(text: str) -> list[Any]:
+    """The events of a stream, whose names are those of their types."""
+    events = []
+    for block in text.removesuffix("\n\n").split("\n\n"):
+        name, data = block.split("\n")
+        events.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {events[-1]['type']}"
+    assert [event.get("sequence_number") for event in events] == list(range(len(events)))
+    return events
+
+
+def without_ids(items: Any) -> list[Any]:
+    return [{key: item[key] for key in item if key not in ("id", "call_id")} for item in items]
+
+
+def test_a_response_has_thoughts_and_text(thinking: Served) -> None:
+    answer = ask(thinking).json()
+    assert (answer["object"], answer["status"], answer["error"]) == ("response", "completed", None)
+    reasoning, message = answer["output"]
+    assert reasoning["content"] == [{"type": "reasoning_text", "text": "Is it <b>?"}]
+    (part,) = message["content"]
+    assert (part["type"], part["text"]) == ("output_text", "Hi!\n")
+    assert reasoning["id"].startswith("rs_") and message["id"].startswith("msg_")
+    usage = answer["usage"]
+    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+    assert 0 < usage["output_tokens_details"]["reasoning_tokens"] < usage["output_tokens"]
+    again = ask(thinking, input=[{"role": "user", "content": QUESTION}, *answer["output"]])
+    assert again.status_code == 200
+
+
+def test_events_make_up_the_response(thinking: Served, calling: Served) -> None:
+    for client, fields in (
+        (thinking, {}),
+        (calling, {"tools": FLAT}),
+        (thinking, {"max_output_tokens": 3}),
+    ):
+        whole = ask(client, **fields).json()
+        events = events_of(ask(client, stream=True, **fields).text)
+        kinds = [event["type"] for event in events]
+        assert kinds[:2] == ["response.created", "response.in_progress"]
+        last = events[-1]["response"]
+        assert kinds[-1] == f"response.{whole['status']}"
+        assert without_ids(last["output"]) == without_ids(whole["output"])
+        assert last["usage"] == {
+            **whole["usage"],
+            "input_tokens_details": last["usage"]["input_tokens_details"],
+        }
+        done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+        assert done == last["output"]
+        added = [
+            event["item"]["id"] for event in events if event["type"] == "response.output_item.added"
+        ]
+        assert added == [item["id"] for item in done]
+        for index, item in enumerate(done):
+            own = [event for event in events if event.get("item_id") == item["id"]]
+            assert {event["output_index"] for event in own} == {index}
+            said = "".join(event.get("delta", "") for event in own)
+            content = item.get("content") or [{"text": item.get("arguments")}]
+            assert said == content[0]["text"]
+
+
+def test_a_response_that_is_cut_says_so(thinking: Served) -> None:
+    answer = ask(thinking, max_output_tokens=4).json()
+    assert answer["status"] == "incomplete"
+    assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert [item["type"] for item in answer["output"]] == ["reasoning"]
+    assert answer["output"][0]["status"] == "incomplete"
+
+
+def test_functions_are_called_and_answered(calling: Served) -> None:
+    answer = ask(calling, tools=FLAT).json()
+    message, call = answer["output"]
+    assert message["content"][0]["text"] == "Let me see."
+    assert (call["type"], call["name"]) == ("function_call", "get_weather")
+    assert json.loads(call["arguments"]) == {"city": "Paris"}
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+    said = [{"role": "user", "content": QUESTION}, *answer["output"], result]
+    assert ask(calling, input=said, tools=FLAT).status_code == 200
+    chat = messages_of(ResponseFields(input=said))
+    with hermes_that_says("x") as llm:
+        reply = llm.chat(chat, tools=TOOLS, max_tokens=3)
+        first = llm.chat(MESSAGES, tools=TOOLS, max_tokens=3)
+    assert reply.prompt_tokens > first.prompt_tokens
+    assert [each["role"] for each in chat] == ["user", "assistant", "tool"]
+    assert chat[1]["content"] == "Let me see." and len(chat[1]["tool_calls"]) == 1
+
+
+def test_the_official_client_reads_all_of_it(thinking: Served, calling: Served) -> None:
+    openai = pytest.importorskip("openai")
+    fields: Any = {"model": "fake", "input": QUESTION}
+    with openai.OpenAI(base_url=str(thinking.base_url.join("/v1")), api_key="none") as api:
+        answer = api.responses.create(**fields)
+        assert answer.output_text == "Hi!\n"
+        kinds = [event.type for event in api.responses.create(stream=True, **fields)]
+        with api.responses.stream(**fields) as stream:
+            text = "".join(
+                event.delta for event in stream if event.type == "response.output_text.delta"
+            )
+            final = stream.get_final_response()
+    assert text == final.output_text == answer.output_text
+    assert "response.reasoning_text.delta" in kinds and kinds[-1] == "response.completed"
+    with openai.OpenAI(base_url=str(calling.base_url.join("/v1")), api_key="none") as api:
+        (call,) = [
+            item
+            for item in api.responses.create(tools=FLAT, **fields).output
+            if item.type == "function_call"
+        ]
+    assert call.name == "get_weather"
+
+
+def test_items_are_a_conversation() -> None:
+    fields = ResponseFields(
+        instructions="Be brief.",
+        input=[
+            {
+                "role": "developer",
+                "content": [
+                    {"type": "input_text", "text": "a"},
+                    {"type": "input_text", "text": "b"},
+                ],
+            },
+            {
+                "type": "reasoning",
+                "summary": [],
+                "content": [{"type": "reasoning_text", "text": "Hm."}],
+            },
+            {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+            {"type": "function_call", "call_id": "2", "name": "g", "arguments": "{}"},
+            {
+                "type": "function_call_output",
+                "call_id": "1",
+                "output": [{"type": "input_text", "text": "x"}],
+            },
+            {"type": "function_call_output", "call_id": "2", "output": "y"},
+            {
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": "c"}],
+            },
+        ],
+    )
+    calls = [
+        {"id": id_, "type": "function", "function": {"name": name, "arguments": "{}"}}
+        for id_, name in (("1", "f"), ("2", "g"))
+    ]
+    assert messages_of(fields) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "developer", "content": "a\nb"},
+        {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "1", "content": "x"},
+        {"role": "tool", "tool_call_id": "2", "content": "y"},
+        {"role": "assistant", "content": "c"},
+    ]
+
+
+def test_replies_follow_a_schema(thinking: Served) -> None:
+    pytest.importorskip("llguidance")
+    schema = {"type": "object", "properties": {"a": {"enum": [7]}}, "required": ["a"]}
+    schema |= {"additionalProperties": False}
+    form = {"format": {"type": "json_schema", "name": "x", "schema": schema, "strict": True}}
+    answer = ask(thinking, text=form).json()
+    assert json.loads(answer["output"][-1]["content"][0]["text"]) == {"a": 7}
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"input": 5}, "input: expected"),
+        ({"input": []}, "empty"),
+        ({"input": [{"type": "image"}]}, "input[0] is an item of type 'image'"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "read text only"),
+        ({"input": [{"role": "user", "content": 5}]}, "read text only"),
+        ({"input": [{"role": "nobody", "content": "x"}]}, "role 'nobody'"),
+        ({"input": [{"type": "function_call", "call_id": "1", "name": "f"}]}, "arguments is None"),
+        ({"input": [5]}, "input[0]"),
+        ({"previous_response_id": "resp_1"}, "send the whole conversation"),
+        ({"store": True}, "nothing is stored"),
+        ({"background": True}, "nothing is stored"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"tools": [{"type": "web_search"}]}, "only functions"),
+        ({"tools": FLAT, "parallel_tool_calls": False}, "parallel_tool_calls"),
+        ({"text": {"format": {"type": "json_schema"}}}, "no schema"),
+        ({"text": {"verbosity": "low"}}, "verbosity"),
+        ({"max_output_tokens": 5, "max_tokens": 6}, "both given"),
+        ({"max_output_tokens": 0}, "max_tokens is 0"),
+        ({"reasoning": {"effort": "high"}}, "reasoning_effort"),
+        ({"model": "other"}, "no model"),
+        ({"temprature": 1}, "did you mean 'temperature'"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(calling: Served, fields: Any, says: str) -> None:
+    answer = ask(calling, **fields)
+    assert answer.status_code in (400, 404)
+    assert says in answer.json()["error"]["message"]
+
+
+def test_what_fails_in_the_middle_is_the_last_event() -> None:
+    llm = LLM(fakes.fake_model(Broken("^"), template=CHAT))
+    with served(llm) as client:
+        text = ask(client, stream=True).text
+    last = json.loads(
+        text.removesuffix("\n\n").rpartition("\n\n")[2].split("\n")[1].removeprefix("data: ")
+    )
+    assert last["type"] == "error" and "model failed" in last["message"]
