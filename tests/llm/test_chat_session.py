@@ -14,7 +14,9 @@ import pytest
 from edgerun.backends import make_backend
 from edgerun.errors import InputError, PromptError, SessionError
 from edgerun.llm.completion import Completion
+from edgerun.llm.llm import LLM
 from tests.llm.test_llm import model
+from tests.support import fakes
 
 
 def test_a_session_remembers_and_reuses() -> None:
@@ -144,6 +146,18 @@ def test_closing_ends_a_reply_under_way_which_is_kept() -> None:
         chat.send("more").result()
     with pytest.raises(InputError, match="this session is closed"):
         chat.clear()
+
+
+def test_a_reply_with_a_token_that_is_no_text_is_encoded_anew() -> None:
+    """The next message would follow a token that no template wrote."""
+    executable = fakes.FakeExecutable()
+    llm = LLM(fakes.fake_model(executable))
+    start = llm.chat([{"role": "user", "content": "hi"}], max_tokens=1).prompt_tokens
+    executable.script = dict(enumerate([ord("a"), fakes.START, ord("b"), fakes.END], start))
+    chat = llm.session()
+    assert chat.send("hi").result().text == "ab"
+    second = chat.send("go on", max_tokens=3).result()
+    assert second.prompt_tokens == llm.chat(chat.messages[:3], max_tokens=1).prompt_tokens
 
 
 def test_a_closed_session_takes_nothing_from_who_waited_meanwhile() -> None:

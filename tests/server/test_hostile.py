@@ -122,6 +122,17 @@ def test_a_body_that_does_not_come_is_given_up(
         assert b" 408 " in connection.recv(4096)
 
 
+def test_a_body_that_is_said_to_be_too_large_is_not_waited_for(client: Served) -> None:
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Content-Length: 1000000000\r\n\r\n{"
+    )
+    with socket.create_connection((client.base_url.host, client.base_url.port or 80)) as connection:
+        connection.settimeout(5)
+        connection.sendall(head.encode())
+        assert b" 413 " in connection.recv(4096)
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -120,6 +121,22 @@ def test_ids_of_a_reply_are_kept_when_the_conversation_goes_on() -> None:
     follow = chat_format.encode(messages, before=before)
     assert follow.ids[: len(before.ids)] == before.ids
     assert fakes.THINK in chat_format.encode(messages).ids
+
+
+@pytest.mark.parametrize(("end", "is_kept"), [("<|im_end|>", True), ("\n", False)])
+def test_ids_of_a_reply_are_kept_where_a_control_token_ends_it(end: str, is_kept: bool) -> None:
+    """Elsewhere a token may be spelled across its end."""
+    source = "{% for m in messages %}{{ m.role }}: {{ m.content }}END{% endfor %}".replace(
+        "END", end
+    )
+    chat_format = ChatFormat(TOKENIZER, ChatTemplate(source))
+    messages = [user("x"), {"role": "assistant", "content": "ab"}, user("y")]
+    chat = chat_format.encode([user("x")])
+    chat = replace(chat, text=f"{chat.text}assistant: ", ids=(*chat.ids, *b"assistant: "))
+    before = chat_format.extended(chat, "ab", [98, 97])
+    follow = chat_format.encode(messages, before=before)
+    assert (follow.ids[: len(before.ids)] == before.ids) == is_kept
+    assert (follow == chat_format.encode(messages)) == (not is_kept)
 
 
 def test_a_changed_conversation_forgets_the_ids_of_replies() -> None:
