@@ -235,10 +235,12 @@ def _from_regex(text: str) -> tuple[str, bool]:
 
 
 def _from_grammar(text: str) -> tuple[str, bool]:
-    from llguidance.gbnf_to_lark import gbnf_to_lark, is_lark_syntax
+    from llguidance.gbnf_to_lark import is_lark_syntax
+
+    from edgerun.engine.constraints.gbnf import to_lark
 
     if "::=" in text and not is_lark_syntax(text):
-        return gbnf_to_lark(text) + OPTIONS, False
+        return to_lark(text) + OPTIONS, False
     return text + OPTIONS, True
 
 
