@@ -15,7 +15,7 @@ from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import split
 from edgerun.server.logprobs import chat_logprobs
 from edgerun.server.problems import Problem
-from edgerun.server.work import CommonFields, Head, Work, finish_reason, with_bias
+from edgerun.server.work import CommonFields, Head, Work, finish_reason, with_bias, with_effort
 from edgerun.values import shown
 
 if TYPE_CHECKING:
@@ -172,10 +172,7 @@ def _tool_choice(fields: ChatFields) -> str | dict[str, Any]:
 
 
 def _template_values(fields: ChatFields) -> dict[str, Any] | None:
-    values = dict(fields.chat_template_kwargs)
-    if fields.reasoning_effort is not None:
-        values.setdefault("reasoning_effort", fields.reasoning_effort)
-    return values or None
+    return with_effort(fields.chat_template_kwargs, fields.reasoning_effort)
 
 
 def _length(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Any]:
@@ -191,7 +188,16 @@ def _length(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Any]:
 
 def _schema(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Any]:
     form = fields.response_format
-    if form is None or form.type == "text":
+    if form is None:
+        return {}
+    if form.json_schema is not None and form.type != "json_schema":
+        raise Problem(
+            400,
+            f"response_format has a json_schema, and its type is {form.type!r}: leave one out",
+            "invalid_value",
+            "response_format",
+        )
+    if form.type == "text":
         return {}
     if "json_schema" in sampling:
         raise Problem(400, "response_format and json_schema are both given: leave one out")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from edgerun.server.replies import Group, Replies
 
 MOST_CHOICES = 128
+EFFORT = "reasoning_effort"
 LENGTHS = ("length", "context", "memory")  # ends that callers know as "length"
 Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_CHOICES)]
 
@@ -207,6 +208,25 @@ def finish_reason(completion: Completion) -> dict[str, Any]:
         return {"finish_reason": reason}
     detail = {} if reason == "length" else {"finish_detail": reason}
     return {"finish_reason": "length", **detail}
+
+
+def with_effort(values: Mapping[str, Any], effort: str | None) -> dict[str, Any] | None:
+    """What the chat template is told, how much to think among it; None for nothing.
+
+    Raises:
+        Problem: two places say how much.
+    """
+    if effort is None:
+        return dict(values) or None
+    if values.get(EFFORT, effort) != effort:
+        raise Problem(
+            400,
+            f"{EFFORT} is {shown(effort)}, and {shown(values[EFFORT])} in chat_template_kwargs: "
+            "leave one out",
+            "invalid_value",
+            EFFORT,
+        )
+    return {**values, EFFORT: effort}
 
 
 def with_bias(sampling: dict[str, Any]) -> dict[str, Any]:

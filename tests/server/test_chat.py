@@ -191,6 +191,16 @@ def test_an_end_for_want_of_room_says_so() -> None:
         ({"n": 100}, 400, "at most 68 fit"),
         ({"stream": 1}, 400, "stream: expected `bool`"),
         ({"stream_options": {"usage": True}}, 400, "stream_options"),
+        (
+            {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}},
+            400,
+            "'high' in chat_template_kwargs",
+        ),
+        (
+            {"response_format": {"type": "text", "json_schema": {"schema": {}}}},
+            400,
+            "its type is 'text'",
+        ),
         ({"stop": [""]}, 400, "empty text"),
         ({"stop": ["x"] * 65}, 400, "at most 64"),
         ({"logit_bias": {"x": 1}}, 400, "'x'; expected the id of a token"),

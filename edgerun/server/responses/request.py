@@ -12,7 +12,7 @@ from edgerun.llm.tools import AUTO, NONE
 from edgerun.server.body import split
 from edgerun.server.problems import Problem
 from edgerun.server.responses.answer import ResponseWork
-from edgerun.server.work import Head, with_bias
+from edgerun.server.work import Head, with_bias, with_effort
 from edgerun.values import shown
 
 if TYPE_CHECKING:
@@ -91,9 +91,7 @@ def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
     _check(fields)
     sampling = with_bias(sampling | _length(fields, sampling) | _schema(fields, sampling))
     messages, tools = messages_of(fields), _tools(fields)
-    values = dict(fields.chat_template_kwargs)
-    if fields.reasoning.effort is not None:
-        values.setdefault("reasoning_effort", fields.reasoning.effort)
+    values = with_effort(fields.chat_template_kwargs, fields.reasoning.effort)
 
     def make() -> list[TextStream]:
         return chat_replies(
@@ -102,7 +100,7 @@ def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
             1,
             tools=tools,
             tool_choice=_tool_choice(fields),
-            template_values=values or None,
+            template_values=values,
             several_calls=fields.parallel_tool_calls,
             **sampling,
         )
