@@ -19,9 +19,9 @@ from edgerun.engine.drafting.drafting import Drafting
 from edgerun.llm.completion import Completion
 from edgerun.llm.llm import LLM
 from edgerun.llm.loading import resolve
+from tests.llm.chats.test_structure import Almost
 from tests.llm.test_drafts import Eager
 from tests.llm.test_loading import altered
-from tests.llm.test_structure import Almost
 from tests.support import fakes
 from tests.support.bundles import bundle_of
 

@@ -10,7 +10,7 @@ from edgerun.engine.chooser.params import MAX_SEED
 from edgerun.errors import PromptError, SamplingError
 from edgerun.llm.llm import LLM
 from edgerun.llm.replies import chat_replies, text_replies
-from tests.llm.test_tools import HERMES, TOOLS
+from tests.llm.chats.test_tools import HERMES, TOOLS
 from tests.support import fakes
 
 ASKED = [{"role": "user", "content": "hi"}]

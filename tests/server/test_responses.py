@@ -10,9 +10,9 @@ import pytest
 
 from edgerun.llm.llm import LLM
 from edgerun.server.responses.request import ResponseFields, messages_of
+from tests.llm.chats.test_thinking import CHAT, REPLY, that_says
+from tests.llm.chats.test_tools import CALL, TOOLS, hermes_that_says
 from tests.llm.test_llm import Broken
-from tests.llm.test_thinking import CHAT, REPLY, that_says
-from tests.llm.test_tools import CALL, TOOLS, hermes_that_says
 from tests.model.chat.tools.replies import MESSAGES
 from tests.server.served import Served, served
 from tests.support import fakes

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.llm.test_thinking import CHAT, REPLY, that_says
+from tests.llm.chats.test_thinking import CHAT, REPLY, that_says
 from tests.model.chat.tools.replies import MESSAGES
 from tests.server.served import Served, served
 from tests.server.test_chat import events

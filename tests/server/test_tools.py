@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.llm.test_tools import CALL, TOOLS, hermes_that_says
+from tests.llm.chats.test_tools import CALL, TOOLS, hermes_that_says
 from tests.model.chat.tools.replies import MESSAGES
 from tests.server.served import HELLO, Served, served
 from tests.server.test_chat import events

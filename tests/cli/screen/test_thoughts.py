@@ -9,7 +9,7 @@ import pytest
 
 from edgerun.cli.screen.reply import show_reply
 from tests.cli.screen.test_reply import Terminal
-from tests.llm.test_thinking import REPLY, that_says
+from tests.llm.chats.test_thinking import REPLY, that_says
 from tests.model.chat.tools.replies import MESSAGES
 
 DIM, PLAIN = "\x1b[2m", "\x1b[22m"
