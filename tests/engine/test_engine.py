@@ -14,7 +14,7 @@ from edgerun.engine import queue as queue_module
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import AHEAD, Sequence, Token
-from edgerun.errors import BackendError, Cancelled, Full, InputError, PromptError, SamplingError
+from edgerun.errors import BackendError, Full, InputError, PromptError, SamplingError
 from edgerun.state import Batch, Room, SequenceStore
 from tests.support import fakes, plain_store
 
@@ -215,28 +215,6 @@ def test_a_failed_or_interrupted_call_leaves_the_engine_usable(
         list(generate(run, prompt))
     assert ids_of(generate(run, prompt)) == expected(prompt, 8)
     assert run.room().slots == 2
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_call_that_is_given_up_because_nobody_waits_is_neither_repeated_nor_an_error(
-    count: int,
-) -> None:
-    class GivenUp(fakes.FakeExecutable):
-        def __call__(self, batch: Batch, cache: Any, values: Any = None) -> Any:
-            super().__call__(batch, cache)
-            for sequence in sequences:
-                run.cancel(sequence)
-            assert batch.is_cancelled()
-            raise Cancelled("nobody wants it")
-
-    executable = GivenUp()
-    run = engine(executable)
-    sequences = [run.sequence([1, 2, 3 + number], GREEDY) for number in range(count)]
-    for sequence in sequences:
-        run.add(sequence)
-    assert set(run.wait(sequences)) == set(sequences)
-    assert len(executable.rows) == 1
-    assert [sequence.error for sequence in sequences] == [None] * count
 
 
 class Wrong(fakes.FakeExecutable):
