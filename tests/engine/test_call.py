@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edgerun.engine.call import batch_of
-from edgerun.state import Adjustment
+from edgerun.errors import Cancelled
+from edgerun.state import Adjustment, Batch
+from tests.engine.test_engine import GREEDY, engine
+from tests.support import fakes
 
 
 def sequence(
@@ -55,3 +59,25 @@ def test_what_was_drafted_follows_the_ids_of_a_reply():
     assert bounds == [0, 3]
     assert not batch.largest_only
     assert batch.adjustments == ()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_call_that_is_given_up_because_nobody_waits_is_neither_repeated_nor_an_error(
+    count: int,
+) -> None:
+    class GivenUp(fakes.FakeExecutable):
+        def __call__(self, batch: Batch, cache: Any, values: Any = None) -> Any:
+            super().__call__(batch, cache)
+            for sequence in sequences:
+                run.cancel(sequence)
+            assert batch.is_cancelled()
+            raise Cancelled("nobody wants it")
+
+    executable = GivenUp()
+    run = engine(executable)
+    sequences = [run.sequence([1, 2, 3 + number], GREEDY) for number in range(count)]
+    for sequence in sequences:
+        run.add(sequence)
+    assert set(run.wait(sequences)) == set(sequences)
+    assert len(executable.rows) == 1
+    assert [sequence.error for sequence in sequences] == [None] * count

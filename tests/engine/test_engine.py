@@ -191,6 +191,42 @@ def test_logits_of_ids_outside_the_vocabulary_are_refused(ids: list[int]) -> Non
     assert executable.rows == []
 
 
+class Failing(fakes.FakeExecutable):
+    """Writes its rows and then fails at one call."""
+
+    def __init__(self, call: int, error: BaseException) -> None:
+        super().__init__()
+        self.call, self.error = call, error
+
+    def __call__(self, batch: Batch, cache: Any, values: Any = None) -> Any:
+        result = super().__call__(batch, cache)
+        if len(self.rows) == self.call:
+            raise self.error
+        return result
+
+
+@pytest.mark.parametrize("call", range(1, 6))
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), BackendError("lost")])
+def test_a_failed_or_interrupted_call_leaves_the_engine_usable(
+    call: int, error: BaseException
+) -> None:
+    run, prompt = engine(Failing(call, error)), list(range(9))
+    with pytest.raises(type(error)):
+        list(generate(run, prompt))
+    assert ids_of(generate(run, prompt)) == expected(prompt, 8)
+    assert run.room().slots == 2
+
+
+class Wrong(fakes.FakeExecutable):
+    def __call__(self, batch: Batch, cache: Any, values: Any = None) -> Any:
+        return {"logits": super().__call__(batch, cache)["logits"][:, :-1]}
+
+
+def test_logits_of_a_wrong_width_are_a_backend_error() -> None:
+    with pytest.raises(BackendError, match="shape"):
+        list(generate(engine(Wrong()), [1]))
+
+
 def test_a_sequence_that_is_forgotten_gives_its_slot_back_and_ends() -> None:
     run = engine(slots=1)
     sequence = run.sequence([1], GREEDY)

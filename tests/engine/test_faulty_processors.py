@@ -1,4 +1,4 @@
-"""Processors that fail, or leave no token possible."""
+"""Processors that fail, that leave nothing, and that no compiled code joins."""
 
 from __future__ import annotations
 
