@@ -16,6 +16,7 @@ from typing import Any
 from edgerun.errors import SessionError, StorageError
 from edgerun.files.plain import NotPlainError, read_plain
 from edgerun.files.private import write_atomically
+from edgerun.values import shown
 
 MAGIC = "edgerun-session"
 VERSION = 1
@@ -113,12 +114,14 @@ def _parse(path: Path, data: bytes) -> tuple[str, list[dict[str, str]]]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
+        raise TypeError(f"{shown(value)} is not a text")
     return value
 
 
 def _message(value: Any) -> dict[str, str]:
     message = {_text(key): _text(item) for key, item in value.items()}
     if set(message) - {THOUGHTS} != {"role", "content"} or message["role"] not in ROLES:
-        raise TypeError(f"message of {sorted(message)} with role {message.get('role')!r}")
+        raise TypeError(
+            f"message of {shown(sorted(message))} with role {shown(message.get('role'))}"
+        )
     return message
