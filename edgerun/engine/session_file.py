@@ -16,6 +16,7 @@ from typing import Any
 from edgerun.errors import SessionError, StorageError
 from edgerun.files.plain import NotPlainError, read_plain
 from edgerun.files.private import write_atomically
+from edgerun.values import shown
 
 MAGIC = "edgerun-session"
 VERSION = 1
@@ -114,7 +115,7 @@ def _parse(path: Path, data: bytes) -> tuple[str, list[dict[str, Any]]]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
+        raise TypeError(f"{shown(value)} is not a text")
     return value
 
 
@@ -124,7 +125,9 @@ def _message(value: Any) -> dict[str, Any]:
     }
     names = message.keys() - {CALLS}
     if not REQUIRED <= names <= TEXTS or message["role"] not in ROLES:
-        raise TypeError(f"message of {sorted(message)} with role {message.get('role')!r}")
+        raise TypeError(
+            f"message of {shown(sorted(message))} with role {shown(message.get('role'))}"
+        )
     return message
 
 

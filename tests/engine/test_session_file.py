@@ -35,6 +35,16 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
         load_session(tmp_path / "chat", "e" * 64)
 
 
+def test_content_that_is_no_text_is_named_however_deep_it_is(tmp_path: Path) -> None:
+    content: Any = []
+    for _ in range(100_000):
+        content = [content]
+    for message in ({"role": "user", "content": content}, {"role": "x" * 999, "content": ""}):
+        with pytest.raises(SessionError, match="message 0 cannot be saved: ") as error:
+            save_session(tmp_path / "chat", DIGEST, [message])
+        assert len(str(error.value)) < 200
+
+
 def test_a_missing_file_and_a_folder_are_session_errors(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(SessionError, match="cannot read"):

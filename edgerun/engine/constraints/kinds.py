@@ -130,6 +130,8 @@ def _read(name: str, what: str) -> str:
         SamplingError: it cannot be read, or is no text of that size.
     """
     expected = f"expected a file with {what}"
+    if not name.strip():
+        raise SamplingError(f"{shown(name)} is empty and names no file; {expected}")
     try:
         with Path(name).expanduser().open("rb") as file:
             data = file.read(MAX_BYTES + 1)

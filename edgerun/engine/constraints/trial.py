@@ -231,6 +231,8 @@ def _from_schema(text: str) -> tuple[str, bool]:
 def _from_regex(text: str) -> tuple[str, bool]:
     import llguidance
 
+    if (len(text) - len(text.rstrip("\\"))) % 2:  # it would escape the end of the expression
+        raise ValueError("incomplete escape sequence: it ends in a backslash that escapes nothing")
     return f"start: /{llguidance.regex_to_lark(text)}/{OPTIONS}", False
 
 

@@ -16,13 +16,14 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from edgerun.errors import BundleError, PromptError
+from edgerun.errors import BundleError, InputError, PromptError
 from edgerun.model.sandbox.batches import BATCH_BYTES, batches
 from edgerun.model.text.controls import ControlTokens
 from edgerun.model.text.detokenizer import ByteDecoder, StreamDecoder, byte_decoder
 from edgerun.model.text.ends import ends_of_turns
 from edgerun.model.text.sandboxed_library import SandboxedLibrary
 from edgerun.model.text.tokenizer_check import Span, check_tokenizer_json
+from edgerun.values import as_int, shown
 
 if TYPE_CHECKING:
     from edgerun.model.text.library import Library
@@ -102,7 +103,13 @@ class Tokenizer:
         return {f"{name}_token": self.special_token(name) for name in names}
 
     def token_id(self, token: str) -> int | None:
-        """Returns the id of one token, given as it is spelled in the vocabulary."""
+        """Returns the id of one token, given as it is spelled in the vocabulary.
+
+        Raises:
+            InputError: the token is no text.
+        """
+        if not isinstance(token, str):
+            raise InputError(f"a token is {shown(token)}; expected its spelling, a text")
         return self._library.token_ids([token])[0]
 
     def encode(self, text: str, *, bos: bool = True) -> list[int]:
@@ -113,7 +120,8 @@ class Tokenizer:
             bos: start with ``bos_ids``.
 
         Raises:
-            PromptError: the text is too long, or contains surrogates, which are not characters.
+            PromptError: the text is no string, is too long, or contains surrogates, which are not
+                characters.
             BundleError: the tokenizer fails on this text, or takes too much time or memory.
         """
         (ids,) = self.encode_many([text], bos=bos)
@@ -121,6 +129,9 @@ class Tokenizer:
 
     def encode_many(self, texts: Sequence[str], *, bos: bool = True) -> list[list[int]]:
         """Encodes several texts, which takes less time than one after the other; see ``encode``."""
+        for text in texts:
+            if not isinstance(text, str):
+                raise PromptError(f"a text to encode is {shown(text)}; expected a string")
         start = list(self.bos_ids) if bos else []
         encoded = self._encode_sequences([[text] for text in texts], [True] * len(texts))
         return [start + ids for (ids,) in encoded]
@@ -182,9 +193,14 @@ class Tokenizer:
             ids: token ids.
             continues: the text continues another one, so that the space that SentencePiece puts
                 before the first word stays.
+
+        Raises:
+            InputError: they are no ids.
         """
+        if not isinstance(ids, Iterable):
+            raise InputError(f"ids are {shown(ids)}; expected several whole numbers")
         stream = self.stream(continues=continues)
-        return "".join(stream.push(id_) for id_ in ids) + stream.finish()
+        return "".join(stream.push(_checked_id(id_)) for id_ in ids) + stream.finish()
 
     def token_bytes(self, id_: int) -> bytes:
         """Returns the bytes that one id stands for, which need not be whole characters of UTF-8.
@@ -192,12 +208,16 @@ class Tokenizer:
         There are none of an id that ``decode`` leaves out, or that is outside the vocabulary. Those
         of several ids make up the text of these, but for a space that a decoder takes off at the
         start.
+
+        Raises:
+            InputError: the id is no whole number.
         """
+        id_ = _checked_id(id_)
         return b"" if id_ in self.hidden_ids else self._bytes(id_)
 
     def spelled_bytes(self, id_: int) -> bytes:
         """Like ``token_bytes``, of tokens that ``decode`` leaves out as well: their names."""
-        return self._bytes(id_)
+        return self._bytes(_checked_id(id_))
 
     def stream(
         self, *, continues: bool = False, marked: Mapping[int, str] | None = None
@@ -331,6 +351,13 @@ class Tokenizer:
                 id_ for id_ in ids if id_ is not None and (id_ in self.hidden_ids or id_ == ids[0])
             )
         )
+
+
+def _checked_id(id_: object) -> int:
+    number = as_int(id_)
+    if number is None:
+        raise InputError(f"an id is {shown(id_)}; expected a whole number")
+    return number
 
 
 def _joined(runs: Sequence[tuple[str, int | None]], encoded: Iterable[Sequence[int]]) -> list[int]:

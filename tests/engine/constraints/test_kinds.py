@@ -114,3 +114,6 @@ def test_files_that_cannot_be_read_are_named(name: str, tmp_path: Path) -> None:
             OPTIONS[name].read(str(tmp_path / path))
         assert words in str(refused.value)
         assert "expected a file with a " in str(refused.value)
+    for path in ("", " "):
+        with pytest.raises(SamplingError, match=f"^'{path}' is empty and names no file; expected"):
+            OPTIONS[name].read(path)

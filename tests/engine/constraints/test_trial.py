@@ -32,6 +32,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"regex": "(?=a)"}, "look-around, including look-ahead and look-behind, is not supported"),
     ({"regex": r"\1"}, "backreferences are not supported"),
     ({"regex": r"\bx"}, r"regex is '\\bx': lookarounds not supported yet"),
+    ({"regex": "\\"}, r"regex is '\\': incomplete escape sequence: it ends in a backslash"),
+    ({"regex": "a\\\\\\"}, "incomplete escape sequence"),
     ({"regex": "x{2,1}"}, "the start must be <= the end"),
     ({"regex": "(" * 300 + ")" * 300}, "nested"),
     ({"regex": "a{0}"}, "regex is 'a{0}': no text but the empty one follows it"),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as RustTokenizer
 
-from edgerun.errors import BundleError, PromptError, UnsupportedError
+from edgerun.errors import BundleError, InputError, PromptError, UnsupportedError
 from edgerun.model.chat.disguise import make_disguises
 from edgerun.model.text.tokenizer import Tokenizer
 from tests.support import fakes
@@ -218,6 +221,36 @@ def test_spaces_around_a_control_token_belong_to_it_where_the_file_says_so() -> 
     rust = RustTokenizer.from_str(json.dumps(content))
     ours = Tokenizer.from_json(json.dumps(content))
     assert ours.encode_template(text) == rust.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("value", ["x", 1.5, [], None, True, b"1"])
+def test_what_is_no_id_is_named(value: Any) -> None:
+    tokenizer = fakes.byte_tokenizer()
+    for call in (
+        tokenizer.token_bytes,
+        tokenizer.spelled_bytes,
+        lambda id_: tokenizer.decode([id_]),
+    ):
+        with pytest.raises(InputError, match=f"an id is {re.escape(repr(value))}; expected a who"):
+            call(value)
+    with pytest.raises(InputError, match="ids are 5; expected several whole numbers"):
+        tokenizer.decode(5)  # type: ignore[arg-type]
+
+
+def test_ids_of_numpy_are_ids() -> None:
+    tokenizer = fakes.byte_tokenizer()
+    ids = np.array([97, 98], np.uint16)
+    assert tokenizer.decode(ids) == "ab"
+    assert tokenizer.token_bytes(ids[0]) == b"a"
+
+
+@pytest.mark.parametrize("value", [5, None, b"a", ["a"]])
+def test_what_is_no_text_is_named(value: Any) -> None:
+    tokenizer = fakes.byte_tokenizer()
+    with pytest.raises(PromptError, match=f"is {re.escape(repr(value))}; expected a string"):
+        tokenizer.encode(value)
+    with pytest.raises(InputError, match=f"a token is {re.escape(repr(value))}; expected its"):
+        tokenizer.token_id(value)
 
 
 def test_surrogates_are_a_prompt_error() -> None:
