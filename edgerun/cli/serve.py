@@ -81,7 +81,8 @@ def serve(
         server = Server(llm, settings, (lambda line: None) if quiet else tell)
         at_a_time = llm.model.options.max_sessions
         address, replies = serving.address_of(listening), f"repl{'y' if at_a_time == 1 else 'ies'}"
-        said = f"{server.name} answers at {address}, {at_a_time} {replies} at a time"
+        said = f"{server.name} answers at {address}/v1, {at_a_time} {replies} at a time"
+        said += f"; to chat, open {address}"
         serving.serve(server, listening, lambda stop: say(f"{said}; Ctrl-C ends it"))
     say("ended")
 

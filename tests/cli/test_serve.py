@@ -27,7 +27,10 @@ def test_it_says_where_it_is_and_ends_when_it_is_told(number: signal.Signals) ->
         while "answers at" not in line:  # the first run on a machine has more to say
             assert line, "it ended"
             line = process.stderr.readline()
-        match = re.search(r"edgerun answers at (\S+), 1 reply at a time; Ctrl-C ends it", line)
+        match = re.search(
+            r"edgerun answers at (\S+)/v1, 1 reply at a time; to chat, open \1; Ctrl-C ends it",
+            line,
+        )
         assert match, line
         with urllib.request.urlopen(f"{match[1]}/health", timeout=30) as answer:
             assert answer.status == 200
