@@ -8,7 +8,6 @@ from edgerun.model.chat.thinking.tags import Tags
 from edgerun.model.text.controls import ControlTokens
 
 ANSWER, RESPONSE = ("<answer>", "</answer>"), ("<response>", "</response>")
-FINAL = ("[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]")
 
 FORMS: tuple[ThoughtForm, ...] = (
     Channels(),
@@ -20,7 +19,9 @@ FORMS: tuple[ThoughtForm, ...] = (
     Tags("<|channel>thought", "<channel|>"),  # Gemma 4
     Tags("<thought>", "</thought>"),  # EXAONE Deep
     Tags("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
-    Tags("Here are my reasoning steps:", FINAL[0]),  # Apriel
+    Tags(  # Apriel
+        "Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", ending="[END FINAL RESPONSE]"
+    ),
 )
 
 

@@ -22,15 +22,18 @@ class Tags(ThoughtForm):
         opening: begins a thought; it stands at the beginning of a reply, or at the end of a prompt.
         closing: ends it; the answer follows.
         wrappings: tags in one pair of which the answer stands, and which are no part of it.
+        ending: what may stand behind an answer that follows a thought, and is no part of it.
     """
 
     opening: str
     closing: str
     wrappings: tuple[tuple[str, str], ...] = ()
+    ending: str = ""
 
     @property
     def texts(self) -> tuple[str, ...]:
-        return (self.opening, self.closing, *(tag for pair in self.wrappings for tag in pair))
+        tags = (tag for pair in self.wrappings for tag in pair)
+        return (self.opening, self.closing, *tags, *([self.ending] if self.ending else ()))
 
     def suited(self, source: str, controls: ControlTokens) -> Tags | None:
         def has(tag: str) -> bool:
@@ -68,4 +71,7 @@ class Tags(ThoughtForm):
                 yield from text.spaces()
                 yield from reply.say_until(closing)
                 yield from text.spaces()
+        if self.ending:
+            yield from reply.say_until(self.ending)
+            yield from text.spaces()
         yield from reply.say_rest()

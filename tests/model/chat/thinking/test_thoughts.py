@@ -67,7 +67,10 @@ def test_a_thought_between_tags_comes_before_the_answer(form: Tags, begun: bool)
     thought = f"\nIs it {form.opening}?\n\n So: <i> \n"
     reply = f"{'' if begun else form.opening}{thought}{form.closing}\n\n Hi. \n"
     for pieces in ([reply], list(reply)):
-        assert told(form, pieces, begun=begun) == (thought.strip(), "Hi. \n", [])
+        answer = "Hi." if form.ending else "Hi. \n"
+        assert told(form, pieces, begun=begun) == (thought.strip(), answer, [])
+        whole = [*pieces, form.ending, "\n"] if form.ending else []
+        assert not whole or told(form, whole, begun=begun) == (thought.strip(), answer, [])
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.opening)
