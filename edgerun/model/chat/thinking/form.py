@@ -93,6 +93,10 @@ class ThoughtForm(ABC):
             None if no ids tell: the marks are letters.
         """
 
+    def is_named(self, source: str) -> bool:
+        """Whether a chat template names its marks."""
+        return self.opening in source or self.closing in source
+
     def has_begun(self, prompt: str) -> bool:
         """Whether a rendered prompt has begun a thought and not ended it."""
         return prompt.rstrip().endswith(self.opening.rstrip())

@@ -11,6 +11,7 @@ ANSWER, RESPONSE = ("<answer>", "</answer>"), ("<response>", "</response>")
 
 FORMS: tuple[ThoughtForm, ...] = (
     Channels(),
+    Tags("<think:opensource>", "</think:opensource>"),  # Hy3
     # DeepSeek R1, Qwen3, SmolLM3, GLM, Kimi and many others; Hunyuan and Granite wrap answers.
     Tags("<think>", "</think>", wrappings=(ANSWER, RESPONSE)),
     Tags("[THINK]", "[/THINK]"),  # Magistral, Ministral
@@ -35,5 +36,7 @@ def thought_form(source: str, controls: ControlTokens) -> ThoughtForm | None:
     Returns:
         None where nothing says that it thinks.
     """
-    suited = (form.suited(source, controls) for form in FORMS)
-    return next((form for form in suited if form), None)
+    suited = [each for form in FORMS if (each := form.suited(source, controls))]
+    # A vocabulary may have marks of an older model that the template knows nothing of.
+    named = [form for form in suited if form.is_named(source)]
+    return next(iter(named or suited), None)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgerun.model.chat.format import ChatFormat
 from edgerun.model.chat.reply import ReplyReader
+from edgerun.model.chat.template import ChatTemplate
 from edgerun.model.chat.thinking.channels import Channels
 from edgerun.model.chat.thinking.form import ThoughtForm
 from edgerun.model.chat.thinking.forms import FORMS, thought_form
@@ -22,6 +26,7 @@ from edgerun.model.chat.tools.reader import CallReader
 from edgerun.model.chat.tools.recognition import forms
 from edgerun.model.text.controls import ControlTokens
 from edgerun.model.text.facts import AddedToken
+from tests.model.chat.test_disguise import tokenizer_for
 from tests.model.chat.tools.replies import tool
 
 TAGS = [form for form in FORMS if isinstance(form, Tags)]
@@ -225,25 +230,77 @@ def test_long_replies_take_time_in_proportion(form: ThoughtForm, part: str) -> N
     assert seconds(60_000) < 2.0
 
 
-EXPECTED = {
-    "Apriel-1.6-15b-Thinker-fixed": "Here are my reasoning steps:",
-    "ByteDance-Seed-OSS": "<seed:think>",
-    "MiniMax-M3": "<mm:think>",
+# Templates that show the thoughts of the last reply, and what they are told to begin one.
+SHOWING: dict[str, dict[str, Any]] = {
+    "Apriel-1.6-15b-Thinker-fixed": {},
+    "ByteDance-Seed-OSS": {},
+    "GLM-4.6": {},
+    "MiniMax-M3": {},
+    "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": {},
+    "Qwen-Qwen3-0.6B": {},
+    "Qwen3.5-4B": {},
+    "Reka-Edge": {"enable_thinking": True},
+    "deepseek-ai-DeepSeek-V4-Flash-0731": {"enable_thinking": True},
+    "openbmb-MiniCPM5-1B": {"enable_thinking": True},
+    "poolside-Laguna-XS-2.1": {"enable_thinking": True},
+    "tencent-Hy3": {"reasoning_effort": "high"},
+}
+OPENINGS = {  # of others
     "google-gemma-4-31B-it-interleaved": "<|channel>thought",
-    "GLM-4.6": "<think>",
-    "Qwen-Qwen3-0.6B": "<think>",
     "HuggingFaceTB-SmolLM3-3B": "<think>",
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": "<think>",
+    "deepseek-ai-DeepSeek-V3.1": "<think>",
     "ibm-granite-granite-3.3-2B-Instruct": "<think>",
     "LFM2.5-Instruct": "<think>",
+    "Kimi-K2-Thinking": "<think>",
+    "Qwen-QwQ-32B": "<think>",
     "meta-llama-Llama-3.2-3B-Instruct": "",
     "microsoft-Phi-3.5-mini-instruct": "",
     "LFM2-8B-A1B": "",
 }
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", SHOWING)
+def test_real_templates_write_what_is_told_apart(name: str, shared_data: Path) -> None:
+    """What a template makes of a reply, the model says: its thoughts and its answer come back."""
+    source = (shared_data / "chat_templates" / f"{name}.jinja").read_text("utf-8")
+    tokenizer = tokenizer_for(source + "<think:opensource></think:opensource>")
+    template, asked = ChatTemplate(source), {"role": "user", "content": "How?"}
+    thoughts = dict.fromkeys(("reasoning_content", "thinking"), "A <thought>.")
+    reply = {"role": "assistant", "content": "The answer.", **thoughts}
+    values = SHOWING[name]
+    prompt = template.render([asked], **values)
+    whole = template.render([asked, reply], add_generation_prompt=False, **values)
+    if name.startswith("Apriel"):  # which leaves out what the prompt ends with
+        whole = prompt + whole[len(os.path.commonprefix([prompt, whole])) :]
+    assert whole.startswith(prompt)
+    chat_format = ChatFormat(tokenizer, template)
+    reader = chat_format.reader(chat_format.encode([asked], variables=values))
+    assert reader
+    decoder = tokenizer.stream(marked=reader.marked)
+    events: list[Any] = []
+    for run, control in tokenizer.controls.split(whole[len(prompt) :]):
+        for id_ in (*run.encode(), *(() if control is None else (control,))):
+            events += reader.push(decoder.push(id_))
+    events += reader.finish()
+    thought = "".join(event.text for event in events if isinstance(event, Thought))
+    text = "".join(event for event in events if isinstance(event, str))
+    assert (thought, text.split("\n")[0].removesuffix("[e~[")) == ("A <thought>.", "The answer.")
+
+
+@pytest.mark.parametrize("name", OPENINGS)
 def test_a_template_says_how_its_model_thinks(name: str, shared_data: Path) -> None:
     source = (shared_data / "chat_templates" / f"{name}.jinja").read_text("utf-8")
     form = thought_form(source, controls_of([]))
-    assert (form.opening if form else "") == EXPECTED[name]
+    assert (form.opening if form else "") == OPENINGS[name]
+
+
+def test_what_a_template_names_goes_before_what_a_vocabulary_has() -> None:
+    controls = controls_of(["<think>", "</think>", "<mm:think>", "</mm:think>"])
+    for source, opening in (
+        ("'<mm:think>'", "<mm:think>"),
+        ("'</think>'", "<think>"),
+        ("", "<think>"),
+    ):
+        form = thought_form(source, controls)
+        assert form and form.opening == opening
