@@ -6,6 +6,9 @@ exported learns it before gigabytes of weights have been downloaded.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,8 @@ from edgerun_export.checkpoint.views.compressed_config import integer_weights_of
 from edgerun_export.checkpoint.views.fp8_config import scaling_of
 from edgerun_export.checkpoint.views.packed_config import packing_of
 from edgerun_export.tokenizers import from_hugging_face
+
+logger = logging.getLogger(__name__)
 
 _CONFIG = "config.json"
 # Data only: no pickles, no Python files.
@@ -40,6 +45,8 @@ _SMALL_FILES = (
     "tekken.json",
     "README.md",
 )
+_ATTEMPTING = "huggingface_hub.utils._http"  # its logger
+_ATTEMPTS = ("thrown while requesting", "Retrying in")
 _WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
 
 _NO_FILE = (
@@ -86,12 +93,35 @@ def download(hub_id: str, revision: str | None = None) -> tuple[Path, str]:
             f"downloading '{hub_id}' needs huggingface_hub: pip install 'edgerun[export]'"
         ) from error
     try:
-        return _download(huggingface_hub, hub_id, revision)
+        with _told_once(hub_id):
+            return _download(huggingface_hub, hub_id, revision)
     except Exception as error:
         reason = _reason(error)
         if reason is None:
             raise
         raise CheckpointError(f"cannot download '{hub_id}' from the hub: {reason}") from error
+
+
+@contextmanager
+def _told_once(hub_id: str) -> Iterator[None]:
+    """Says in one line that the hub does not answer, where its library does with every attempt."""
+    told: list[str] = []
+
+    def passes(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if not any(words in message for words in _ATTEMPTS):
+            return True
+        if not told:
+            told.append(message)
+            logger.warning("the hub does not answer for '%s': trying for half a minute", hub_id)
+        return False
+
+    attempts = logging.getLogger(_ATTEMPTING)
+    attempts.addFilter(passes)
+    try:
+        yield
+    finally:
+        attempts.removeFilter(passes)
 
 
 def _download(hub: Any, hub_id: str, revision: str | None) -> tuple[Path, str]:

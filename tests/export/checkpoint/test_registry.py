@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import sys
@@ -251,6 +252,27 @@ def test_explains_why_a_download_failed(
     fake_hub(monkeypatch, download)
     with pytest.raises(CheckpointError, match=f"cannot download 'owner/name'.*{message}"):
         open_checkpoint("owner/name")
+
+
+def test_a_hub_that_does_not_answer_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def download(*_: Any, **__: Any) -> str:
+        theirs = logging.getLogger("huggingface_hub.utils._http")
+        for attempt in range(3):
+            theirs.warning("'no name' thrown while requesting HEAD https://hub/x")
+            theirs.warning(f"Retrying in 1s [Retry {attempt}/5].")
+        theirs.warning("something else")
+        raise OSError("no name")
+
+    fake_hub(monkeypatch, download)
+    with pytest.raises(CheckpointError, match="cannot be reached"):
+        open_checkpoint("owner/name")
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "the hub does not answer for 'owner/name': trying for half a minute",
+        "something else",
+    ]
 
 
 def test_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
