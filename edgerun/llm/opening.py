@@ -175,6 +175,7 @@ class Opener:
             return Manner(params, reader)
         start = self._format.answer_start(chat)
         if start:
+            _check_stops(params, start)
             return Manner(with_thoughts(params, start), reader)
         if is_bounded:
             raise SamplingError(
@@ -215,6 +216,20 @@ class Opener:
             self._tokenizer.check_fits(text, self._context)
         encoded = iter(self._tokenizer.encode_many(texts))
         return [next(encoded) if isinstance(prompt, str) else prompt for prompt in prompts]
+
+
+def _check_stops(params: SamplingParams, start: AnswerStart) -> None:
+    """Refuses ends of replies at which no answer has begun.
+
+    Raises:
+        SamplingError: there is one.
+    """
+    for id_ in params.stop_ids:
+        if id_ in start.ids:
+            raise SamplingError(
+                f"stop_ids holds {id_}, by which this model comes from its thoughts to its answer: "
+                "leave it out, or leave out what is asked of its thoughts or its answer"
+            )
 
 
 def with_thoughts(params: SamplingParams, start: AnswerStart) -> SamplingParams:

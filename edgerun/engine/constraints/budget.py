@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from edgerun.engine.chooser.processor import Filter, Processor
-from edgerun.engine.constraints.later import Progress
+from edgerun.engine.constraints.later import THOUGHT, Progress
 from edgerun.model.chat.thinking.form import AnswerStart
 
 if TYPE_CHECKING:
@@ -39,13 +39,10 @@ class ThinkingBudget(Processor):
 
 
 class _BudgetFilter:
-    """Counts what a sequence thinks."""
+    """Counts what a sequence thinks; what stands before a message is not interrupted."""
 
     def __init__(self, start: AnswerStart, tokens: int) -> None:
-        self._progress, self._tokens = Progress(start), tokens
-        # Where nothing may be thought, no message has begun that would have to end.
-        at_once = (*start.heading, start.closing) if start.heading else start.leading
-        self._leading = start.leading if tokens else at_once
+        self._progress, self._tokens = Progress(start, skips_blanks=True), tokens
 
     def accept(self, id_: int) -> None:
         self._progress.accept(id_)
@@ -54,17 +51,19 @@ class _BudgetFilter:
         self._progress.undo()
 
     def apply(self, candidates: Candidates) -> Candidates:
-        progress = self._progress
-        is_spent = progress.begin is None and len(progress.ids) >= self._tokens
-        if not is_spent or progress.may_answer:
+        next_ = self._next()
+        if next_ is None:
             return candidates
-        place, _ = candidates.places(np.array([self._next()]))
+        place, _ = candidates.places(np.array([next_]))
         return candidates.take(place) if len(place) else candidates
 
-    def _next(self) -> int:
-        """The id that leads on to the answer."""
-        ids, leading = self._progress.ids, self._leading
-        for count in range(min(len(leading) - 1, len(ids) - self._tokens), 0, -1):
-            if tuple(ids[-count:]) == leading[:count]:
-                return leading[count]
-        return leading[0]
+    def _next(self) -> int | None:
+        """The id that leads on to the answer; None where the model goes its own way.
+
+        That is so with what it began before the budget was spent.
+        """
+        state = self._progress.state
+        if self._progress.count - state.done < self._tokens:
+            return None
+        paths = self._progress.start.ways if state.stage == THOUGHT else state.paths
+        return next((path.ids[state.done] for path in paths if path.answers), None)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path as Folder
 from typing import Any
 
 import numpy as np
 import pytest
 
 from edgerun.engine.chooser.candidates import Candidates
+from edgerun.engine.constraints.budget import ThinkingBudget
 from edgerun.engine.constraints.later import ForAnswer
 from edgerun.engine.sampling.structure import Structure
 from edgerun.errors import SamplingError
 from edgerun.llm.completion import Part
 from edgerun.llm.llm import LLM
 from edgerun.llm.pump import Pump
-from edgerun.model.chat.thinking.form import AnswerStart
+from edgerun.model.chat.thinking.form import AnswerStart, Path
 from edgerun.model.text.tokenizer import Tokenizer
 from tests.model.chat.test_disguise import tokenizer_for
 from tests.model.chat.tools.replies import FORMS, MESSAGES, template_of, tool
@@ -43,6 +44,11 @@ HARMONY = """\
 {%- else %}<|start|>{{ message.role }}<|message|>{{ message.content }}<|end|>
 {%- endif %}{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}
 {#- <|return|><|call|> -#}"""  # noqa: E501, as it is rendered
+GEMMA = """\
+{% for message in messages %}<|turn>{{ message.role }}
+{{ message.content }}<turn|>
+{% endfor %}{% if add_generation_prompt %}<|turn>model
+{% endif %}{# <|channel> <channel|> #}"""
 REPLY = "<think>\nIs it <b>?\n</think>\n\nHi!\n"
 HARMONIOUS = (
     "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hi!"
@@ -140,7 +146,7 @@ def test_a_pump_hands_thoughts_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_session_remembers_thoughts_beside_answers(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Folder
 ) -> None:
     with that_says(REPLY, monkeypatch) as llm:
         session = llm.session()
@@ -238,31 +244,40 @@ def test_a_call_is_forced_behind_a_thought(monkeypatch: pytest.MonkeyPatch) -> N
     assert [(call.name, call.arguments) for call in reply.tool_calls] == [("f", '{"x": 7}')]
 
 
-@pytest.mark.parametrize("budget", [0, 1, 3, 60])
+@pytest.mark.parametrize("budget", [0, 1, 3, 5, 60])
 @pytest.mark.parametrize(
     ("template", "values", "before"),
-    [(CHAT, {}, "<think>"), (CHAT, BEGUN, ""), (HARMONY, {}, "<|channel|>analysis<|message|>")],
-    ids=["thinks", "goes on", "channels"],
+    [
+        (CHAT, {}, "<think>"),
+        (CHAT, {}, "\n<think>\n"),
+        (CHAT, BEGUN, ""),
+        (GEMMA, {}, "<|channel>thought\n"),
+        (HARMONY, {}, "<|channel|>analysis<|message|>"),
+    ],
+    ids=["thinks", "blank before", "goes on", "label", "channels"],
 )
 def test_thoughts_may_be_bounded(
     template: str, values: Any, before: str, budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model would think on for ever."""
+    """The model would think on for ever; what it then says is its answer, and nothing else is."""
     long = before + "x" * 1000
     with that_says(long, monkeypatch, template, values) as llm:
         asked: dict[str, Any] = {"template_values": values, "max_tokens": 200}
         reply = llm.chat(MESSAGES, thinking_budget=budget, **asked)
         free = llm.chat(MESSAGES, **asked)
         start = llm._format.answer_start(llm._format.encode(MESSAGES, variables=values))
-        tokens = ids_of(long, llm.tokenizer)
-    assert free.text == "" and len(free.ids) == 200
-    assert start
-    leading = start.leading if budget or not start.heading else (*start.heading, start.closing)
-    least = 1 if start.opening is not None else 0  # what says that it thinks
-    assert reply.ids[: max(budget, least)] == tokens[: max(budget, least)]
-    assert tuple(reply.ids[max(budget, least) :][: len(leading)]) == leading
-    assert reply.text and set(reply.thinking) <= {"x"}
-    assert len(reply.ids) == 200
+        tokens, head = ids_of(long, llm.tokenizer), len(ids_of(before, llm.tokenizer))
+    assert start and free.text == "" and len(free.ids) == len(reply.ids) == 200
+    (way,) = [path.ids for path in start.ways if path.answers]
+    if budget == 0:  # nothing may have begun that would have to end
+        way = next((path.ids for path in start.beginnings if path.answers), way)
+    at = next(
+        at for at in range(200) if tuple(reply.ids[at:][: len(way)]) == way or at > budget + head
+    )
+    assert reply.ids[:at] == tokens[:at] and at <= max(budget, head)
+    assert reply.thinking == "x" * (at - head) if at > head else set(reply.thinking) <= set("thoug")
+    text = "".join(chr(id_) for id_ in reply.ids[at + len(way) :] if id_ < 128)
+    assert reply.text.strip() == text.strip()
 
 
 def test_a_thought_that_ends_in_time_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,33 +306,102 @@ def allowed(filter_: Any, vocab_size: int) -> list[int]:
     return np.flatnonzero(np.isfinite(left)).tolist()
 
 
-def test_what_is_taken_back_is_forgotten() -> None:
+STARTS = {
+    "thinks": (AnswerStart((Path((1,), True),), (Path((2,), False),), may_answer=True), [2, 65, 1]),
+    "answers": (AnswerStart((Path((1,), True),), (Path((2,), False),), may_answer=True), []),
+    "goes on": (AnswerStart((Path((1,), True),), begun=True), [65, 66, 1]),
+    "channels": (
+        AnswerStart(
+            (Path((1, 2, 97), False), Path((1, 2, 98), True)),
+            (Path((2, 97), False), Path((2, 98), True)),
+        ),
+        [2, 97, 66, 66, 1, 2, 97, 65, 1, 2, 98],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_what_is_taken_back_is_forgotten(name: str) -> None:
     """Drafts and interrupts take ids back, across the beginning of an answer too."""
     pytest.importorskip("llguidance")
     tokenizer = tokenizer_for("<think></think>")
-    opening, closing = (tokenizer.controls.id_of(name) for name in ("<think>", "</think>"))
+    start, before = STARTS[name]
     structure = Structure(regex="[ab]{4}").with_vocabulary(tokenizer)
-    for start, reply in (
-        (AnswerStart(closing, (closing,), opening=opening), [opening, 65, closing, *b"abba"]),
-        (AnswerStart(closing, (closing,), opening=opening), [*b"abba"]),
-        (AnswerStart(closing, (closing,)), [65, 66, closing, *b"abab"]),
-        (
-            AnswerStart(closing, (closing,), heading=(opening, 65)),
-            [opening, 66, closing, opening, 65, closing, *b"baab"],
-        ),
-    ):
-        filter_: Any = ForAnswer(structure, start).begin([], tokenizer.vocab_size)
-        filter_.end_with([tokenizer.eos_ids[0]])
+    filters: list[Any] = [
+        ForAnswer(structure, start).begin([], tokenizer.vocab_size),
+        ThinkingBudget(start, 3).begin([], tokenizer.vocab_size),
+    ]
+    shaped, bounded = filters
+    shaped.end_with([tokenizer.eos_ids[0]])
+    states: list[Any] = []
+    reply = [*before, *b"abba"]
+    for id_ in reply:
+        states.append(
+            ([allowed(each, tokenizer.vocab_size) for each in filters], shaped.is_complete())
+        )
+        assert id_ in states[-1][0][0]
+        for each in filters:
+            each.accept(id_)
+    assert shaped.is_complete()
+    for id_, state in zip(reversed(reply), reversed(states), strict=True):
+        for each in filters:
+            each.undo(id_)
+        now = [allowed(each, tokenizer.vocab_size) for each in filters]
+        assert (now, shaped.is_complete()) == state
+        for each in filters:
+            each.accept(id_)
+            each.undo(id_)
+    assert bounded
 
-        states: list[Any] = []
-        for id_ in reply:
-            states.append((allowed(filter_, tokenizer.vocab_size), filter_.is_complete()))
-            assert id_ in states[-1][0]
-            filter_.accept(id_)
-        assert filter_.is_complete()
-        for id_, state in zip(reversed(reply), reversed(states), strict=True):
-            filter_.undo(id_)
-            now = allowed(filter_, tokenizer.vocab_size)
-            assert (now, filter_.is_complete()) == state
-            filter_.accept(id_)
-            filter_.undo(id_)
+
+CALLED = (
+    "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary"
+    ' to=functions.f <|constrain|>json<|message|>{"x": "aaaaaaaaaaaaaaaaaaaa"}'
+)
+
+
+@pytest.mark.parametrize("budget", [14, 20, 60])
+def test_calls_and_messages_are_no_thoughts(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = HARMONY.replace(
+        "{%- else %}<|start|>",
+        "{%- for call in message.tool_calls or [] %}<|start|>assistant to=functions."
+        "{{ call.function.name }}<|channel|>commentary json<|message|>"
+        "{{ call.function.arguments | tojson }}<|call|>{% endfor %}"
+        "{%- else %}{{ tools | tojson if tools else '' }}<|start|>",
+    )
+    tools = [tool("f", {"x": {"type": "string"}})]
+    with that_says(CALLED, monkeypatch, template, tools=tools) as llm:
+        reply = llm.chat(MESSAGES, tools=tools, thinking_budget=budget, max_tokens=150)
+    assert (reply.thinking, reply.text) == ("Hm.", "")
+    assert [call.arguments for call in reply.tool_calls] == [f'{{"x": "{"a" * 20}"}}']
+    preamble = "<|channel|>commentary<|message|>I will look it up.<|end|>"
+    preamble += "<|start|>assistant<|channel|>final<|message|>Hi!"
+    with that_says(preamble, monkeypatch, HARMONY) as llm:
+        reply = llm.chat(MESSAGES, thinking_budget=1)
+    assert reply.text == "I will look it up.\n\nHi!"
+
+
+def test_before_an_answer_that_has_a_form_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("llguidance")
+    for said in (
+        "<|channel|>commentary<|message|>Hello<|end|><|start|>assistant<|channel|>final<|message|>x",
+        "<|channel|>commentary to=functions.f<|message|>{}",
+        " to=functions.f<|channel|>commentary<|message|>{}",
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>user<|message|>x",
+    ):
+        for budget in (None, 0, 3, 20):
+            with that_says(said, monkeypatch, HARMONY) as llm:
+                reply = llm.chat(
+                    MESSAGES, json_schema=SCHEMA, thinking_budget=budget, max_tokens=300
+                )
+            if budget is not None or reply.finish_reason == "stop":
+                assert json.loads(reply.text) == {"a": 7}
+            assert not reply.text or json.loads(reply.text) == {"a": 7}
+
+
+def test_no_end_may_stand_between_a_thought_and_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with that_says(REPLY, monkeypatch) as llm:
+        closing = llm.tokenizer.controls.id_of("</think>")
+        assert llm.chat(MESSAGES, stop_ids=[closing]).finish_reason == "stop"
+        with pytest.raises(SamplingError, match=f"stop_ids holds {closing}, by which"):
+            llm.chat(MESSAGES, stop_ids=[closing], thinking_budget=5)

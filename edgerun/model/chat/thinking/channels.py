@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgerun.model.chat.thinking.form import AnswerStart, ThoughtForm
+from edgerun.model.chat.thinking.form import AnswerStart, Path, ThoughtForm
 from edgerun.model.text.controls import ControlTokens
 
 if TYPE_CHECKING:
@@ -41,10 +41,17 @@ class Channels(ThoughtForm):
         return self if {START, CHANNEL, MESSAGE, END} <= {*controls.names} else None
 
     def answer_start(self, tokenizer: Tokenizer, *, begun: bool) -> AnswerStart | None:
-        speaker, final = tokenizer.encode_many(["assistant", SAYING[0]], bos=False)
+        speaker, *kinds = tokenizer.encode_many(["assistant", THINKING, SAYING[0]], bos=False)
         end, start, channel, message = map(tokenizer.controls.id_of, (END, START, CHANNEL, MESSAGE))
-        leading = (end, start, *speaker, channel, *final, message)
-        return AnswerStart(message, leading, heading=(channel, *final))
+        heads = [(channel, *kind, message) for kind in kinds]
+        beginnings, ways = (
+            tuple(
+                Path((*before, *head), answers)
+                for head, answers in zip(heads, (False, True), strict=True)
+            )
+            for before in ((), (end, start, *speaker))
+        )
+        return AnswerStart(ways, beginnings, begun)
 
     def read(self, reply: ThoughtReader, *, begun: bool) -> Reading[None]:
         text, kind = reply.text, THINKING if begun else ""

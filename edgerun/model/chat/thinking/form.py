@@ -7,7 +7,6 @@ its control tokens name.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from edgerun.model.text.controls import ControlTokens
@@ -18,30 +17,40 @@ if TYPE_CHECKING:
     from edgerun.model.text.tokenizer import Tokenizer
 
 
-class AnswerStart(NamedTuple):
-    """Where an answer begins.
+class Path(NamedTuple):
+    """Ids that lead to a thought, or to the answer.
 
     Attributes:
-        closing: the id behind which it begins.
-        leading: ids that lead there from the midst of a thought; ``closing`` is the last.
-        heading: ids behind the last of which ``closing`` counts; none where it always does.
-        opening: the id that a thought begins with, where a reply may begin with its answer; None
-            where it does not.
+        ids: in their order.
+        answers: whether the answer begins behind them.
     """
 
-    closing: int
-    leading: tuple[int, ...]
-    heading: tuple[int, ...] = ()
-    opening: int | None = None
+    ids: tuple[int, ...]
+    answers: bool
 
-    def is_reached(self, ids: Sequence[int]) -> bool:
-        """Whether an answer begins behind these ids."""
-        if ids[-1] != self.closing:
-            return False
-        if not self.heading:
-            return True
-        begin = next((at for at in range(len(ids) - 1, -1, -1) if ids[at] == self.heading[0]), None)
-        return begin is not None and tuple(ids[begin:][: len(self.heading)]) == self.heading
+
+class AnswerStart(NamedTuple):
+    """How the ids of a reply come to the answer.
+
+    Attributes:
+        ways: by one of which a thought is left; the first ids of all are the same.
+        beginnings: by one of which a reply begins that does not begin with its answer.
+        begun: the reply goes on with a thought, and has no beginning.
+        may_answer: whether a reply may begin with its answer at once.
+        blanks: ids of blanks, which may stand before a beginning.
+    """
+
+    ways: tuple[Path, ...]
+    beginnings: tuple[Path, ...] = ()
+    begun: bool = False
+    may_answer: bool = False
+    blanks: frozenset[int] = frozenset()
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """All that are part of a way."""
+        paths = (*self.ways, *self.beginnings)
+        return frozenset(id_ for path in paths for id_ in path.ids)
 
 
 class ThoughtForm(ABC):

@@ -17,7 +17,7 @@ FORMS: tuple[ThoughtForm, ...] = (
     Tags("[THINK]", "[/THINK]"),  # Magistral, Ministral
     Tags("<seed:think>", "</seed:think>"),  # Seed-OSS
     Tags("<mm:think>", "</mm:think>"),  # MiniMax M3
-    Tags("<|channel>thought", "<channel|>"),  # Gemma 4
+    Tags("<|channel>", "<channel|>", label="thought"),  # Gemma 4
     Tags("<thought>", "</thought>"),  # EXAONE Deep
     Tags("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
     Tags(  # Apriel

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from edgerun.model.chat.thinking.form import AnswerStart, ThoughtForm
+from edgerun.model.chat.thinking.form import AnswerStart, Path, ThoughtForm
 from edgerun.model.text.controls import ControlTokens
 
 if TYPE_CHECKING:
     from edgerun.model.chat.thinking.reader import ThoughtReader
     from edgerun.model.chat.tools.incoming import Reading
     from edgerun.model.text.tokenizer import Tokenizer
+
+
+BLANKS = ("\n", "\n\n", " ", "\t", "\r\n")
 
 
 @dataclass(frozen=True)
@@ -22,12 +25,14 @@ class Tags(ThoughtForm):
         opening: begins a thought; it stands at the beginning of a reply, or at the end of a prompt.
         closing: ends it; the answer follows.
         wrappings: tags in one pair of which the answer stands, and which are no part of it.
+        label: what may stand behind the opening, and is no part of the thought.
         ending: what may stand behind an answer that follows a thought, and is no part of it.
     """
 
     opening: str
     closing: str
     wrappings: tuple[tuple[str, str], ...] = ()
+    label: str = ""
     ending: str = ""
 
     @property
@@ -48,13 +53,18 @@ class Tags(ThoughtForm):
         controls = tokenizer.controls
         if self.closing not in controls.names:
             return None
-        closing = controls.id_of(self.closing)
+        ways = (Path((controls.id_of(self.closing),), answers=True),)
         if begun:
-            return AnswerStart(closing, leading=(closing,))
-        opening = controls.names_in(self.opening)[:1]  # of Gemma 4 a word stands behind it
-        if not opening or not self.opening.startswith(opening[0]):
+            return AnswerStart(ways, begun=True)
+        if self.opening not in controls.names:
             return None
-        return AnswerStart(closing, leading=(closing,), opening=controls.id_of(opening[0]))
+        beginning = Path((controls.id_of(self.opening),), answers=False)
+        blanks = (ids for ids in tokenizer.encode_many(BLANKS, bos=False) if len(ids) == 1)
+        before = frozenset(id_ for (id_,) in blanks)
+        return AnswerStart(ways, (beginning,), may_answer=True, blanks=before)
+
+    def has_begun(self, prompt: str) -> bool:
+        return super().has_begun(prompt.rstrip().removesuffix(self.label))
 
     def read(self, reply: ThoughtReader, *, begun: bool) -> Reading[None]:
         text = reply.text
@@ -64,6 +74,7 @@ class Tags(ThoughtForm):
                 reply.say(spaces)
                 yield from reply.say_rest()
                 return
+            yield from text.follows(self.label)
         yield from reply.think_until(self.closing)
         yield from text.spaces()
         for opening, closing in self.wrappings:

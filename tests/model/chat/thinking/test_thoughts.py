@@ -246,7 +246,7 @@ SHOWING: dict[str, dict[str, Any]] = {
     "tencent-Hy3": {"reasoning_effort": "high"},
 }
 OPENINGS = {  # of others
-    "google-gemma-4-31B-it-interleaved": "<|channel>thought",
+    "google-gemma-4-31B-it-interleaved": "<|channel>",
     "HuggingFaceTB-SmolLM3-3B": "<think>",
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": "<think>",
     "deepseek-ai-DeepSeek-V3.1": "<think>",
