@@ -308,3 +308,18 @@ def test_a_task_that_is_cancelled_leaves_the_model_to_the_others(llm: edgerun.LL
 
     assert len(asyncio.run(main()).ids) == 3
     assert llm._engine.room().slots == THREADS + 1
+
+
+def test_coroutines_may_share_a_stream(llm: LLM) -> None:
+    """Each of its pieces goes to one of them, and each of them comes to an end."""
+    whole = list(llm.stream("Once", max_tokens=30, temperature=0))
+    stream = llm.stream("Once", max_tokens=30, temperature=0)
+
+    async def read() -> list[str]:
+        return [piece async for piece in stream]
+
+    async def read_all() -> list[list[str]]:
+        return await asyncio.wait_for(asyncio.gather(*(read() for _ in range(8))), 60)
+
+    pieces = asyncio.run(read_all())
+    assert sorted(sum(pieces, [])) == sorted(whole)

@@ -23,7 +23,8 @@ VERSION = 1
 MAX_BYTES = 64 << 20
 HEADER_BYTES = 256
 ROLES = frozenset({"system", "user", "assistant", "tool", "developer"})
-TEXTS = frozenset({"role", "content", "reasoning_content", "tool_call_id", "name"})
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+TEXTS = frozenset({"role", "content", *THOUGHTS, "tool_call_id", "name"})
 REQUIRED, CALLS = frozenset({"role", "content"}), "tool_calls"
 
 
@@ -121,8 +122,11 @@ def _text(value: Any) -> str:
 
 def _message(value: Any) -> dict[str, Any]:
     message: dict[str, Any] = {
-        _text(key): _calls(item) if key == CALLS else _text(item) for key, item in value.items()
+        _text(key): _calls(item) if key == CALLS else _text(item)
+        for key, item in value.items()
+        if item is not None or CALLS not in value  # a message that calls may have no content
     }
+    message.setdefault("content", "") if CALLS in message else None
     names = message.keys() - {CALLS}
     if not REQUIRED <= names <= TEXTS or message["role"] not in ROLES:
         raise TypeError(

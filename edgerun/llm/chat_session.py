@@ -134,19 +134,19 @@ class ChatSession:
 
     def _results(self, texts: Sequence_[str]) -> list[Message]:
         last = self.messages[-1] if self.messages else {}
-        calls = last.get("tool_calls", [])
-        if len(calls) != len(texts):
-            raise InputError(
-                f"there are {len(texts)} results, and the last reply called {len(calls)} functions"
-            )
+        calls = last.get("tool_calls") or []
+        try:
+            if not calls or len(calls) != len(texts):
+                raise InputError(
+                    f"there are {len(texts)} results, and the last reply called "
+                    f"{len(calls)} functions"
+                )
+            named = [(call["id"], call["function"]["name"]) for call in calls]
+        except (KeyError, TypeError) as error:
+            raise InputError("the last message has calls without ids and names") from error
         return [
-            {
-                "role": "tool",
-                "tool_call_id": call["id"],
-                "name": call["function"]["name"],
-                "content": text,
-            }
-            for call, text in zip(calls, texts, strict=True)
+            {"role": "tool", "tool_call_id": id_, "name": name, "content": text}
+            for (id_, name), text in zip(named, texts, strict=True)
         ]
 
     def _send(

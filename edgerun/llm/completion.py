@@ -53,7 +53,7 @@ class Completion:
         logprobs: how likely the model held each of ``ids``, if that was asked for; else empty.
         tool_calls: calls of functions that the reply asks for, as far as they came.
         thinking: what the model thought before it answered, in chats with models that mark it.
-        thinking_tokens: how many of ``ids`` came before the answer, if the model thought.
+        thinking_tokens: how many of ``ids`` are thoughts, with what ends them.
     """
 
     text: str = ""
@@ -126,8 +126,9 @@ class Writer:
             if token.logprob is not None:  # ``write`` drops it if Ctrl-C comes before the id
                 self.completion.logprobs.append(token.logprob)
             self.completion.ids.append(token.id)
-            decoded = self._decoder.push(token.id)
+            decoded, thinks = self._decoder.push(token.id), self._thinks
             part = self._written(self._reader.push(decoded) if self._reader else [decoded])
+            self.completion.thinking_tokens += thinks or self._thinks
         if self._stop.stopped:
             self.completion.finish_reason = "stop"
         elif token.finish_reason:
@@ -161,9 +162,11 @@ class Writer:
                 completion.tool_calls.append(event)
         completion.text += text
         completion.thinking += thinking
-        if completion.thinking and not (completion.text or completion.tool_calls):
-            completion.thinking_tokens = len(completion.ids)
         return Part(text, thinking)
+
+    @property
+    def _thinks(self) -> bool:
+        return self._reader is not None and self._reader.is_thinking
 
 
 def write(
@@ -248,7 +251,7 @@ class TextStream:
         return self
 
     async def __anext__(self) -> str:
-        if not self._fetched:
+        while not self._fetched:  # again if another task has taken what came
             await _in_thread(self._lock.run, self._fetch)
         piece = self._fetched.popleft()
         if isinstance(piece, Exception):

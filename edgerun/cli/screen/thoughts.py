@@ -48,13 +48,16 @@ class _Counted:
 
     def __init__(self) -> None:
         self._line, self._is_shown = progress_line().__enter__(), False
+        self._has_answer = False
 
     def show(self, text: str, tokens: int) -> None:
-        self._line(f"thinking: {tokens} tokens")
-        self._is_shown = True
+        if not self._has_answer:
+            self._line(f"thinking: {tokens} tokens")
+            self._is_shown = True
 
     def end(self) -> None:
         self.stop()
+        self._has_answer = True
 
     def stop(self) -> None:
         if self._is_shown:
@@ -68,10 +71,11 @@ class _Shown:
     def __init__(self, stream: TextIO, write: Write) -> None:
         self._stream, self._write = stream, write
         self._begin, self._end = (DIM, PLAIN) if terminal_erases() else (THINKING, "")
-        self._is_begun = False
+        self._is_begun = self._has_answer = False
 
     def show(self, text: str, tokens: int) -> None:
         if not self._is_begun:
+            self._write("\n\n" if self._has_answer else "")
             self._stream.write(self._begin)
         self._is_begun = True
         self._write(text)
@@ -79,7 +83,8 @@ class _Shown:
     def end(self) -> None:
         if self._is_begun:
             self.stop()
-            self._write("\n\n")
+            self._write("" if self._has_answer else "\n\n")  # messages of an answer part themselves
+        self._has_answer = True
 
     def stop(self) -> None:
         if self._is_begun:

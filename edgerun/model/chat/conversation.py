@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from edgerun.errors import InputError, PromptError
@@ -65,9 +66,21 @@ def with_thoughts(message: Mapping[str, Any], names: Collection[str]) -> dict[st
     return {**message, **said, key: thoughts}  # OpenAI's template refuses both beside calls
 
 
-def as_system(message: dict[str, Any]) -> dict[str, Any]:
-    """A developer's message as one of the system, for models that know no developers."""
-    return {**message, "role": SYSTEM} if message["role"] == DEVELOPER else message
+def without_developers(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A conversation for models that know no developers: what they say, the system says.
+
+    Where both begin a conversation they say it in one message, because of two of the system most
+    templates show the first alone.
+    """
+    if not any(message["role"] == DEVELOPER for message in messages):
+        return list(messages)
+    first = list(takewhile(lambda message: message["role"] in (SYSTEM, DEVELOPER), messages))
+    rest = [
+        {**message, "role": SYSTEM} if message["role"] == DEVELOPER else message
+        for message in messages[len(first) :]
+    ]
+    said = "\n\n".join(message["content"] for message in first if message["content"])
+    return [{**first[0], "role": SYSTEM, "content": said}, *rest] if first else rest
 
 
 def has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
@@ -118,6 +131,9 @@ def _normalised(message: Message, index: int) -> dict[str, Any]:
     content = message.get("content")
     if content is None and not message.get("tool_calls"):
         raise PromptError(f"message {index} has no content; only one with tool_calls needs none")
+    for key in THOUGHT_KEYS:
+        if not isinstance(message.get(key), str | None):
+            raise PromptError(f"message {index} has {shown(message[key])} as {key}; expected text")
     if isinstance(content, list | tuple):
         return {**message, "content": "\n".join(_part_text(part, index) for part in content)}
     if not isinstance(content, str | None):

@@ -23,12 +23,12 @@ from edgerun.model.chat.conversation import (
     REPLY_KEYS,
     THOUGHT_KEYS,
     OwnText,
-    as_system,
     check_tools,
     has_calls,
     map_texts,
     normalised,
     with_thoughts,
+    without_developers,
 )
 from edgerun.model.chat.disguise import Disguise, StandIns, make_disguises
 from edgerun.model.chat.template import ChatTemplate, Message
@@ -220,7 +220,7 @@ class ChatFormat:
         check_tools(tools)
         checked = normalised(messages)
         if DEVELOPER not in self._words:  # templates pass over roles that they do not know
-            checked = [as_system(message) for message in checked]
+            checked = without_developers(checked)
         checked = [with_thoughts(message, self._thought_keys) for message in checked]
         if has_calls(checked):
             from edgerun.model.chat.tools.history import suited

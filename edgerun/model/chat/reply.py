@@ -36,6 +36,11 @@ class ReplyReader:
         """What a decoder is to write for some control tokens, by their ids."""
         return self._markers.characters
 
+    @property
+    def is_thinking(self) -> bool:
+        """Whether a thought has begun and not ended."""
+        return self._thoughts is not None and self._thoughts.is_thinking
+
     def push(self, text: str) -> Sequence[Event]:
         """Takes the next text; returns what is certain now, in its order."""
         return self._told(self._thoughts.push(text) if self._thoughts else [text])

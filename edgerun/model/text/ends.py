@@ -28,6 +28,9 @@ END_OF_TURN = (
     "[EOS]",
     "[e~[",
     "<|tool_response>",
+    "<end_of_utterance>",
+    "_<EOT>",
+    "<｜end▁of▁sentence｜>",
 )
 # Where a vocabulary has both of two such ends, replies are several messages (gpt-oss, Solar Open),
 # and this ends each of them.

@@ -9,7 +9,7 @@ import pytest
 
 from edgerun.cli.screen.reply import show_reply
 from tests.cli.screen.test_reply import Terminal
-from tests.llm.chats.test_thinking import REPLY, that_says
+from tests.llm.chats.test_thinking import CHAT, HARMONY, REPLY, that_says
 from tests.model.chat.tools.replies import MESSAGES
 
 DIM, PLAIN = "\x1b[2m", "\x1b[22m"
@@ -22,6 +22,7 @@ def shown(
     term: str = "xterm",
     out: type[io.StringIO] = Terminal,
     hides_thinking: bool = False,
+    template: str = CHAT,
 ) -> tuple[str, str]:
     """What a reply leaves on stdout and stderr."""
     stdout, stderr = out(), Terminal()
@@ -29,7 +30,7 @@ def shown(
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "stdout", stdout)
     monkeypatch.setattr(sys, "stderr", stderr)
-    with that_says(reply, monkeypatch) as llm:
+    with that_says(reply, monkeypatch, template) as llm:
         show_reply(llm.stream_chat(MESSAGES), hides_thinking=hides_thinking)
     return stdout.getvalue(), stderr.getvalue()
 
@@ -60,3 +61,21 @@ def test_hidden_ones_are_counted_until_the_answer_comes(monkeypatch: pytest.Monk
 
 def test_a_pipe_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, out=io.StringIO) == ("Hi!\n", "")
+
+
+BETWEEN = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
+BETWEEN += "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+BETWEEN += "<|channel|>final<|message|>Hi."
+
+
+def test_thoughts_between_messages_of_an_answer_leave_it_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert shown(monkeypatch, BETWEEN, template=HARMONY) == (
+        f"I look.\n\n{DIM}Hm.{PLAIN}\n\nHi.",
+        "",
+    )
+    assert shown(monkeypatch, BETWEEN, template=HARMONY, hides_thinking=True) == (
+        "I look.\n\nHi.",
+        "",
+    )

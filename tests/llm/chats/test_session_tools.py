@@ -37,8 +37,13 @@ def test_a_session_calls_and_goes_on_with_results(tmp_path: Path) -> None:
         alone = llm.chat(messages, tools=TOOLS, max_tokens=9)
         assert [each.ids for each in said] == [alone.ids] * 2
         assert session.messages == other.messages == [*messages, alone.message]
-        with pytest.raises(InputError, match="the last reply called 0 functions"):
-            session.send_results(["x"])
+        for results in (["x"], []):
+            with pytest.raises(InputError, match="the last reply called 0 functions"):
+                session.send_results(results)
+        for calls in (5, [5], [{"id": "1"}], [{"function": {"name": "f"}}]):
+            other.messages = [{"role": "assistant", "content": "", "tool_calls": calls}]
+            with pytest.raises(InputError, match="calls"):
+                other.send_results(["x"])
         assert session.send("And now?", max_tokens=3).result().ids
 
 
@@ -51,6 +56,20 @@ def test_a_session_may_force_a_call_and_is_told_what_is_wrong_with_its_tools() -
         session = llm.session(tools=TOOLS)
         reply = session.send("hi", tool_choice=CHOSEN, max_tokens=200).result()
         assert [call.name for call in reply.tool_calls] == ["get_weather"]
+
+
+def test_messages_of_other_programs_are_saved_too(tmp_path: Path) -> None:
+    calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    with LLM(fakes.fake_model(template=HERMES)) as llm:
+        session, other = llm.session(), llm.session()
+        session.messages = [
+            {"role": "assistant", "content": None, "reasoning": "Hm.", "tool_calls": calls},
+            {"role": "tool", "tool_call_id": "1", "content": "x"},
+            {"role": "assistant", "content": "Hi.", "thinking": "So."},
+        ]
+        session.save(tmp_path / "chat")
+        other.load(tmp_path / "chat")
+        assert other.messages == [session.messages[0] | {"content": ""}, *session.messages[1:]]
 
 
 @pytest.mark.parametrize(

@@ -84,12 +84,12 @@ def that_says(
 
 
 @pytest.mark.parametrize(
-    ("template", "reply", "thinking"),
-    [(CHAT, REPLY, "Is it <b>?"), (HARMONY, HARMONIOUS, "Hm.")],
+    ("template", "reply", "thinking", "tokens"),
+    [(CHAT, REPLY, "Is it <b>?", 14), (HARMONY, HARMONIOUS, "Hm.", 5)],
     ids=["tags", "channels"],
 )
 def test_thoughts_are_apart(
-    template: str, reply: str, thinking: str, monkeypatch: pytest.MonkeyPatch
+    template: str, reply: str, thinking: str, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with that_says(reply, monkeypatch, template) as llm:
         completion = llm.chat(MESSAGES)
@@ -100,8 +100,7 @@ def test_thoughts_are_apart(
         tokenizer = llm.tokenizer
     assert (completion.thinking, completion.text.strip()) == (thinking, "Hi!")
     assert completion.ids == ids_of(reply, tokenizer)
-    before = len(ids_of(reply[: reply.index("Hi!")], tokenizer))
-    assert completion.thinking_tokens == before
+    assert completion.thinking_tokens == tokens  # with what begins and ends a thought
     assert completion.message == {
         "role": "assistant",
         "content": completion.text,
@@ -374,6 +373,7 @@ def test_calls_and_messages_are_no_thoughts(budget: int, monkeypatch: pytest.Mon
         reply = llm.chat(MESSAGES, tools=tools, thinking_budget=budget, max_tokens=150)
     assert (reply.thinking, reply.text) == ("Hm.", "")
     assert [call.arguments for call in reply.tool_calls] == [f'{{"x": "{"a" * 20}"}}']
+    assert reply.thinking_tokens == len("Hm.") + 2
     preamble = "<|channel|>commentary<|message|>I will look it up.<|end|>"
     preamble += "<|start|>assistant<|channel|>final<|message|>Hi!"
     with that_says(preamble, monkeypatch, HARMONY) as llm:

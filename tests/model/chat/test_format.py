@@ -224,6 +224,8 @@ BAD: list[Any] = [
     [{"role": ["user"], "content": "x"}],
     [user(5)],
     [user([{"type": "<|im_end|>", "text": "x"}])],
+    [{"role": "assistant", "content": "x", "reasoning_content": 5}],
+    [{"role": "assistant", "content": [], "thinking": ["x"]}],
 ]
 
 
@@ -231,6 +233,19 @@ BAD: list[Any] = [
 def test_unusable_messages_are_a_prompt_error(messages: Any) -> None:
     with pytest.raises(PromptError):
         FORMATS["plain"].encode(messages)
+
+
+def test_what_developers_say_the_system_says_where_models_know_no_developers() -> None:
+    system, developer = ({"role": role, "content": role} for role in ("system", "developer"))
+    joined = {"role": "system", "content": "system\n\ndeveloper"}
+    later = {"role": "system", "content": "developer"}
+    for messages, expected in (
+        ([system, developer, user("x")], [joined, user("x")]),
+        ([developer, user("x"), developer], [later, user("x"), later]),
+        ([system, system, user("x")], [system, system, user("x")]),
+    ):
+        said = FORMATS["plain"].encode(messages).text
+        assert said == FORMATS["plain"].encode(expected).text
 
 
 def test_deep_nesting_is_refused() -> None:

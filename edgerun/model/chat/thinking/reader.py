@@ -28,6 +28,7 @@ class ThoughtReader:
 
     Attributes:
         text: what has come of the reply and is not told apart.
+        is_thinking: whether a thought has begun and not ended.
     """
 
     def __init__(self, form: ThoughtForm, markers: Markers, *, begun: bool) -> None:
@@ -41,6 +42,7 @@ class ThoughtReader:
         self.text = Incoming(markers)
         self._thinks, self._says = _Messages(), _Messages()
         self._events: list[Thought | str] = []
+        self.is_thinking = begun
         self._run = form.read(self, begun=begun)
         next(self._run, None)
 
@@ -78,7 +80,26 @@ class ThoughtReader:
 
     def think_until(self, closing: str) -> Reading[None]:
         """Passes on a thought, and reads what ends it."""
+        self.is_thinking = True
         yield from self._until(closing, self._thinks, self._think)
+        self.is_thinking = False
+
+    def say_before(self, ending: str) -> Reading[None]:
+        """Passes on all that comes as the answer, but for what may end it and blanks there."""
+        text, literal, held = self.text, self.text.coded(ending), ""
+        yield from text.spaces()
+        while True:
+            held += text.text[text.at :]
+            text.at = len(text.text)
+            said = held.rstrip(BLANK)
+            said = said.removesuffix(literal).rstrip(BLANK)
+            if not text.has_ended:
+                said = said[: len(said) - _begun(literal, said)].rstrip(BLANK)
+            self.say(said)
+            held = held[len(said) :]
+            if text.has_ended:
+                return
+            yield
 
     def _think(self, text: str) -> None:
         if text:
@@ -103,14 +124,19 @@ class ThoughtReader:
         text = self.text
         if text.has_ended:
             return len(text.text)
-        most = min(len(literal) - 1, len(text.text) - text.at)
-        held = (length for length in range(most, 0, -1) if text.text.endswith(literal[:length]))
-        return len(text.text) - next(held, 0)
+        return len(text.text) - min(_begun(literal, text.text), len(text.text) - text.at)
 
     def _advance(self) -> Sequence[Thought | str]:
         next(self._run, None)
         events, self._events = self._events, []
         return events
+
+
+def _begun(literal: str, text: str) -> int:
+    """How much of the beginning of a literal a text ends with."""
+    most = min(len(literal) - 1, len(text))
+    lengths = (length for length in range(most, 0, -1) if text.endswith(literal[:length]))
+    return next(lengths, 0)
 
 
 class _Messages:

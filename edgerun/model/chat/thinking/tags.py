@@ -79,10 +79,7 @@ class Tags(ThoughtForm):
         yield from text.spaces()
         for opening, closing in self.wrappings:
             if (yield from text.follows(opening)):
-                yield from text.spaces()
-                yield from reply.say_until(closing)
-                yield from text.spaces()
+                yield from reply.say_before(closing)
         if self.ending:
-            yield from reply.say_until(self.ending)
-            yield from text.spaces()
+            yield from reply.say_before(self.ending)
         yield from reply.say_rest()

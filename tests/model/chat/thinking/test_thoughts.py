@@ -106,6 +106,9 @@ def test_what_answers_are_wrapped_in_is_left_out_where_it_is_the_models_own() ->
     reply = "<think>\n1\n</think>\n<answer>\nHi.\n</answer>\n"
     assert told(THINK, list(reply)) == ("1", "Hi.", [])
     assert told(THINK, ["<think>1</think><answer>Hi"]) == ("1", "Hi", [])
+    inside = "<think>1</think><answer>Write </answer> or </ans. <b> </answer> \n"
+    for pieces in ([inside], list(inside)):
+        assert told(THINK, pieces) == ("1", "Write </answer> or </ans. <b>", [])
     assert told(THINK, ["<answer>Hi.</answer>"]) == ("", "<answer>Hi.</answer>", [])
     nobody = controls_of([])
     asked = thought_form("content.split('</think>')", nobody)
@@ -131,6 +134,8 @@ def test_where_a_mark_is_a_token_letters_are_none() -> None:
         (f"{ANALYSIS}a{NEXT}{ANALYSIS}b{NEXT}{FINAL}c<|end|>", ("a\n\nb", "c")),
         (f"{ANALYSIS}a{NEXT}<|channel|>commentary<|message|>b{NEXT}{FINAL}c", ("a", "b\n\nc")),
         (f"{ANALYSIS}a{NEXT}<|channel|>final <|constrain|>json<|message|>{{}}", ("a", "{}")),
+        (f"{ANALYSIS}a{NEXT}<|channel|>final<|constrain|>json<|message|>{{}}", ("a", "{}")),
+        (f"{ANALYSIS}\n a {NEXT}{ANALYSIS} \n b\n{NEXT}{FINAL} c ", ("a\n\nb", "c")),
         (f"{FINAL}Hi.", ("", "Hi.")),
         (f"{ANALYSIS}a{NEXT}<|chan", ("a", "<|start|>assistant<|chan")),
         (f"{ANALYSIS}a<|end|>", ("a", "")),
