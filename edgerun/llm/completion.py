@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -195,6 +195,20 @@ def write(
         ended(completion)
 
 
+class Parts(Iterator[Part], AsyncIterator[Part]):
+    """Text and thoughts of a stream, read in a thread or in a coroutine."""
+
+    def __init__(self, read: Callable[[], Part], awaited: Callable[[], Awaitable[Part]]) -> None:
+        """Made by ``TextStream.parts``."""
+        self._read, self._awaited = read, awaited
+
+    def __next__(self) -> Part:
+        return self._read()
+
+    async def __anext__(self) -> Part:
+        return await self._awaited()
+
+
 class TextStream:
     """Pieces of a reply as they are generated; ``completion`` holds what came so far.
 
@@ -216,7 +230,7 @@ class TextStream:
         self._lock = FairLock()
         self._reading = False
         self._closing = False
-        self._fetched: deque[str | Exception] = deque()
+        self._fetched: deque[Part | Exception] = deque()
         self.completion = completion
 
     def __iter__(self) -> TextStream:
@@ -227,19 +241,17 @@ class TextStream:
             pass
         return text
 
-    def parts(self) -> Iterator[Part]:
-        """Yields what comes, piece by piece: what the model thinks, and then its answer.
+    def parts(self) -> Parts:
+        """What comes, piece by piece: what the model thinks, and then its answer.
+
+        Returns:
+            an iterator for ``for`` and for ``async for``, with something in each ``Part``.
 
         Example:
             >>> for text, thinking in llm.stream_chat(messages).parts():  # doctest: +SKIP
             ...     print(thinking or text, end="")
         """
-        while True:
-            try:
-                part = self._lock.run(self._next)
-            except StopIteration:
-                return
-            yield part
+        return Parts(lambda: self._lock.run(self._next), self._awaited)
 
     def __enter__(self) -> TextStream:
         return self
@@ -251,12 +263,17 @@ class TextStream:
         return self
 
     async def __anext__(self) -> str:
+        while not (text := (await self._awaited()).text):
+            pass
+        return text
+
+    async def _awaited(self) -> Part:
         while not self._fetched:  # again if another task has taken what came
             await _in_thread(self._lock.run, self._fetch)
-        piece = self._fetched.popleft()
-        if isinstance(piece, Exception):
-            raise piece
-        return piece
+        part = self._fetched.popleft()
+        if isinstance(part, Exception):
+            raise part
+        return part
 
     async def __aenter__(self) -> TextStream:
         return self
@@ -293,10 +310,7 @@ class TextStream:
     def _fetch(self) -> None:
         """Keeps what comes next for whoever awaits it: a task may be cancelled while it waits."""
         try:
-            text = ""
-            while not text:
-                text = self._next().text
-            self._fetched.append(text)
+            self._fetched.append(self._next())
         except StopIteration:
             self._fetched.append(StopAsyncIteration())
         except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path as Folder
@@ -96,6 +97,7 @@ def test_thoughts_are_apart(
         said = list(llm.stream_chat(MESSAGES))
         stream = llm.stream_chat(MESSAGES)
         parts = list(stream.parts())
+        later, pieces = asyncio.run(awaited(llm))
         ((_, together), *_) = [*llm.together([llm.stream_chat(MESSAGES)])]
         tokenizer = llm.tokenizer
     assert (completion.thinking, completion.text.strip()) == (thinking, "Hi!")
@@ -111,6 +113,13 @@ def test_thoughts_are_apart(
     assert stream.completion.text == "".join(part.text for part in parts) == completion.text
     assert "".join(part.thinking for part in parts) == thinking
     assert parts[0] == Part(thinking=thinking[0])
+    assert (later, pieces) == (parts, said)
+
+
+async def awaited(llm: LLM) -> tuple[list[Part], list[str]]:
+    """The parts and the pieces of a reply that a coroutine reads."""
+    parts = [part async for part in llm.stream_chat(MESSAGES).parts()]
+    return parts, [piece async for piece in llm.stream_chat(MESSAGES)]
 
 
 def test_a_reply_may_go_on_with_a_thought_that_the_prompt_begins(
