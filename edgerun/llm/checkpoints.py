@@ -91,6 +91,8 @@ def bundle_of(checkpoint: Path, progress: Progress) -> Path:
     before = [each for each in _entries(versions) if any(True for _ in _bundles(each))]
     try:
         private_folder(models)
+        if _is_bundle(folder):  # another process was faster while the exporter was imported
+            return folder
         _remove(folder)  # damaged: it appears with a manifest
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -222,6 +222,22 @@ def test_without_links_a_bundle_has_its_first_name(
     assert bundle_of(link, lambda text: None) == first
 
 
+def test_another_process_may_be_faster_than_an_import(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, made = checkpoints._exporter, list[Path]()
+
+    def slow() -> Callable[[str, Path, Callable[[str], None]], None]:
+        monkeypatch.setattr(checkpoints, "_exporter", load)
+        made.append(bundle_of(checkpoint, lambda text: None))
+        (made[0] / "mark").touch()
+        return load()
+
+    monkeypatch.setattr(checkpoints, "_exporter", slow)
+    assert bundle_of(checkpoint, lambda text: None) == made[0]
+    assert (made[0] / "mark").exists()
+
+
 def test_a_draft_is_no_bundle(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is renamed, or removed, in a moment."""
     folder = bundle_of(checkpoint, lambda text: None)
