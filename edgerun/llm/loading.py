@@ -20,7 +20,7 @@ from edgerun.formats.stack import ExpertStack
 from edgerun.kernels.host.huge_pages import zeroed_memory
 from edgerun.kernels.host.memory import available_memory
 from edgerun.kernels.isa import selected_isa
-from edgerun.llm.checkpoints import bundle_of, is_checkpoint
+from edgerun.llm.checkpoints import HUB, bundle_of, is_checkpoint, with_advice
 from edgerun.llm.compiling import EXACT, NEVER, compile_bundle
 from edgerun.llm.options import MAX_CONTEXT, LoadOptions, log_progress
 from edgerun.model.bundle import Bundle, open_bundle
@@ -123,7 +123,7 @@ def resolve(path: str | Path | None, progress: Progress = log_progress) -> Path:
         InputError: a checkpoint is broken, or a model that is not supported.
     """
     if path is not None:
-        if is_checkpoint(path):
+        if is_checkpoint(path) or str(path).startswith(HUB):  # what is no name is refused
             return bundle_of(Path(path), progress)
         return Path(path)
     folder = own_model()
@@ -158,9 +158,9 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
     """
     if path is not None:
         SandboxedLibrary.prepare()
-    return prepare_bundle(
-        open_bundle(resolve(path, options.progress), verify=options.verify), options
-    )
+    folder = resolve(path, options.progress)
+    with with_advice(folder):
+        return prepare_bundle(open_bundle(folder, verify=options.verify), options)
 
 
 def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:

@@ -304,7 +304,8 @@ def manifest(
         "recipe": {**recipe.as_dict(), "natively_ternary": spec.ternary is not None},
         "source": {
             "kind": source.kind,
-            "location": source.location,
+            # Names of files need not be text.
+            "location": source.location.encode("utf-8", "replace").decode(),
             "revision": source.revision,
             "licence": source.licence,
             "url": source.url,

@@ -154,6 +154,12 @@ def test_words_that_may_mean_two_things_are_refused(
     assert message in result.err
 
 
+def test_only_names_of_the_hub_are_models_of_it(tmp_path: Path) -> None:
+    asked = model_and_text([str(tmp_path), "hf: what is this"], None, None)
+    assert asked == (tmp_path, "hf: what is this")
+    assert model_and_text(["hf:owner/name", "hi"], None, None) == (Path("hf:owner/name"), "hi")
+
+
 @pytest.mark.parametrize("text", ["Hello.", "What's", "你好", "2+2=?", "Tell me 3", "and/or what"])
 def test_a_text_is_no_model(text: str) -> None:
     assert model_and_text([text], None, None) == (None, text)

@@ -13,6 +13,7 @@ import pytest
 import edgerun
 from edgerun import env
 from edgerun.errors import BundleError, InputError, MissingDependencyError, StorageError
+from edgerun.files.drafts import make_draft
 from edgerun.llm import checkpoints
 from edgerun.llm.checkpoints import bundle_of, is_checkpoint
 
@@ -48,7 +49,12 @@ def test_a_checkpoint_is_told_from_a_bundle(checkpoint: Path, tmp_path: Path) ->
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert is_checkpoint(gguf)
-    for other in (own, text, pipe, tmp_path, tmp_path / "none", "nul\0l", "x" * 5000):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    shutil.copy(gguf, folder / "one.gguf")
+    assert is_checkpoint(folder)
+    shutil.copy(gguf, folder / "two.gguf")
+    for other in (own, text, pipe, folder, tmp_path / "none", "nul\0l", "x" * 5000):
         assert not is_checkpoint(other)
 
 
@@ -57,9 +63,6 @@ def test_a_bundle_is_made_once_and_anew_when_the_checkpoint_changes(checkpoint: 
     first = bundle_of(checkpoint, said.append)
     assert first.name == "my-llama" and len(said) >= 2
     assert bundle_of(checkpoint, said.append) == first
-    link = checkpoint.parent / "link"
-    link.symlink_to(checkpoint)
-    assert bundle_of(link, said.append) == first
     count = len(said)
     os.utime(checkpoint / "config.json", ns=(1, 1))
     assert bundle_of(checkpoint, said.append) != first
@@ -114,11 +117,21 @@ def test_a_model_of_the_hub_is_fetched_once(
     assert asked == ["hf:owner/a-model"]
 
 
-@pytest.mark.parametrize("name", ["", "nobody", "../x", "a/b/c", "/etc/passwd", "~/x"])
-def test_what_is_no_name_of_the_hub_asks_nobody(name: str, cache: Path) -> None:
-    with pytest.raises(InputError, match="hub id"):
+@pytest.mark.parametrize(
+    "name", ["", "nobody", "../x", "a/..", "a/b/c", "a/b/../c.gguf", "/etc/passwd", "~/x", " a b/c"]
+)
+def test_what_is_no_name_of_the_hub_asks_nobody(
+    name: str, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not is_checkpoint(f"hf:{name}")
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(
+            InputError, match=r"is no hub id: expected hf:owner/name or hf:owner/name/file\.gguf"
+        ),
+    ):
         edgerun.load(f"hf:{name}")
-    assert not list(cache.rglob("manifest.json"))
+    assert not cache.exists() and not caplog.text
 
 
 def test_without_the_exporter_a_sentence_says_what_is_missing(
@@ -138,3 +151,178 @@ def test_another_process_may_be_faster(checkpoint: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(checkpoints, "_exporter", lambda: slow)
     assert (bundle_of(checkpoint, lambda text: None) / "manifest.json").is_file()
+
+
+NAMES = {
+    "Llama-3.2-1B-Instruct": "Llama-3.2-1B-Instruct",
+    "tiny.gguf": "tiny",
+    "..x": "..x",
+    ".gguf": "model",
+    "...gguf": "model",
+    "x" * 255: "x" * 200,
+    os.fsdecode(b"caf\xe9"): "caf\ufffd",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bundle_is_called_as_the_checkpoint_is(checkpoint: Path, cache: Path, name: str) -> None:
+    renamed = checkpoint.rename(checkpoint.parent / name)
+    folder = bundle_of(renamed, lambda text: None)
+    assert folder.name == NAMES[name] and len(folder.relative_to(cache / "models").parts) == 3
+    with edgerun.load(renamed) as llm:
+        assert llm.model.path == folder
+
+
+@pytest.mark.parametrize("name", [".", "..", "my-llama", "sub/.."])
+def test_where_one_is_says_no_more_than_a_name(
+    checkpoint: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (checkpoint / "sub").mkdir()
+    here = {"..": checkpoint / "sub", "my-llama": checkpoint.parent}
+    monkeypatch.chdir(here.get(name, checkpoint))
+    assert bundle_of(Path(name), lambda text: None).name == "my-llama"
+
+
+def test_a_file_behind_a_link_has_the_name_of_the_link(tmp_path: Path) -> None:
+    blob = tmp_path / "blobs" / "0123abcd"
+    blob.parent.mkdir()
+    blob.write_bytes(b"GGUF")
+    link = tmp_path / "tiny.Q4_0.gguf"
+    link.symlink_to(blob)
+    assert checkpoints._described(link)[::3] == (os.fspath(link), "tiny.Q4_0")
+    assert checkpoints._described(link)[1] == os.fspath(blob)
+
+
+def test_another_name_of_a_checkpoint_is_a_link_to_its_bundle(checkpoint: Path) -> None:
+    said: list[str] = []
+    first = bundle_of(checkpoint, said.append)
+    link, count = checkpoint.parent / "link", len(said)
+    link.symlink_to(checkpoint)
+    for _ in range(2):
+        second = bundle_of(link, said.append)
+        assert second.name == "link" and second.resolve() == first
+    assert len(said) == count
+    with edgerun.load(link) as llm:
+        assert llm.generate([1, 2, 3], max_tokens=2).ids
+    shutil.rmtree(first)
+    assert not bundle_of(link, said.append).is_symlink()
+
+
+def test_without_links_a_bundle_has_its_first_name(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = bundle_of(checkpoint, lambda text: None)
+    link = checkpoint.parent / "link"
+    link.symlink_to(checkpoint)
+
+    def refuse(*args: object, **options: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    assert bundle_of(link, lambda text: None) == first
+
+
+def test_another_process_may_be_faster_than_an_import(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, made = checkpoints._exporter, list[Path]()
+
+    def slow() -> Callable[[str, Path, Callable[[str], None]], None]:
+        monkeypatch.setattr(checkpoints, "_exporter", load)
+        made.append(bundle_of(checkpoint, lambda text: None))
+        (made[0] / "mark").touch()
+        return load()
+
+    monkeypatch.setattr(checkpoints, "_exporter", slow)
+    assert bundle_of(checkpoint, lambda text: None) == made[0]
+    assert (made[0] / "mark").exists()
+
+
+def test_a_draft_is_no_bundle(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is renamed, or removed, in a moment."""
+    folder = bundle_of(checkpoint, lambda text: None)
+    draft = make_draft(folder)
+    for file in folder.iterdir():
+        file.rename(draft.folder / file.name)
+    assert not bundle_of(checkpoint, lambda text: None).is_symlink()
+    draft.discard()
+
+
+def test_what_others_make_meanwhile_stays(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process exports, the checkpoint changes, two others export, one has finished."""
+    make, others = checkpoints._exporter(), list[Path]()
+
+    def interrupted(source: str, folder: Path, progress: Callable[[str], None]) -> None:
+        monkeypatch.setattr(checkpoints, "_exporter", lambda: make)
+        os.utime(checkpoint / "config.json", ns=(1, 1))
+        others.append(bundle_of(checkpoint, progress))
+        others.append(others[0].parent.with_name("other") / "my-llama")
+        others[1].parent.mkdir()
+        draft = make_draft(others[1])
+        (draft.folder / "manifest.json").write_text("{}")
+        others.append(draft.folder)
+        make(source, folder, progress)
+
+    first = bundle_of(checkpoint, lambda text: None)
+    os.utime(checkpoint / "config.json", ns=(2, 2))
+    monkeypatch.setattr(checkpoints, "_exporter", lambda: interrupted)
+    assert bundle_of(checkpoint, lambda text: None).exists()
+    assert [each.exists() for each in (first, others[0], others[2])] == [False, True, True]
+
+
+def test_drafts_of_killed_processes_go(checkpoint: Path) -> None:
+    first = bundle_of(checkpoint, lambda text: None)
+    killed = first.parent.with_name("killed")
+    killed.mkdir()
+    draft = make_draft(killed / "x")
+    os.close(draft.lock)
+    os.utime(checkpoint / "config.json", ns=(1, 1))
+    bundle_of(checkpoint, lambda text: None)
+    assert not draft.folder.exists()
+
+
+def test_versions_that_share_a_cache_leave_each_other_their_bundles(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundles = []
+    for number in range(2 + checkpoints.OTHER_VERSIONS):
+        monkeypatch.setattr(checkpoints, "__version__", f"{number}.0-rc1")
+        bundles.append(bundle_of(checkpoint, lambda text: None))
+        os.utime(bundles[-1].parent, (number, number))
+    assert len(set(bundles)) == len(bundles), "another version makes others"
+    assert [each.exists() for each in bundles] == [False] + [True] * (len(bundles) - 1)
+
+
+def test_another_version_fetches_anew(monkeypatch: pytest.MonkeyPatch, checkpoint: Path) -> None:
+    make = checkpoints._exporter()
+
+    def fetch(source: str, folder: Path, progress: Callable[[str], None]) -> None:
+        make(os.fspath(checkpoint), folder, progress)
+
+    monkeypatch.setattr(checkpoints, "_exporter", lambda: fetch)
+    first = bundle_of(Path("hf:a/b"), lambda text: None)
+    monkeypatch.setattr(checkpoints, "__version__", "another")
+    assert bundle_of(Path("hf:a/b"), lambda text: None) != first
+
+
+def test_what_lost_its_manifest_is_made_anew(checkpoint: Path) -> None:
+    (bundle_of(checkpoint, lambda text: None) / "manifest.json").unlink()
+    with edgerun.load(checkpoint) as llm:
+        assert (llm.model.path / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "model.onnx", "tokenizer.json"])
+def test_a_damaged_bundle_of_ours_says_how_it_is_made_anew(
+    checkpoint: Path, tmp_path: Path, name: str
+) -> None:
+    folder = bundle_of(checkpoint, lambda text: None)
+    (folder / name).write_bytes(b"{")
+    with pytest.raises(BundleError, match="`edgerun cache clear` deletes it") as caught:
+        edgerun.load(checkpoint)
+    assert "export the model again" not in str(caught.value)
+    shutil.copytree(folder, tmp_path / "own")
+    with pytest.raises(BundleError) as caught:
+        edgerun.load(tmp_path / "own")
+    assert "cache clear" not in str(caught.value)

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
 from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun.llm.checkpoints import HUB, HUB_ID
 from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.checkpoint.files import check_inside
 from edgerun_export.checkpoint.views.latent import with_single_heads
 
 # Order matters only for llama2c, whose oldest version has no magic number: it comes last.
 _READERS = ("gguf", "safetensors", "llama2c")
-HUB = "hf:"
-_HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*(/[\w.-]+\.gguf)?")
 _PICKLED = ("PK\x03\x04", "\x80\x02", "\x80\x03", "\x80\x04", "\x80\x05")
 
 
@@ -78,9 +76,13 @@ def open_checkpoint(
         )
     if exists:
         return open_local(path, Path(tokenizer) if tokenizer else None)
-    if _HUB_ID.fullmatch(path_or_id) is None:
-        there = f"'{path_or_id}' is no hub id" if is_hub else f"no file or folder '{path_or_id}'"
-        raise CheckpointError(f"{there}; give a path that exists or a hub id 'owner/name'")
+    if HUB_ID.fullmatch(path_or_id) is None:
+        raise CheckpointError(
+            f"'{path_or_id}' is no hub id; give 'owner/name' or 'owner/name/file.gguf'"
+            if is_hub
+            else f"no file or folder '{path_or_id}'; give a path that exists or a hub id "
+            "'owner/name'"
+        )
     from edgerun_export.checkpoint import hub
 
     downloaded, commit = hub.download(path_or_id, revision)

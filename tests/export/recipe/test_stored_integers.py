@@ -15,6 +15,7 @@ from edgerun.model.bundle import open_bundle
 from edgerun_export.architectures import describe
 from edgerun_export.calibrate.fitted import FittedLayers
 from edgerun_export.calibrate.layers import LayerFitter
+from edgerun_export.calibrate.step import CalibrationOptions
 from edgerun_export.calibrate.text import CalibrationText
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.base import Affine
@@ -89,14 +90,18 @@ def test_those_that_it_cannot_are_rounded_and_the_loss_is_told(
 KINDS = {"q_proj": "Q4_0", "k_proj": "Q5_0", "up_proj": "Q8_0", "down_proj": "Q4_1"}
 
 
+def write_mixed(path, kinds):
+    config = json.loads((GOLDEN / "qwen3/config.json").read_text())
+    with open_checkpoint(str(GOLDEN / "qwen3")) as source:
+        tensors = {name: source.read(name) for name in source.tensors()}
+    return write_gguf(path, "qwen3", config, tensors, kinds)
+
+
 @pytest.fixture(scope="module")
 def mixed_export(tmp_path_factory):
     """A file of several types, and what ``--weights source`` makes of it."""
     folder = tmp_path_factory.mktemp("kept")
-    config = json.loads((GOLDEN / "qwen3/config.json").read_text())
-    with open_checkpoint(str(GOLDEN / "qwen3")) as source:
-        tensors = {name: source.read(name) for name in source.tensors()}
-    path = write_gguf(folder / "mixed.gguf", "qwen3", config, tensors, KINDS)
+    path = write_mixed(folder / "mixed.gguf", KINDS)
     return path, export(path, folder / "out", ExportOptions(weights="source", verify=True))
 
 
@@ -117,6 +122,29 @@ def test_source_keeps_every_projection_as_it_is_stored(mixed_export):
             if "down_proj" not in name:
                 np.testing.assert_array_equal(weights.matrix(name), source.read(name))
     assert result.manifest["quality"]["relative_weight_error"] < 1e-5
+
+
+@pytest.mark.parametrize(("kinds", "is_kept"), [(KINDS, True), ({"q_proj": "Q4_0"}, False)])
+def test_integers_stay_unasked_where_most_projections_have_them(kinds, is_kept, tmp_path):
+    """Of seven they are four, or one."""
+    recipe = export(write_mixed(tmp_path / "mixed.gguf", kinds), tmp_path / "out").recipe
+    assert recipe.rules == (("*=source",) if is_kept else ())
+    assert is_kept or (recipe.weights, recipe.tensors) == ("int4", {})
+
+
+@pytest.mark.parametrize(
+    "option", [{"group_size": 64}, {"method": "rtn"}, {"transforms": ("rotate",)}]
+)
+def test_who_asks_how_to_round_has_integers_rounded(option, mixed_export, tmp_path):
+    recipe = export(mixed_export[0], tmp_path / "out", ExportOptions(**option)).recipe
+    assert (recipe.weights, recipe.rules) == ("int4", ())
+
+
+def test_who_gives_texts_has_integers_rounded(mixed_export, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("There is a text here, of a few words. " * 200)
+    options = ExportOptions(calibration=CalibrationOptions((text,), 2, 16))
+    assert export(mixed_export[0], tmp_path / "out", options).recipe.weights == "int4"
 
 
 def test_scales_that_are_no_halves_are_mentioned(mixed_export, tmp_path, monkeypatch):
