@@ -33,10 +33,9 @@ def inspect(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    from edgerun.llm.loading import resolve
-    from edgerun.model.bundle import open_bundle
+    from edgerun.llm.loading import open_model
 
-    bundle = open_bundle(resolve(options.model_of(model, named)), verify=verify)
+    bundle = open_model(options.model_of(model, named), verify=verify)
     description = describe(bundle, tensors=tensors)
     if verify:  # or it would have been refused; another exporter's folder has no digests
         description["verified_files"] = 0 if bundle.is_foreign else len(bundle.manifest.files)

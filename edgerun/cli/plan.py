@@ -66,9 +66,8 @@ def plan(
     from edgerun.backends.registry import absent_backends
     from edgerun.kernels.host.memory import available_memory
     from edgerun.llm.compiling import candidates_for, packing_of
-    from edgerun.llm.loading import attending, call_rows, experts_of, resolve
+    from edgerun.llm.loading import attending, call_rows, experts_of, open_model
     from edgerun.llm.options import LoadOptions
-    from edgerun.model.bundle import open_bundle
     from edgerun.plan.routes import plan_for
     from edgerun.plan.streaming import held_bytes, prompt_bytes
     from edgerun.plan.tasks import Budget
@@ -78,7 +77,7 @@ def plan(
 
         check_plot(plot)
     chosen = LoadOptions(**loading)
-    bundle = attending(open_bundle(resolve(options.model_of(model, named))), chosen)
+    bundle = attending(open_model(options.model_of(model, named)), chosen)
     experts = experts_of(bundle, chosen)
     candidates = candidates_for(bundle, chosen, experts)
     rows = call_rows(chosen, experts)

@@ -13,7 +13,7 @@ from pathlib import Path
 if sys.platform != "win32":
     import fcntl
 
-_SUFFIX = ".edgerun-part"
+SUFFIX = ".edgerun-part"
 _ATTEMPTS = 8
 
 
@@ -42,7 +42,7 @@ def make_draft(target: Path) -> Draft:
         OSError: the parent cannot be written.
     """
     for _ in range(_ATTEMPTS):
-        name = tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_SUFFIX, dir=target.parent)
+        name = tempfile.mkdtemp(prefix=f".{target.name}.", suffix=SUFFIX, dir=target.parent)
         lock = os.open(name, os.O_RDONLY)
         # Before it was locked, another process may have taken the folder for a dead one's.
         if _lock(lock) is not False and os.path.exists(name):
@@ -80,7 +80,7 @@ def remove_abandoned(parent: Path) -> list[str]:
     """
     if not parent.is_dir() or not hasattr(os, "O_DIRECTORY"):
         return []
-    return [path.name for path in sorted(parent.glob(f".*{_SUFFIX}")) if _remove_if_dead(path)]
+    return [path.name for path in sorted(parent.glob(f".*{SUFFIX}")) if _remove_if_dead(path)]
 
 
 def _remove_if_dead(path: Path) -> bool:

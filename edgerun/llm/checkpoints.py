@@ -21,7 +21,7 @@ from pathlib import Path
 from edgerun._version import __version__
 from edgerun.env import settings
 from edgerun.errors import BundleError, InputError, MissingDependencyError, StorageError
-from edgerun.files.drafts import remove_abandoned
+from edgerun.files.drafts import SUFFIX, remove_abandoned
 from edgerun.files.private import private_folder
 from edgerun.model.bundle_files import AGAIN, GENAI_CONFIG, MANIFEST
 from edgerun.values import Notice
@@ -35,7 +35,6 @@ HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*(/[\w.-]+\.gguf)?", re.ASCII)  # behind
 CONFIG, GGUF, GGUF_SUFFIX = "config.json", b"GGUF", ".gguf"
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", f"*{GGUF_SUFFIX}")
 MAX_NAME_BYTES = 200  # of 255 that file systems take; drafts have longer names
-DRAFT = ".edgerun-part"  # ends names of folders in the making; see ``files.drafts``
 OTHER_VERSIONS = 3  # bundles of a checkpoint that are left to other versions of edgerun
 Progress = Callable[[str], None]
 
@@ -128,7 +127,7 @@ def _is_bundle(folder: Path) -> bool:
 def _bundles(version: Path) -> Iterator[Path]:
     """Those that are finished: a draft may have its manifest, too."""
     for path in _entries(version):
-        is_draft = path.name.startswith(".") and path.name.endswith(DRAFT)
+        is_draft = path.name.startswith(".") and path.name.endswith(SUFFIX)
         if not is_draft and _is_bundle(path):
             yield path
 

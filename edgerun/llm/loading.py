@@ -148,6 +148,15 @@ def is_own_model(path: Path) -> bool:
     return own is not None and path.resolve() == own.resolve()
 
 
+def open_model(
+    path: str | Path | None, *, verify: bool = False, progress: Progress = log_progress
+) -> Bundle:
+    """Opens the bundle of a model, to read in it; see ``resolve`` and ``open_bundle``."""
+    folder = resolve(path, progress)
+    with with_advice(folder):
+        return open_bundle(folder, verify=verify)
+
+
 def prepare(path: str | Path | None, options: LoadOptions) -> Model:
     """Opens a bundle, plans it and compiles it.
 

@@ -20,9 +20,8 @@ from edgerun.errors import InputError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.llm.arguments import check_path
 from edgerun.llm.llm import LLM
-from edgerun.llm.loading import prepare_bundle, resolve
+from edgerun.llm.loading import open_model, prepare_bundle
 from edgerun.llm.options import LoadOptions
-from edgerun.model.bundle import open_bundle
 from edgerun.offload.trace_file import CHOICE, NO_EXPERT, Trace
 from edgerun.plan.programs import Programs
 from edgerun.state import Batch, SequenceStore
@@ -81,14 +80,13 @@ def load_traced(
     """
     options["backend"] = BACKEND
     checked = LoadOptions(**options)
-    folder = resolve(None if path is None else check_path(path))
-    bundle = open_bundle(folder, verify=checked.verify)
+    bundle = open_model(None if path is None else check_path(path), verify=checked.verify)
     if bundle.graph.refusal:
         raise UnsupportedError(bundle.graph.refusal)
     nodes = route_nodes(bundle.graph)
     if not nodes:
         raise UnsupportedError(
-            f"{folder} is a dense model: it has no layers of experts that could be traced"
+            f"{bundle.path} is a dense model: it has no layers of experts that could be traced"
         )
     routes = [node.outputs[0] for node in nodes]
     graph = replace(bundle.graph, outputs=[*bundle.graph.outputs, *routes])

@@ -16,6 +16,7 @@ from edgerun.errors import BundleError, InputError, MissingDependencyError, Stor
 from edgerun.files.drafts import make_draft
 from edgerun.llm import checkpoints
 from edgerun.llm.checkpoints import bundle_of, is_checkpoint
+from edgerun.llm.loading import open_model
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -322,6 +323,8 @@ def test_a_damaged_bundle_of_ours_says_how_it_is_made_anew(
     with pytest.raises(BundleError, match="`edgerun cache clear` deletes it") as caught:
         edgerun.load(checkpoint)
     assert "export the model again" not in str(caught.value)
+    with pytest.raises(BundleError, match="`edgerun cache clear` deletes it"):
+        open_model(checkpoint, verify=True)
     shutil.copytree(folder, tmp_path / "own")
     with pytest.raises(BundleError) as caught:
         edgerun.load(tmp_path / "own")
