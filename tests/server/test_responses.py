@@ -192,6 +192,60 @@ def test_items_are_a_conversation() -> None:
     ]
 
 
+def thought(text: str) -> dict[str, Any]:
+    content = [{"type": "reasoning_text", "text": text}] if text else []
+    return {"type": "reasoning", "summary": [], "content": content}
+
+
+def thinks(text: str, content: str = "", **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, "reasoning_content": text, **more}
+
+
+SAYS = {"role": "assistant", "content": "x"}
+CALLS = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+CALLED = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+RESULT = {"type": "function_call_output", "call_id": "1", "output": "y"}
+TOLD = {"role": "tool", "tool_call_id": "1", "content": "y"}
+
+
+@pytest.mark.parametrize(
+    ("items", "messages"),
+    [
+        ([thought("a"), thought(""), thought("b"), SAYS], [thinks("a\n\nb", "x")]),
+        ([thought("a"), thought("b"), CALLS], [thinks("a\n\nb", tool_calls=CALLED)]),
+        ([SAYS, thought("a"), CALLS], [SAYS, thinks("a", tool_calls=CALLED)]),
+        ([SAYS, CALLS], [{**SAYS, "tool_calls": CALLED}]),
+        ([CALLS, thought("a"), RESULT], [{**SAYS, "content": "", "tool_calls": CALLED}, "a", TOLD]),
+        *(
+            ([thought("a"), {"role": role, "content": "u"}, SAYS], ["a", role, SAYS])
+            for role in ("user", "system", "developer")
+        ),
+        ([SAYS, thought("a"), thought("b")], [SAYS, "a\n\nb"]),
+        ([thought("a"), SAYS, SAYS], [thinks("a", "x"), SAYS]),
+    ],
+)
+def test_thoughts_belong_to_what_the_assistant_says_next(items: Any, messages: Any) -> None:
+    """Texts here are thoughts alone, and names of roles messages of theirs."""
+    roles = ("user", "system", "developer")
+    expected = [
+        each
+        if isinstance(each, dict)
+        else {"role": each, "content": "u"}
+        if each in roles
+        else thinks(each)
+        for each in messages
+    ]
+    assert messages_of(ResponseFields(input=items)) == expected
+
+
+def test_a_thought_that_was_cut_off_goes_on_with_the_conversation(thinking: Served) -> None:
+    user = {"role": "user", "content": QUESTION}
+    cut = ask(thinking, max_output_tokens=4).json()["output"]
+    assert messages_of(ResponseFields(input=[user, *cut])) == [user, thinks("Is")]
+    assert ask(thinking, input=[user, *cut], max_output_tokens=1).status_code == 200
+    assert ask(thinking, input=[user, *cut, user], max_output_tokens=1).status_code == 200
+
+
 def test_replies_follow_a_schema(thinking: Served) -> None:
     pytest.importorskip("llguidance")
     schema = {"type": "object", "properties": {"a": {"enum": [7]}}, "required": ["a"]}

@@ -18,6 +18,7 @@ from edgerun.values import shown
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
 
+BETWEEN = "\n\n"  # two thoughts in a row
 TEXT_PARTS = ("input_text", "output_text", "text")
 # What cannot be done where nothing is stored and nothing runs unasked.
 WITHOUT = ("previous_response_id", "conversation", "prompt", "max_tool_calls")
@@ -120,29 +121,32 @@ def messages_of(fields: ResponseFields) -> list[dict[str, Any]]:
     conversation = _Conversation(first)
     for index, item in enumerate(fields.input):
         conversation.add(item, f"input[{index}]")
-    return conversation.messages
+    return conversation.ended()
 
 
 class _Conversation:
-    """Items, taken in their order: thoughts and calls belong to a message of the assistant."""
+    """Items, taken in their order: thoughts and calls belong to a message of the assistant.
+
+    Thoughts are those of the message or call behind them; where there is none, they are a message.
+    """
 
     def __init__(self, messages: list[dict[str, Any]]) -> None:
-        self.messages = messages
-        self._thoughts = ""
+        self._messages = messages
+        self._thoughts: list[str] = []  # that belong to what comes
 
     def add(self, item: dict[str, Any], place: str) -> None:
         kind = item.get("type", "message")
         if kind == "message":
-            message = {"role": item.get("role"), "content": _text(item.get("content"), place)}
-            self.messages.append(self._thoughtful(message))
+            self._add({"role": item.get("role"), "content": _text(item.get("content"), place)})
         elif kind == "reasoning":
-            self._thoughts = _text(item.get("content") or item.get("summary") or "", place)
+            thought = _text(item.get("content") or item.get("summary") or "", place)
+            self._thoughts += [thought] if thought else []
         elif kind == "function_call":
             self._assistant()["tool_calls"].append(_call(item, place))
         elif kind == "function_call_output":
             text = _text(item.get("output"), place)
             id_ = _string(item, "call_id", place)
-            self.messages.append({"role": "tool", "tool_call_id": id_, "content": text})
+            self._add({"role": "tool", "tool_call_id": id_, "content": text})
         else:
             raise Problem(
                 400,
@@ -152,19 +156,31 @@ class _Conversation:
                 place,
             )
 
+    def ended(self) -> list[dict[str, Any]]:
+        """The messages, once all items were taken."""
+        self._think()
+        return self._messages
+
+    def _add(self, message: dict[str, Any]) -> None:
+        if self._thoughts and message["role"] == "assistant":
+            message["reasoning_content"] = BETWEEN.join(self._thoughts)
+            self._thoughts = []
+        self._think()
+        self._messages.append(message)
+
+    def _think(self) -> None:
+        """Makes a message of thoughts behind which the assistant says nothing."""
+        if self._thoughts:
+            self._add({"role": "assistant", "content": ""})
+
     def _assistant(self) -> dict[str, Any]:
         """The message of the assistant that a call belongs to."""
-        last = self.messages[-1] if self.messages else {}
-        if last.get("role") != "assistant" or self._thoughts:
-            last = self._thoughtful({"role": "assistant", "content": ""})
-            self.messages.append(last)
+        self._think()
+        if not self._messages or self._messages[-1]["role"] != "assistant":
+            self._add({"role": "assistant", "content": ""})
+        last = self._messages[-1]
         last.setdefault("tool_calls", [])
         return last
-
-    def _thoughtful(self, message: dict[str, Any]) -> dict[str, Any]:
-        if message["role"] == "assistant" and self._thoughts:
-            message["reasoning_content"], self._thoughts = self._thoughts, ""
-        return message
 
 
 def _text(content: Any, place: str) -> str:
