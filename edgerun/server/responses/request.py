@@ -8,11 +8,11 @@ import msgspec
 
 from edgerun.llm.completion import TextStream
 from edgerun.llm.replies import chat_replies
-from edgerun.llm.tools import AUTO, NONE
+from edgerun.llm.tools import AUTO
 from edgerun.server.body import split
 from edgerun.server.problems import Problem
 from edgerun.server.responses.answer import ResponseWork
-from edgerun.server.work import Head, with_bias, with_effort
+from edgerun.server.work import Head, StreamFields, with_bias, with_effort
 from edgerun.values import shown
 
 if TYPE_CHECKING:
@@ -25,8 +25,11 @@ WITHOUT = ("previous_response_id", "conversation", "prompt", "max_tool_calls")
 ENCRYPTED = "reasoning.encrypted_content"  # thoughts are there as they are
 
 
-class TextFormat(msgspec.Struct, forbid_unknown_fields=True):
-    """``text.format``; a reply follows its schema whether it is strict or not."""
+class TextFormat(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """``text.format``, which the response repeats as it was asked for.
+
+    A reply follows its schema whether it is strict or not.
+    """
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
@@ -60,6 +63,7 @@ class ResponseFields(msgspec.Struct, kw_only=True):
     model: str | None = None
     instructions: str | None = None
     stream: bool = False
+    stream_options: StreamFields = msgspec.field(default_factory=StreamFields)
     max_output_tokens: Any = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] = AUTO
@@ -242,8 +246,6 @@ def _tools(fields: ResponseFields) -> list[dict[str, Any]] | None:
 
 def _tool_choice(fields: ResponseFields) -> str | dict[str, Any]:
     choice = fields.tool_choice
-    if not fields.tools and choice == NONE:
-        return AUTO
     if isinstance(choice, dict) and choice.get("type") == "function":
         return {"type": "function", "function": {"name": choice.get("name")}}
     return choice

@@ -288,3 +288,29 @@ def test_what_cannot_be_done_is_refused(calling: Served, fields: Any, says: str)
     answer = ask(calling, **fields)
     assert answer.status_code in (400, 404)
     assert says in answer.json()["error"]["message"]
+
+
+def test_a_response_repeats_the_form_that_was_asked_for(calling: Served) -> None:
+    pytest.importorskip("llguidance")
+    schema = {"type": "object", "additionalProperties": False}
+    named = {"type": "json_schema", "name": "x", "schema": schema}
+    forms: list[Any] = [{"type": "text"}, {"type": "json_object"}, named]
+    forms += [{**named, "strict": False, "description": "d"}]
+    for form in forms:
+        assert ask(calling, text={"format": form}, max_output_tokens=1).json()["text"] == {
+            "format": form
+        }
+    assert ask(calling, max_output_tokens=1).json()["text"] == {"format": {"type": "text"}}
+
+
+def test_options_of_streams_are_those_of_chats(calling: Served) -> None:
+    for value in (True, False):
+        answer = ask(calling, stream=True, stream_options={"include_obfuscation": value})
+        assert events_of(answer.text)[-1]["type"] == "response.completed"
+    assert "stream_options" in ask(calling, stream_options={"x": 1}).json()["error"]["message"]
+
+
+def test_without_functions_none_can_be_called(calling: Served) -> None:
+    for tools in ({}, {"tools": []}):
+        answer = ask(calling, tool_choice="none", max_output_tokens=1, **tools)
+        assert answer.status_code == 200
