@@ -56,18 +56,13 @@ def _chunk(value: Any) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
-def _named(value: Any) -> bytes:
+def named_event(value: Any) -> bytes:
+    """An event whose name is its type."""
     kind: str = value["type"]
     return b"event: " + kind.encode() + b"\n" + _chunk(value)
 
 
-def _error(problem: Problem) -> dict[str, Any]:
-    error = problem.body()["error"]
-    return {"type": "error", **{key: error[key] for key in ("code", "message", "param")}}
-
-
 CHUNKS = EventForm(_chunk, Problem.body, b"data: [DONE]\n\n")
-NAMED_EVENTS = EventForm(_named, _error, b"")
 
 
 async def send_events(events: AsyncIterator[Any], send: Send, form: EventForm = CHUNKS) -> None:

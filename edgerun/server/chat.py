@@ -10,7 +10,7 @@ import msgspec
 from edgerun.engine.chooser.logprobs import TokenLogprob
 from edgerun.llm.completion import Completion, Part, TextStream
 from edgerun.llm.replies import chat_replies
-from edgerun.llm.tools import AUTO, NONE
+from edgerun.llm.tools import AUTO
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import split
 from edgerun.server.logprobs import chat_logprobs
@@ -158,8 +158,6 @@ def _delta(delta: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tool_choice(fields: ChatFields) -> str | dict[str, Any]:
-    if not fields.tools and fields.tool_choice == NONE:
-        return AUTO
     if fields.tools and fields.tool_choice == AUTO and not fields.parallel_tool_calls:
         raise Problem(
             400,

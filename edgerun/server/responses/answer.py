@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgerun.llm.completion import Completion, TextStream
-from edgerun.server.answers import NAMED_EVENTS, send_events, send_json
+from edgerun.server.answers import EventForm, named_event, send_events, send_json
 from edgerun.server.work import LENGTHS, Head
 
 if TYPE_CHECKING:
     from starlette.types import Send
 
     from edgerun.model.chat.tools.call import ToolCall
+    from edgerun.server.problems import Problem
     from edgerun.server.replies import Group, Replies
     from edgerun.server.responses.request import ResponseFields
 
 Event: TypeAlias = dict[str, Any]
 Item: TypeAlias = dict[str, Any]
 IN_PROGRESS, COMPLETED, INCOMPLETE = "in_progress", "completed", "incomplete"
+FAILED = "failed"
+SERVER_ERROR = "server_error"  # of the codes that the API has, the one for what fails here
 REASONING, MESSAGE = "reasoning", "message"
 NAMES = {REASONING: "reasoning_text", MESSAGE: "output_text"}  # of their parts
 
@@ -53,7 +56,8 @@ class ResponseWork:
             self._completion = completion
             if self.fields.stream:
                 writer = _Writer(self._object)
-                await send_events(writer.events(group), send, NAMED_EVENTS)
+                form = EventForm(named_event, writer.failed, b"")
+                await send_events(writer.events(group), send, form)
                 return
             async for _ in group.pieces():
                 pass
@@ -61,20 +65,22 @@ class ResponseWork:
             await send_json(200, self._object(_status(completion), output, completion), send)
 
     def _object(
-        self, status: str, output: list[Item], completion: Completion | None = None
+        self,
+        status: str,
+        output: list[Item],
+        completion: Completion | None = None,
+        error: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The response, as far as it came."""
+        """The response as far as it came; it has a completion once it has ended."""
         head, fields = self.head.of("response"), self.fields
-        ended = completion if status != IN_PROGRESS else None
-        form = fields.text.format
         return {
             "id": head["id"],
             "object": head["object"],
             "created_at": head["created"],
             "model": head["model"],
             "status": status,
-            "error": None,
-            "incomplete_details": {"reason": _reason(ended)} if status == INCOMPLETE else None,
+            "error": error,
+            "incomplete_details": {"reason": _reason(completion)} if status == INCOMPLETE else None,
             "instructions": fields.instructions,
             "max_output_tokens": fields.max_output_tokens,
             "metadata": fields.metadata,
@@ -83,97 +89,139 @@ class ResponseWork:
             "previous_response_id": None,
             "reasoning": {"effort": fields.reasoning.effort, "summary": fields.reasoning.summary},
             "store": False,
-            "text": {"format": {"type": form.type if form else "text"}},
+            "text": {"format": fields.text.format or {"type": "text"}},
             "tool_choice": fields.tool_choice,
             "tools": fields.tools or [],
             "truncation": fields.truncation,
-            "usage": _usage(ended) if ended else None,
+            "usage": _usage(completion) if completion else None,
         }
 
 
 def output_of(completion: Completion) -> list[Item]:
-    """The items of a whole reply; one of nothing is an empty text."""
-    status, items = _status(completion), list[Item]()
-    if completion.thinking:
-        items.append(_item(REASONING, completion.thinking, status))
-    if completion.text or not (completion.thinking or completion.tool_calls):
-        items.append(_item(MESSAGE, completion.text, status))
+    """The items of a whole reply: thoughts, text and calls; one of nothing is an empty text."""
+    texts = {REASONING: completion.thinking, MESSAGE: completion.text}
+    kinds = [kind for kind in _order(completion) if texts[kind]]
+    items = [_item(kind, texts[kind], status) for kind, status in _ends(kinds, completion)]
     return [*items, *map(_call_item, completion.tool_calls)]
 
 
+def _order(completion: Completion) -> tuple[str, str]:
+    """What came first of a reply that has text; a piece, which may hold both, cannot tell."""
+    is_text = bool(completion.text) and not completion.thinking_tokens
+    return (MESSAGE, REASONING) if is_text else (REASONING, MESSAGE)
+
+
+def _ends(kinds: Iterable[str], completion: Completion) -> Iterator[tuple[str, str]]:
+    """The kinds that a reply has, in their order, each with the status of its item."""
+    *before, last = [*kinds] or ["" if completion.tool_calls else MESSAGE]
+    yield from ((kind, COMPLETED) for kind in before)
+    if last:
+        is_over = last == REASONING and completion.tool_calls
+        yield last, COMPLETED if is_over else _status(completion)
+
+
+@dataclass
+class _Open:
+    """An item under way."""
+
+    index: int
+    item: Item
+    texts: list[str] = field(default_factory=list)
+
+    def ended(self, status: str) -> Item:
+        """The item with the text that came."""
+        content = [_part(self.item["type"], "".join(self.texts))]
+        return {**self.item, "content": content, "status": status}
+
+
 class _Writer:
-    """Writes one response as events."""
+    """Writes one response as events.
+
+    A reply has one item of thoughts and one of text at most, and both stay open to its end: some
+    models think again when they have said something, and no event opens an item again.
+    """
 
     def __init__(self, response: Callable[..., dict[str, Any]]) -> None:
         self._response = response
         self._number = 0
-        self._done: list[Item] = []
-        self._item: Item | None = None  # under way
-        self._text = ""  # of it
+        self._open: dict[str, _Open] = {}  # by kind
+        self._output: list[Item] = []  # what has ended
 
     async def events(self, group: Group) -> AsyncIterator[Event]:
-        """What becomes of the only reply of a group."""
+        """What becomes of the only reply of a group, from its first piece on."""
         (completion,) = group.completions
-        for kind in ("created", IN_PROGRESS):
-            yield self._event(f"response.{kind}", response=self._response(IN_PROGRESS, []))
         async for came in group.pieces():
-            for kind, text in ((REASONING, came.part.thinking), (MESSAGE, came.part.text)):
-                if text:
-                    for event in self._said(kind, text):
+            if not self._number:
+                for kind in ("created", IN_PROGRESS):
+                    yield self._event(f"response.{kind}", response=self._response(IN_PROGRESS, []))
+            texts = {REASONING: came.part.thinking, MESSAGE: came.part.text}
+            for kind in _order(completion):
+                if texts[kind]:
+                    for event in self._said(kind, texts[kind]):
                         yield event
         for event in self._rest(completion):
             yield event
 
+    def failed(self, problem: Problem) -> Event:
+        """The last event of a response that fails in the middle."""
+        error = {"code": SERVER_ERROR, "message": problem.body()["error"]["message"]}
+        output = [each.ended(INCOMPLETE) for each in self._open.values()]
+        return self._event("response.failed", response=self._response(FAILED, output, error=error))
+
     def _said(self, kind: str, text: str) -> Iterator[Event]:
         """More thoughts, or more text."""
-        if self._item is None or self._item["type"] != kind:
-            yield from self._ended(COMPLETED)
+        if kind not in self._open:
             yield from self._begun(kind)
-        self._text += text
-        yield self._placed(f"response.{NAMES[kind]}.delta", delta=text, **_unlikely(kind))
+        self._open[kind].texts.append(text)
+        yield self._placed(kind, f"response.{NAMES[kind]}.delta", delta=text, **_unlikely(kind))
 
     def _rest(self, completion: Completion) -> Iterator[Event]:
         """The end of what is under way, calls, and the response."""
-        status = _status(completion)
-        if not (self._item or completion.tool_calls):
-            yield from self._begun(MESSAGE)
-        yield from self._ended(status)
+        for kind, status in _ends(self._open, completion):
+            if kind not in self._open:
+                yield from self._begun(kind)
+            yield from self._ended(kind, status)
         for call in completion.tool_calls:
-            item = _call_item(call)
-            place = {"item_id": item["id"], "output_index": len(self._done)}
-            begun = {**item, "arguments": "", "status": IN_PROGRESS}
-            yield self._indexed("added", begun)
-            kind, arguments = "response.function_call_arguments", item["arguments"]
-            yield self._event(f"{kind}.delta", **place, delta=arguments)
-            yield self._event(f"{kind}.done", **place, name=item["name"], arguments=arguments)
-            yield self._indexed("done", item)
-            self._done.append(item)
-        whole = self._response(status, self._done, completion)
+            yield from self._called(_call_item(call))
+        status = _status(completion)
+        whole = self._response(status, self._output, completion)
         yield self._event(f"response.{status}", response=whole)
 
     def _begun(self, kind: str) -> Iterator[Event]:
-        self._item, self._text = _item(kind, None, IN_PROGRESS), ""
-        yield self._indexed("added", self._item)
-        yield self._placed("response.content_part.added", part=_part(kind, ""))
+        item = _item(kind, None, IN_PROGRESS)
+        self._open[kind] = _Open(len(self._open), item)
+        yield self._indexed("added", self._open[kind].index, item)
+        yield self._placed(kind, "response.content_part.added", part=_part(kind, ""))
 
-    def _ended(self, status: str) -> Iterator[Event]:
-        """The end of the item under way, if there is one."""
-        if self._item is None:
-            return
-        kind, text = self._item["type"], self._text
-        yield self._placed(f"response.{NAMES[kind]}.done", text=text, **_unlikely(kind))
-        yield self._placed("response.content_part.done", part=_part(kind, text))
-        whole = {**self._item, "content": [_part(kind, text)], "status": status}
-        yield self._indexed("done", whole)
-        self._done.append(whole)
-        self._item = None
+    def _ended(self, kind: str, status: str) -> Iterator[Event]:
+        """The end of an item of thoughts or text."""
+        under_way = self._open[kind]
+        item = under_way.ended(status)
+        (part,) = item["content"]
+        name = f"response.{NAMES[kind]}.done"
+        yield self._placed(kind, name, text=part["text"], **_unlikely(kind))
+        yield self._placed(kind, "response.content_part.done", part=part)
+        yield self._indexed("done", under_way.index, item)
+        self._output.append(item)
 
-    def _indexed(self, what: str, item: Item) -> Event:
-        return self._event(f"response.output_item.{what}", output_index=len(self._done), item=item)
+    def _called(self, item: Item) -> Iterator[Event]:
+        """A call, which comes whole."""
+        index, arguments = len(self._output), item["arguments"]
+        place = {"item_id": item["id"], "output_index": index}
+        kind = "response.function_call_arguments"
+        yield self._indexed("added", index, {**item, "arguments": "", "status": IN_PROGRESS})
+        yield self._event(f"{kind}.delta", **place, delta=arguments)
+        yield self._event(f"{kind}.done", **place, name=item["name"], arguments=arguments)
+        yield self._indexed("done", index, item)
+        self._output.append(item)
 
-    def _placed(self, kind: str, **fields: Any) -> Event:
-        assert self._item is not None
-        place = {"item_id": self._item["id"], "output_index": len(self._done), "content_index": 0}
+    def _indexed(self, what: str, index: int, item: Item) -> Event:
+        return self._event(f"response.output_item.{what}", output_index=index, item=item)
+
+    def _placed(self, of: str, kind: str, **fields: Any) -> Event:
+        """An event of an item's only part."""
+        index, id_ = self._open[of].index, self._open[of].item["id"]
+        place = {"item_id": id_, "output_index": index, "content_index": 0}
         return self._event(kind, **place, **fields)
 
     def _event(self, kind: str, **fields: Any) -> Event:

@@ -8,24 +8,28 @@ import msgspec
 
 from edgerun.llm.completion import TextStream
 from edgerun.llm.replies import chat_replies
-from edgerun.llm.tools import AUTO, NONE
+from edgerun.llm.tools import AUTO
 from edgerun.server.body import split
 from edgerun.server.problems import Problem
 from edgerun.server.responses.answer import ResponseWork
-from edgerun.server.work import Head, with_bias, with_effort
+from edgerun.server.work import Head, StreamFields, with_bias, with_effort
 from edgerun.values import shown
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
 
+BETWEEN = "\n\n"  # two thoughts in a row
 TEXT_PARTS = ("input_text", "output_text", "text")
 # What cannot be done where nothing is stored and nothing runs unasked.
 WITHOUT = ("previous_response_id", "conversation", "prompt", "max_tool_calls")
 ENCRYPTED = "reasoning.encrypted_content"  # thoughts are there as they are
 
 
-class TextFormat(msgspec.Struct, forbid_unknown_fields=True):
-    """``text.format``; a reply follows its schema whether it is strict or not."""
+class TextFormat(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """``text.format``, which the response repeats as it was asked for.
+
+    A reply follows its schema whether it is strict or not.
+    """
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
@@ -59,6 +63,7 @@ class ResponseFields(msgspec.Struct, kw_only=True):
     model: str | None = None
     instructions: str | None = None
     stream: bool = False
+    stream_options: StreamFields = msgspec.field(default_factory=StreamFields)
     max_output_tokens: Any = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] = AUTO
@@ -120,29 +125,32 @@ def messages_of(fields: ResponseFields) -> list[dict[str, Any]]:
     conversation = _Conversation(first)
     for index, item in enumerate(fields.input):
         conversation.add(item, f"input[{index}]")
-    return conversation.messages
+    return conversation.ended()
 
 
 class _Conversation:
-    """Items, taken in their order: thoughts and calls belong to a message of the assistant."""
+    """Items, taken in their order: thoughts and calls belong to a message of the assistant.
+
+    Thoughts are those of the message or call behind them; where there is none, they are a message.
+    """
 
     def __init__(self, messages: list[dict[str, Any]]) -> None:
-        self.messages = messages
-        self._thoughts = ""
+        self._messages = messages
+        self._thoughts: list[str] = []  # that belong to what comes
 
     def add(self, item: dict[str, Any], place: str) -> None:
         kind = item.get("type", "message")
         if kind == "message":
-            message = {"role": item.get("role"), "content": _text(item.get("content"), place)}
-            self.messages.append(self._thoughtful(message))
+            self._add({"role": item.get("role"), "content": _text(item.get("content"), place)})
         elif kind == "reasoning":
-            self._thoughts = _text(item.get("content") or item.get("summary") or "", place)
+            thought = _text(item.get("content") or item.get("summary") or "", place)
+            self._thoughts += [thought] if thought else []
         elif kind == "function_call":
             self._assistant()["tool_calls"].append(_call(item, place))
         elif kind == "function_call_output":
             text = _text(item.get("output"), place)
             id_ = _string(item, "call_id", place)
-            self.messages.append({"role": "tool", "tool_call_id": id_, "content": text})
+            self._add({"role": "tool", "tool_call_id": id_, "content": text})
         else:
             raise Problem(
                 400,
@@ -152,19 +160,31 @@ class _Conversation:
                 place,
             )
 
+    def ended(self) -> list[dict[str, Any]]:
+        """The messages, once all items were taken."""
+        self._think()
+        return self._messages
+
+    def _add(self, message: dict[str, Any]) -> None:
+        if self._thoughts and message["role"] == "assistant":
+            message["reasoning_content"] = BETWEEN.join(self._thoughts)
+            self._thoughts = []
+        self._think()
+        self._messages.append(message)
+
+    def _think(self) -> None:
+        """Makes a message of thoughts behind which the assistant says nothing."""
+        if self._thoughts:
+            self._add({"role": "assistant", "content": ""})
+
     def _assistant(self) -> dict[str, Any]:
         """The message of the assistant that a call belongs to."""
-        last = self.messages[-1] if self.messages else {}
-        if last.get("role") != "assistant" or self._thoughts:
-            last = self._thoughtful({"role": "assistant", "content": ""})
-            self.messages.append(last)
+        self._think()
+        if not self._messages or self._messages[-1]["role"] != "assistant":
+            self._add({"role": "assistant", "content": ""})
+        last = self._messages[-1]
         last.setdefault("tool_calls", [])
         return last
-
-    def _thoughtful(self, message: dict[str, Any]) -> dict[str, Any]:
-        if message["role"] == "assistant" and self._thoughts:
-            message["reasoning_content"], self._thoughts = self._thoughts, ""
-        return message
 
 
 def _text(content: Any, place: str) -> str:
@@ -226,8 +246,6 @@ def _tools(fields: ResponseFields) -> list[dict[str, Any]] | None:
 
 def _tool_choice(fields: ResponseFields) -> str | dict[str, Any]:
     choice = fields.tool_choice
-    if not fields.tools and choice == NONE:
-        return AUTO
     if isinstance(choice, dict) and choice.get("type") == "function":
         return {"type": "function", "function": {"name": choice.get("name")}}
     return choice

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from edgerun.llm.llm import LLM
 from edgerun.server.responses.request import ResponseFields, messages_of
 from tests.llm.chats.test_thinking import CHAT, REPLY, that_says
 from tests.llm.chats.test_tools import CALL, TOOLS, hermes_that_says
-from tests.llm.test_llm import Broken
 from tests.model.chat.tools.replies import MESSAGES
 from tests.server.served import Served, served
-from tests.support import fakes
 
 QUESTION = MESSAGES[0]["content"]
 FLAT = [{"type": "function", **tool["function"]} for tool in TOOLS]
@@ -52,6 +49,22 @@ def without_ids(items: Any) -> list[Any]:
     return [{key: item[key] for key in item if key not in ("id", "call_id")} for item in items]
 
 
+def check(events: Sequence[Any], output: Sequence[Any]) -> None:
+    """Makes sure that all of an output comes as events, each item in its place."""
+    assert events[-1]["response"]["output"] == output
+    for what in ("added", "done"):
+        named = [each for each in events if each["type"] == f"response.output_item.{what}"]
+        assert [each["item"]["id"] for each in named] == [item["id"] for item in output]
+        assert [each["output_index"] for each in named] == list(range(len(output)))
+        if what == "done":
+            assert [each["item"] for each in named] == list(output)
+    for index, item in enumerate(output):
+        own = [event for event in events if event.get("item_id") == item["id"]]
+        assert {event["output_index"] for event in own} == {index}
+        content = item.get("content") or [{"text": item.get("arguments")}]
+        assert "".join(event.get("delta", "") for event in own) == content[0]["text"]
+
+
 def test_a_response_has_thoughts_and_text(thinking: Served) -> None:
     answer = ask(thinking).json()
     assert (answer["object"], answer["status"], answer["error"]) == ("response", "completed", None)
@@ -84,18 +97,7 @@ def test_events_make_up_the_response(thinking: Served, calling: Served) -> None:
             **whole["usage"],
             "input_tokens_details": last["usage"]["input_tokens_details"],
         }
-        done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-        assert done == last["output"]
-        added = [
-            event["item"]["id"] for event in events if event["type"] == "response.output_item.added"
-        ]
-        assert added == [item["id"] for item in done]
-        for index, item in enumerate(done):
-            own = [event for event in events if event.get("item_id") == item["id"]]
-            assert {event["output_index"] for event in own} == {index}
-            said = "".join(event.get("delta", "") for event in own)
-            content = item.get("content") or [{"text": item.get("arguments")}]
-            assert said == content[0]["text"]
+        check(events, last["output"])
 
 
 def test_a_response_that_is_cut_says_so(thinking: Served) -> None:
@@ -192,6 +194,60 @@ def test_items_are_a_conversation() -> None:
     ]
 
 
+def thought(text: str) -> dict[str, Any]:
+    content = [{"type": "reasoning_text", "text": text}] if text else []
+    return {"type": "reasoning", "summary": [], "content": content}
+
+
+def thinks(text: str, content: str = "", **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, "reasoning_content": text, **more}
+
+
+SAYS = {"role": "assistant", "content": "x"}
+CALLS = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+CALLED = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+RESULT = {"type": "function_call_output", "call_id": "1", "output": "y"}
+TOLD = {"role": "tool", "tool_call_id": "1", "content": "y"}
+
+
+@pytest.mark.parametrize(
+    ("items", "messages"),
+    [
+        ([thought("a"), thought(""), thought("b"), SAYS], [thinks("a\n\nb", "x")]),
+        ([thought("a"), thought("b"), CALLS], [thinks("a\n\nb", tool_calls=CALLED)]),
+        ([SAYS, thought("a"), CALLS], [SAYS, thinks("a", tool_calls=CALLED)]),
+        ([SAYS, CALLS], [{**SAYS, "tool_calls": CALLED}]),
+        ([CALLS, thought("a"), RESULT], [{**SAYS, "content": "", "tool_calls": CALLED}, "a", TOLD]),
+        *(
+            ([thought("a"), {"role": role, "content": "u"}, SAYS], ["a", role, SAYS])
+            for role in ("user", "system", "developer")
+        ),
+        ([SAYS, thought("a"), thought("b")], [SAYS, "a\n\nb"]),
+        ([thought("a"), SAYS, SAYS], [thinks("a", "x"), SAYS]),
+    ],
+)
+def test_thoughts_belong_to_what_the_assistant_says_next(items: Any, messages: Any) -> None:
+    """Texts here are thoughts alone, and names of roles messages of theirs."""
+    roles = ("user", "system", "developer")
+    expected = [
+        each
+        if isinstance(each, dict)
+        else {"role": each, "content": "u"}
+        if each in roles
+        else thinks(each)
+        for each in messages
+    ]
+    assert messages_of(ResponseFields(input=items)) == expected
+
+
+def test_a_thought_that_was_cut_off_goes_on_with_the_conversation(thinking: Served) -> None:
+    user = {"role": "user", "content": QUESTION}
+    cut = ask(thinking, max_output_tokens=4).json()["output"]
+    assert messages_of(ResponseFields(input=[user, *cut])) == [user, thinks("Is")]
+    assert ask(thinking, input=[user, *cut], max_output_tokens=1).status_code == 200
+    assert ask(thinking, input=[user, *cut, user], max_output_tokens=1).status_code == 200
+
+
 def test_replies_follow_a_schema(thinking: Served) -> None:
     pytest.importorskip("llguidance")
     schema = {"type": "object", "properties": {"a": {"enum": [7]}}, "required": ["a"]}
@@ -234,11 +290,27 @@ def test_what_cannot_be_done_is_refused(calling: Served, fields: Any, says: str)
     assert says in answer.json()["error"]["message"]
 
 
-def test_what_fails_in_the_middle_is_the_last_event() -> None:
-    llm = LLM(fakes.fake_model(Broken("^"), template=CHAT))
-    with served(llm) as client:
-        text = ask(client, stream=True).text
-    last = json.loads(
-        text.removesuffix("\n\n").rpartition("\n\n")[2].split("\n")[1].removeprefix("data: ")
-    )
-    assert last["type"] == "error" and "model failed" in last["message"]
+def test_a_response_repeats_the_form_that_was_asked_for(calling: Served) -> None:
+    pytest.importorskip("llguidance")
+    schema = {"type": "object", "additionalProperties": False}
+    named = {"type": "json_schema", "name": "x", "schema": schema}
+    forms: list[Any] = [{"type": "text"}, {"type": "json_object"}, named]
+    forms += [{**named, "strict": False, "description": "d"}]
+    for form in forms:
+        assert ask(calling, text={"format": form}, max_output_tokens=1).json()["text"] == {
+            "format": form
+        }
+    assert ask(calling, max_output_tokens=1).json()["text"] == {"format": {"type": "text"}}
+
+
+def test_options_of_streams_are_those_of_chats(calling: Served) -> None:
+    for value in (True, False):
+        answer = ask(calling, stream=True, stream_options={"include_obfuscation": value})
+        assert events_of(answer.text)[-1]["type"] == "response.completed"
+    assert "stream_options" in ask(calling, stream_options={"x": 1}).json()["error"]["message"]
+
+
+def test_without_functions_none_can_be_called(calling: Served) -> None:
+    for tools in ({}, {"tools": []}):
+        answer = ask(calling, tool_choice="none", max_output_tokens=1, **tools)
+        assert answer.status_code == 200
