@@ -54,6 +54,7 @@ class Completion:
         tool_calls: calls of functions that the reply asks for, as far as they came.
         thinking: what the model thought before it answered, in chats with models that mark it.
         thinking_tokens: how many of ``ids`` are thoughts, with what ends them.
+        answers_first: text came before any thought.
     """
 
     text: str = ""
@@ -66,6 +67,7 @@ class Completion:
     tool_calls: list[ToolCall] = field(default_factory=list)
     thinking: str = ""
     thinking_tokens: int = 0
+    answers_first: bool = False
 
     @property
     def message(self) -> dict[str, Any]:
@@ -160,6 +162,7 @@ class Writer:
                 thinking += event.text
             else:
                 completion.tool_calls.append(event)
+            completion.answers_first |= bool(text) and not (completion.thinking or thinking)
         completion.text += text
         completion.thinking += thinking
         return Part(text, thinking)

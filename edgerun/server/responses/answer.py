@@ -106,9 +106,8 @@ def output_of(completion: Completion) -> list[Item]:
 
 
 def _order(completion: Completion) -> tuple[str, str]:
-    """What came first of a reply that has text; a piece, which may hold both, cannot tell."""
-    is_text = bool(completion.text) and not completion.thinking_tokens
-    return (MESSAGE, REASONING) if is_text else (REASONING, MESSAGE)
+    """What came first of a reply; a piece, which may hold both, cannot tell."""
+    return (MESSAGE, REASONING) if completion.answers_first else (REASONING, MESSAGE)
 
 
 def _ends(kinds: Iterable[str], completion: Completion) -> Iterator[tuple[str, str]]:

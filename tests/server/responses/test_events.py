@@ -112,31 +112,31 @@ def test_a_server_tells_both_the_same() -> None:
         assert without_ids(events[-1]["response"]["output"]) == without_ids(whole["output"])
 
 
-def completion_of(reason: str, text: str, thinking: str, tokens: int, calls: int) -> Completion:
+def completion_of(reason: str, text: str, thinking: str, first: bool, calls: int) -> Completion:
     each = [ToolCall("1", "f", "{}") for _ in range(calls)]
     return Completion(
-        text, finish_reason=reason, thinking=thinking, thinking_tokens=tokens, tool_calls=each
+        text, finish_reason=reason, thinking=thinking, answers_first=first, tool_calls=each
     )
 
 
 @pytest.mark.parametrize(
-    ("reason", "text", "thinking", "tokens", "calls", "items"),
+    ("reason", "text", "thinking", "first", "calls", "items"),
     [
-        ("stop", "a", "b", 1, 0, ["reasoning completed", "message completed"]),
-        ("length", "a", "b", 1, 0, ["reasoning completed", "message incomplete"]),
-        ("context", "a", "b", 0, 0, ["message completed", "reasoning incomplete"]),
-        ("length", "", "b", 1, 0, ["reasoning incomplete"]),
-        ("memory", "", "b", 1, 1, ["reasoning completed", "function_call completed"]),
-        ("length", "a", "", 0, 1, ["message incomplete", "function_call completed"]),
-        ("stop", "", "", 0, 0, ["message completed"]),
-        ("length", "", "", 0, 0, ["message incomplete"]),
-        ("stop", "", "", 0, 2, ["function_call completed"] * 2),
+        ("stop", "a", "b", False, 0, ["reasoning completed", "message completed"]),
+        ("length", "a", "b", False, 0, ["reasoning completed", "message incomplete"]),
+        ("context", "a", "b", True, 0, ["message completed", "reasoning incomplete"]),
+        ("length", "", "b", False, 0, ["reasoning incomplete"]),
+        ("memory", "", "b", False, 1, ["reasoning completed", "function_call completed"]),
+        ("length", "a", "", True, 1, ["message incomplete", "function_call completed"]),
+        ("stop", "", "", False, 0, ["message completed"]),
+        ("length", "", "", False, 0, ["message incomplete"]),
+        ("stop", "", "", False, 2, ["function_call completed"] * 2),
     ],
 )
 def test_what_was_cut_off_is_incomplete(
-    reason: str, text: str, thinking: str, tokens: int, calls: int, items: Any
+    reason: str, text: str, thinking: str, first: bool, calls: int, items: Any
 ) -> None:
-    completion = completion_of(reason, text, thinking, tokens, calls)
+    completion = completion_of(reason, text, thinking, first, calls)
     output = output_of(completion)
     assert [f"{item['type']} {item['status']}" for item in output] == items
     events = written([Part(text, thinking)], completion)
