@@ -31,9 +31,10 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from edgerun.llm.chat_session import ChatSession
-    from edgerun.llm.completion import Completion, TextStream
     from edgerun.llm.llm import LLM, load
     from edgerun.llm.options import LoadKeywords, LoadOptions
+    from edgerun.llm.replies.completion import Completion
+    from edgerun.llm.replies.stream import TextStream
     from edgerun.model.chat.template import Message
     from edgerun.model.chat.tools.call import ToolCall
 
@@ -68,8 +69,8 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker is to see the names above and no others
     _MODULES = {
         "ChatSession": "edgerun.llm.chat_session",
-        "Completion": "edgerun.llm.completion",
-        "TextStream": "edgerun.llm.completion",
+        "Completion": "edgerun.llm.replies.completion",
+        "TextStream": "edgerun.llm.replies.stream",
         "SamplingKeywords": "edgerun.engine.chooser.keywords",
         "SamplingParams": "edgerun.engine.chooser.params",
         "TokenLogprob": "edgerun.engine.chooser.logprobs",

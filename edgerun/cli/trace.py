@@ -12,7 +12,7 @@ from edgerun.cli import options
 from edgerun.cli.run import start
 
 if TYPE_CHECKING:
-    from edgerun.llm.completion import Completion
+    from edgerun.llm.replies.completion import Completion
     from edgerun.offload.trace_file import Trace
 
 EXAMPLES = options.examples(

@@ -14,7 +14,8 @@ from edgerun.engine.session_file import load_session, save_session
 from edgerun.engine.stats import Stats
 from edgerun.errors import InputError, PromptError
 from edgerun.llm.arguments import check_path, check_results, check_text
-from edgerun.llm.completion import Completion, TextStream
+from edgerun.llm.replies.completion import Completion
+from edgerun.llm.replies.stream import TextStream
 from edgerun.llm.tools import AUTO, ChatSettings, chat_settings
 from edgerun.model.chat.format import RenderedChat
 from edgerun.model.chat.template import Message

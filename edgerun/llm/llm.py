@@ -26,10 +26,11 @@ from edgerun.llm.arguments import (
     with_options,
 )
 from edgerun.llm.chat_session import ChatSession
-from edgerun.llm.completion import Completion, TextStream, together
 from edgerun.llm.loading import Model, host_memory, prepare, prompt_rows, recompile
 from edgerun.llm.opening import ChatRequest, Opener, TextRequest
 from edgerun.llm.options import LoadOptions
+from edgerun.llm.replies.completion import Completion
+from edgerun.llm.replies.stream import TextStream, together
 from edgerun.llm.tools import AUTO, ChatSettings, chat_settings
 from edgerun.model.chat.format import ChatFormat
 from edgerun.model.chat.template import DEFAULT_STOPS, Message

@@ -11,7 +11,8 @@ from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import Sequence as EngineSequence
 from edgerun.engine.stats import Stats
 from edgerun.errors import InputError, SamplingError
-from edgerun.llm.completion import Completion, TextStream, Writer, write
+from edgerun.llm.replies.completion import Completion, Writer, write
+from edgerun.llm.replies.stream import TextStream
 from edgerun.llm.tools import CallVocabulary, ChatSettings, params_with_calls
 from edgerun.model.chat.format import ChatFormat, RenderedChat
 from edgerun.model.chat.template import Message

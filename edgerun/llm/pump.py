@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from edgerun.engine.sequence import Sequence
 from edgerun.errors import InputError
-from edgerun.llm.completion import Part, TextStream
+from edgerun.llm.replies.completion import Part
+from edgerun.llm.replies.stream import TextStream
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM

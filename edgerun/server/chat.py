@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from edgerun.engine.chooser.logprobs import TokenLogprob
-from edgerun.llm.completion import Completion, Part, TextStream
-from edgerun.llm.replies import chat_replies
+from edgerun.llm.replies.completion import Completion, Part
+from edgerun.llm.replies.several import chat_replies
+from edgerun.llm.replies.stream import TextStream
 from edgerun.llm.tools import AUTO
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import split

@@ -10,8 +10,9 @@ from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from edgerun.errors import BackendError
-from edgerun.llm.completion import Completion, Part, TextStream
 from edgerun.llm.pump import Piece, Pump
+from edgerun.llm.replies.completion import Completion, Part
+from edgerun.llm.replies.stream import TextStream
 from edgerun.server.problems import Problem
 
 if TYPE_CHECKING:

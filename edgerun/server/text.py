@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgerun.engine.chooser.logprobs import TokenLogprob
-from edgerun.llm.completion import Completion, Part, TextStream
-from edgerun.llm.replies import text_replies
+from edgerun.llm.replies.completion import Completion, Part
+from edgerun.llm.replies.several import text_replies
+from edgerun.llm.replies.stream import TextStream
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import split
 from edgerun.server.logprobs import TextLogprobs

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import msgspec
 
 from edgerun.engine.chooser.logprobs import TokenLogprob
-from edgerun.llm.completion import Completion, Part, TextStream
+from edgerun.llm.replies.completion import Completion, Part
+from edgerun.llm.replies.stream import TextStream
 from edgerun.server.answers import send_events, send_json
 from edgerun.server.problems import Problem
 from edgerun.values import shown, whole_number

@@ -23,10 +23,11 @@ from edgerun.errors import (
     SamplingError,
 )
 from edgerun.kernels.host.cores import cores
-from edgerun.llm.completion import TextStream, Writer
 from edgerun.llm.llm import LLM
 from edgerun.llm.loading import resolve
 from edgerun.llm.options import LoadOptions
+from edgerun.llm.replies.completion import Writer
+from edgerun.llm.replies.stream import TextStream
 from tests.support import fakes
 
 

@@ -16,9 +16,9 @@ import pytest
 import edgerun
 from edgerun.backends.openvino import executable
 from edgerun.engine.drafting.drafting import Drafting
-from edgerun.llm.completion import Completion
 from edgerun.llm.llm import LLM
 from edgerun.llm.loading import resolve
+from edgerun.llm.replies.completion import Completion
 from tests.llm.chats.test_structure import Almost
 from tests.llm.test_drafts import Eager
 from tests.llm.test_loading import altered

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgerun import load
-from edgerun.llm.completion import Completion
+from edgerun.llm.replies.completion import Completion
 from edgerun.llm.scoring import score_texts, split_documents
 from edgerun.llm.tracing import load_traced
 from edgerun.model.bundle import open_bundle

@@ -18,7 +18,7 @@ import pytest
 import uvicorn
 
 from edgerun.llm.llm import LLM
-from edgerun.llm.replies import chat_replies
+from edgerun.llm.replies.several import chat_replies
 from edgerun.server import serving
 from edgerun.server.app import Server
 from edgerun.server.options import ServerOptions

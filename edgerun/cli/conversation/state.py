@@ -12,8 +12,8 @@ from edgerun.errors import EdgerunError, InputError, PromptError, StorageError
 if TYPE_CHECKING:
     from edgerun.cli.conversation.store import ChatStore
     from edgerun.engine.stats import Stats
-    from edgerun.llm.completion import TextStream
     from edgerun.llm.llm import LLM, ChatSession
+    from edgerun.llm.replies.stream import TextStream
     from edgerun.model.chat.template import Message
 
 STOP, DROP_OLDEST = "stop", "drop-oldest"

@@ -13,7 +13,7 @@ TAB = 8
 JOINER = "\u200d"  # changes the width of what is beside it, on some terminals only
 
 if TYPE_CHECKING:
-    from edgerun.llm.completion import TextStream
+    from edgerun.llm.replies.stream import TextStream
 
 Write = Callable[[str], None]
 

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from edgerun.llm.completion import Completion, TextStream
+from edgerun.llm.replies.completion import Completion
+from edgerun.llm.replies.stream import TextStream
 from edgerun.server.answers import EventForm, named_event, send_events, send_json
 from edgerun.server.work import LENGTHS, Head
 

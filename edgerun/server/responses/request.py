@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from edgerun.llm.completion import TextStream
-from edgerun.llm.replies import chat_replies
+from edgerun.llm.replies.several import chat_replies
+from edgerun.llm.replies.stream import TextStream
 from edgerun.llm.tools import AUTO
 from edgerun.server.body import split
 from edgerun.server.problems import Problem

@@ -13,8 +13,8 @@ import pytest
 
 from edgerun.backends import make_backend
 from edgerun.errors import InputError, PromptError, SessionError
-from edgerun.llm.completion import Completion
 from edgerun.llm.llm import LLM
+from edgerun.llm.replies.completion import Completion
 from tests.llm.test_llm import model
 from tests.support import fakes
 

@@ -17,9 +17,9 @@ import edgerun
 from edgerun.engine.drafting.base import Draft, Drafter
 from edgerun.engine.drafting.drafting import Drafting
 from edgerun.errors import MissingDependencyError, SamplingError
-from edgerun.llm.completion import Completion
 from edgerun.llm.llm import LLM
 from edgerun.llm.loading import resolve
+from edgerun.llm.replies.completion import Completion
 from edgerun.model.text.tokenizer import Tokenizer
 from tests.engine.constraints.schemas import is_valid, schemas
 from tests.llm.test_drafts import Eager, engine_of

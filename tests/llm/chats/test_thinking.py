@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from edgerun.errors import SamplingError
-from edgerun.llm.completion import Part
 from edgerun.llm.llm import LLM
 from edgerun.llm.pump import Pump
+from edgerun.llm.replies.completion import Part
 from edgerun.model.text.tokenizer import Tokenizer
 from tests.model.chat.test_disguise import tokenizer_for
 from tests.model.chat.tools.replies import FORMS, MESSAGES, template_of, tool

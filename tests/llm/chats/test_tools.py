@@ -20,8 +20,8 @@ from edgerun.errors import (
     PromptError,
     SamplingError,
 )
-from edgerun.llm.completion import Writer
 from edgerun.llm.llm import LLM
+from edgerun.llm.replies.completion import Writer
 from edgerun.model.chat.reply import ReplyReader
 from edgerun.model.chat.tools.functions import Functions
 from edgerun.model.chat.tools.reader import CallReader

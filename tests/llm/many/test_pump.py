@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from edgerun.errors import BackendError, InputError
-from edgerun.llm.completion import TextStream
 from edgerun.llm.llm import LLM
 from edgerun.llm.pump import Piece, Pump
+from edgerun.llm.replies.stream import TextStream
 from tests.llm.test_llm import Broken, model
 from tests.server.served import Paced, until
 from tests.support import fakes

@@ -9,7 +9,7 @@ import pytest
 from edgerun.engine.chooser.params import MAX_SEED
 from edgerun.errors import PromptError, SamplingError
 from edgerun.llm.llm import LLM
-from edgerun.llm.replies import chat_replies, text_replies
+from edgerun.llm.replies.several import chat_replies, text_replies
 from tests.llm.chats.test_tools import HERMES, TOOLS
 from tests.support import fakes
 

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from edgerun.errors import BackendError
-from edgerun.llm.completion import Completion, Part
 from edgerun.llm.llm import LLM
+from edgerun.llm.replies.completion import Completion, Part
 from edgerun.model.chat.tools.call import ToolCall
 from edgerun.server.responses.answer import _Writer, output_of
 from tests.llm.chats.test_thinking import CHAT, HARMONY, REPLY, that_says

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgerun.llm.arguments import check_conversation, check_prompt
-from edgerun.llm.completion import TextStream
 from edgerun.llm.opening import ChatRequest, TextRequest
+from edgerun.llm.replies.stream import TextStream
 from edgerun.llm.tools import AUTO, chat_settings
 
 if TYPE_CHECKING:
