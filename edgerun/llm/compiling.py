@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from edgerun import env
 from edgerun.backends.base import Backend, CompileOptions, ExpertMemory, buckets
-from edgerun.backends.registry import Candidates, backend_names, find_candidates
+from edgerun.backends.registry import Candidates, backend_names, find_candidates, offered_names
 from edgerun.errors import InputError
 from edgerun.kernels.host.memory import available_memory
 from edgerun.model.bundle import Bundle
@@ -135,7 +135,7 @@ def _check_required(name: str | None) -> None:
     if name is not None and name.partition(":")[0] not in backend_names():
         raise InputError(
             f"require is {shown(name)}; expected a back-end, with its device where it has several: "
-            f"there are {', '.join(backend_names())}"
+            f"there are {', '.join(offered_names())}"
         )
 
 

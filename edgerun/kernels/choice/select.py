@@ -21,7 +21,6 @@ from edgerun.kernels.lang.simd import (
 from edgerun.kernels.lang.word import float_at, set_float, set_int
 
 LANES = 16
-VECTOR_BYTES = 4 * LANES
 INFINITY_BITS = 0x7F800000
 MIN_GROUPS = 256
 LOWEST, NO_NUMBER = np.float32(-np.inf), np.float32(np.nan)

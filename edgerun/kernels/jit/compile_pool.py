@@ -83,13 +83,11 @@ class CompilePool:
         compile_here: compiles a job in this process.
         most: helpers at a time, this process counting as one while it compiles.
         prefers_here: whether this process is to take its share.
-        submitted: jobs so far, done or not.
     """
 
     compile_here: Callable[[Job], bytes]
     most: int = field(default_factory=helpers_allowed)
     prefers_here: Callable[[], bool] = compiler_is_here
-    submitted: int = 0
     _waiting: deque[Job] = field(default_factory=deque)
     _taken: list[Job] = field(default_factory=list)  # by helpers
     _helpers: int = 0
@@ -99,7 +97,6 @@ class CompilePool:
     def submit(self, job: Job) -> None:
         """Queues a job."""
         with self._changed:
-            self.submitted += 1
             self._waiting.append(job)
             here = self.prefers_here()
             if len(self._waiting) > here and self._helpers < self.most - here:

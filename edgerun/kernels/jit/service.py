@@ -116,11 +116,6 @@ def remembered(name: str, make: Callable[[], bytes]) -> bytes:
     return entry.code
 
 
-def queued() -> int:
-    """Kernels that this process had to compile or still has to."""
-    return _pool().submitted
-
-
 def all_kept() -> bool:
     """Whether all that was compiled could be written to disk."""
     return _cache().all_kept

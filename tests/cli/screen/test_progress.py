@@ -6,7 +6,6 @@ import pytest
 
 from edgerun.cli.screen.progress import CLEAR, COMPILING, SESSION, first_run, progress_line
 from edgerun.kernels.jit import service
-from edgerun.kernels.jit.compile_pool import CompilePool, Job
 from edgerun.values import Notice
 
 
@@ -35,13 +34,6 @@ def test_a_terminal_gets_a_number_that_only_grows(
     counts = ["", " (1 so far)", " (1 so far)", " (2 so far)"]
     assert shown[1:5] == [f"{COMPILING}{count}" for count in counts]
     assert shown[5].startswith("edgerun: compiled 2 kernels in ")
-
-
-def test_the_pool_counts_what_it_was_given() -> None:
-    pool = CompilePool(lambda job: b"code", most=0, prefers_here=lambda: True)
-    for number in range(3):
-        pool.submit(Job("kernel", {"n": number}))
-    assert pool.submitted == 3
 
 
 def test_the_line_fits_the_terminal(
