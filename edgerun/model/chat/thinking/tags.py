@@ -68,13 +68,13 @@ class Tags(ThoughtForm):
 
     def read(self, reply: ThoughtReader, *, begun: bool) -> Reading[None]:
         text = reply.text
-        if not begun:
-            spaces = yield from text.spaces()
-            if not (yield from text.follows(self.opening)):
-                reply.say(spaces)
-                yield from reply.say_rest()
-                return
+        spaces = yield from text.spaces()
+        if (yield from text.follows(self.opening)):  # some models begin what has begun once more
             yield from text.follows(self.label)
+        elif not begun:
+            reply.say(spaces)
+            yield from reply.say_rest()
+            return
         yield from reply.think_until(self.closing)
         yield from text.spaces()
         for opening, closing in self.wrappings:

@@ -72,6 +72,9 @@ def test_a_thought_between_tags_comes_before_the_answer(form: Tags, begun: bool)
     thought = f"\nIs it {form.opening}?\n\n So: <i> \n"
     reply = f"{'' if begun else form.opening}{thought}{form.closing}\n\n Hi. \n"
     for pieces in ([reply], list(reply)):
+        if begun:  # once more by the model itself
+            again = told(form, [form.opening, *pieces], begun=True)
+            assert again == told(form, pieces, begun=True)
         answer = "Hi." if form.ending else "Hi. \n"
         assert told(form, pieces, begun=begun) == (thought.strip(), answer, [])
         whole = [*pieces, form.ending, "\n"] if form.ending else []
