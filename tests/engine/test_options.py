@@ -56,6 +56,8 @@ def test_numbers_that_no_float_can_hold_are_refused(value: int) -> None:
         ("stop_ids", "5,7", (5, 7)),
         ("ignore_eos", "on", True),
         ("ignore_eos", "False", False),
+        ("ignore_eos", "yes", True),
+        ("ignore_eos", "no", False),
         ("logit_bias", "13=-5,7=2.5", {13: -5.0, 7: 2.5}),
         ("dry_sequence_breakers", r'["\n", "a,b"]', ("\n", "a,b")),
         ("dry_sequence_breakers", "[]", ()),

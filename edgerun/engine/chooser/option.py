@@ -16,6 +16,8 @@ from typing import Any, Protocol
 from edgerun.errors import SamplingError
 from edgerun.values import as_int, shown
 
+TRUE, FALSE = ("true", "on", "yes"), ("false", "off", "no")  # as somebody types them
+
 
 class Kind(Protocol):
     """What the values of an option are.
@@ -128,10 +130,9 @@ class Switch:
         return value
 
     def parse(self, text: str) -> bool:
-        spellings = {"true": True, "on": True, "false": False, "off": False}
-        if text.lower() not in spellings:
+        if text.lower() not in (*TRUE, *FALSE):
             raise ValueError(text)
-        return spellings[text.lower()]
+        return text.lower() in TRUE
 
     def write(self, value: bool) -> str:
         return "on" if value else "off"
