@@ -11,12 +11,19 @@ from edgerun.engine.chooser.logprobs import TokenLogprob
 from edgerun.llm.replies.completion import Completion, Part
 from edgerun.llm.replies.several import chat_replies
 from edgerun.llm.replies.stream import TextStream
-from edgerun.llm.tools import AUTO
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import split
 from edgerun.server.logprobs import chat_logprobs
 from edgerun.server.problems import Problem
-from edgerun.server.work import CommonFields, Head, Work, finish_reason, with_bias, with_effort
+from edgerun.server.work import (
+    ConversationFields,
+    Count,
+    Head,
+    Work,
+    finish_reason,
+    with_bias,
+    with_effort,
+)
 from edgerun.values import shown
 
 if TYPE_CHECKING:
@@ -42,7 +49,7 @@ class FormatFields(msgspec.Struct, forbid_unknown_fields=True):
     json_schema: SchemaFields | None = None
 
 
-class ChatFields(CommonFields, kw_only=True):
+class ChatFields(ConversationFields, kw_only=True):
     """Fields of a request that are no sampling options.
 
     ``store``, ``service_tier`` and ``modalities`` are there with the values that ask for nothing:
@@ -50,18 +57,15 @@ class ChatFields(CommonFields, kw_only=True):
     """
 
     messages: list[dict[str, Any]]
+    n: Count = 1
     max_completion_tokens: Any = None
     response_format: FormatFields | None = None
     logprobs: bool = False
     top_logprobs: Any = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] = AUTO
-    parallel_tool_calls: bool = True
     reasoning_effort: str | None = None
     store: bool = False
     service_tier: str = "auto"
     modalities: list[str] = msgspec.field(default_factory=lambda: ["text"])
-    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class ChatForm:
@@ -115,7 +119,8 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
     sampling |= _length(fields, sampling) | _schema(fields, sampling) | _logprobs(fields)
     sampling = with_bias(sampling)
     form = (ChatChunkForm if fields.stream else ChatForm)(head, llm.tokenizer)
-    choice, values = _tool_choice(fields), _template_values(fields)
+    fields.check_calls()
+    values = _template_values(fields)
 
     def make() -> list[TextStream]:
         return chat_replies(
@@ -123,7 +128,7 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
             fields.messages,
             fields.n,
             tools=fields.tools,
-            tool_choice=choice,
+            tool_choice=fields.tool_choice,
             template_values=values,
             several_calls=fields.parallel_tool_calls,
             **sampling,
@@ -156,18 +161,6 @@ def _check_offers(fields: ChatFields) -> None:
 
 def _delta(delta: dict[str, Any]) -> dict[str, Any]:
     return {"delta": delta, "logprobs": None, "finish_reason": None}
-
-
-def _tool_choice(fields: ChatFields) -> str | dict[str, Any]:
-    if fields.tools and fields.tool_choice == AUTO and not fields.parallel_tool_calls:
-        raise Problem(
-            400,
-            "parallel_tool_calls: a model that may call functions calls as many as it likes: leave "
-            "it out, or have it call one: tool_choice is 'required' then, or names the function",
-            "invalid_value",
-            "parallel_tool_calls",
-        )
-    return fields.tool_choice
 
 
 def _template_values(fields: ChatFields) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from edgerun.server.problems import Problem
 from edgerun.server.work import (
     MOST_CHOICES,
     CommonFields,
+    Count,
     Head,
     Work,
     finish_reason,
@@ -30,6 +31,7 @@ class TextFields(CommonFields, kw_only=True):
     """Fields of a request that are no sampling options."""
 
     prompt: str | list[str | int | list[int]]
+    n: Count = 1
     echo: bool = False
     best_of: int | None = None
     logprobs: Any = None

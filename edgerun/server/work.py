@@ -13,6 +13,7 @@ import msgspec
 from edgerun.engine.chooser.logprobs import TokenLogprob
 from edgerun.llm.replies.completion import Completion, Part
 from edgerun.llm.replies.stream import TextStream
+from edgerun.llm.tools import AUTO
 from edgerun.server.answers import send_events, send_json
 from edgerun.server.problems import Problem
 from edgerun.values import shown, whole_number
@@ -36,20 +37,44 @@ class StreamFields(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CommonFields(msgspec.Struct, kw_only=True):
-    """Fields that all replies share; those of sampling are not among them.
+    """Fields that all requests share; those of sampling are not among them.
 
     ``user``, ``metadata``, ``safety_identifier`` and ``prompt_cache_key`` say who asks, which makes
     no difference to a model.
     """
 
     model: str | None = None
-    n: Count = 1
     stream: bool = False
     stream_options: StreamFields = msgspec.field(default_factory=StreamFields)
     user: str | None = None
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+
+
+class ConversationFields(CommonFields, kw_only=True):
+    """Fields of requests that hold a conversation, in which functions may be called."""
+
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] = AUTO
+    parallel_tool_calls: bool = True
+    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    def check_calls(self) -> None:
+        """Makes sure that so many calls as are asked for can be promised.
+
+        Raises:
+            Problem: a model that may call is to call once at most.
+        """
+        if self.tools and self.tool_choice == AUTO and not self.parallel_tool_calls:
+            raise Problem(
+                400,
+                "parallel_tool_calls: a model that may call functions calls as many as it likes: "
+                "leave it out, or have it call one: tool_choice is 'required' then, or names the "
+                "function",
+                "invalid_value",
+                "parallel_tool_calls",
+            )
 
 
 class Form(Protocol):

@@ -108,29 +108,27 @@ def test_every_field_is_checked(client: Served, name: str) -> None:
             check(client, path, {"max_tokens": 1, asked: ASKED[path], name: value})
 
 
+def answer_to_beginning(client: Served, length: int) -> bytes:
+    """What comes back on a body of which only the first byte is sent."""
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {length}\r\n\r\n{{"
+    )
+    with socket.create_connection((client.base_url.host, client.base_url.port or 80)) as connection:
+        connection.settimeout(5)
+        connection.sendall(head.encode())
+        return connection.recv(4096)
+
+
 def test_a_body_that_does_not_come_is_given_up(
     client: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(body, "BODY_S", 0.1)
-    head = (
-        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        "Content-Length: 1000\r\n\r\n{"
-    )
-    with socket.create_connection((client.base_url.host, client.base_url.port or 80)) as connection:
-        connection.settimeout(5)
-        connection.sendall(head.encode())
-        assert b" 408 " in connection.recv(4096)
+    assert b" 408 " in answer_to_beginning(client, 1000)
 
 
 def test_a_body_that_is_said_to_be_too_large_is_not_waited_for(client: Served) -> None:
-    head = (
-        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        "Content-Length: 1000000000\r\n\r\n{"
-    )
-    with socket.create_connection((client.base_url.host, client.base_url.port or 80)) as connection:
-        connection.settimeout(5)
-        connection.sendall(head.encode())
-        assert b" 413 " in connection.recv(4096)
+    assert b" 413 " in answer_to_beginning(client, 1_000_000_000)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Match, Matcher, Num, Op, Var
 from edgerun.graph.passes.base import Pass
-from edgerun.graph.passes.states import check_kept, layer_of
+from edgerun.graph.passes.states import check_states, layer_of
 from edgerun.graph.shapes import ALTERED
 
 BOOL = 9  # onnx.TensorProto
@@ -105,7 +105,7 @@ def _rewrite(node: Node, matcher: Matcher, window: int) -> dict[str, list[Node]]
     if joined is None:
         return {}
     key, value = (*node.outputs[1:3], "", "")[:2]
-    check_kept(matcher, node, layer, key=key, value=value)
+    check_states(matcher, node, layer, key=key, value=value)
     attention = Node(
         op="attention",
         name=node.name,

@@ -16,7 +16,7 @@ from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Var
 from edgerun.graph.passes.base import Pass
-from edgerun.graph.passes.states import check_kept, layer_of
+from edgerun.graph.passes.states import check_states, layer_of
 from edgerun.ops.base import POSITIONS
 
 GROUPED = "com.microsoft.GroupQueryAttention"
@@ -59,7 +59,7 @@ def _rewrite(
     if table is None:
         return [node]
     key, value = (*node.outputs[1:3], "", "")[:2]
-    check_kept(matcher, node, layer, key=key, value=value)
+    check_states(matcher, node, layer, key=key, value=value)
     head_dim = 2 * len(table[0])
     rotation = {"head_dim": head_dim, "factor": table[1]}
     nodes, values = [], []

@@ -36,19 +36,19 @@ def present_name(layer: int, kind: str) -> str:
     return f"present.{layer}.{kind}"
 
 
-def check_kept(matcher: Matcher, node: Node, layer: int, **kept: str) -> None:
+def check_states(matcher: Matcher, node: Node, layer: int, **names: str) -> None:
     """Checks that a file gives back what a layer keeps.
 
     Args:
         matcher: of the graph.
         node: that changes what is kept, for the message.
         layer: number of the layer.
-        kept: names of what the node makes of it, by what it is.
+        names: of what the node makes of it, by what it is.
 
     Raises:
         UnsupportedError: it gives back something else, or nothing.
     """
-    for kind, name in kept.items():
+    for kind, name in names.items():
         present = present_name(layer, kind)
         if name != present or present not in matcher.outputs:
             raise refused(node, present)

@@ -84,7 +84,7 @@ class ResponseWork:
             "incomplete_details": {"reason": _reason(completion)} if status == INCOMPLETE else None,
             "instructions": fields.instructions,
             "max_output_tokens": fields.max_output_tokens,
-            "metadata": fields.metadata,
+            "metadata": fields.metadata or {},
             "output": output,
             "parallel_tool_calls": fields.parallel_tool_calls,
             "previous_response_id": None,

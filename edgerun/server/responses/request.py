@@ -8,11 +8,10 @@ import msgspec
 
 from edgerun.llm.replies.several import chat_replies
 from edgerun.llm.replies.stream import TextStream
-from edgerun.llm.tools import AUTO
 from edgerun.server.body import split
 from edgerun.server.problems import Problem
 from edgerun.server.responses.answer import ResponseWork
-from edgerun.server.work import Head, StreamFields, with_bias, with_effort
+from edgerun.server.work import ConversationFields, Head, with_bias, with_effort
 from edgerun.values import shown
 
 if TYPE_CHECKING:
@@ -52,25 +51,14 @@ class ReasoningFields(msgspec.Struct, forbid_unknown_fields=True):
     summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class ResponseFields(msgspec.Struct, kw_only=True):
-    """Fields of a request that are no sampling options.
-
-    ``user``, ``metadata``, ``safety_identifier`` and ``prompt_cache_key`` say who asks, which makes
-    no difference to a model.
-    """
+class ResponseFields(ConversationFields, kw_only=True):
+    """Fields of a request that are no sampling options."""
 
     input: str | list[dict[str, Any]]
-    model: str | None = None
     instructions: str | None = None
-    stream: bool = False
-    stream_options: StreamFields = msgspec.field(default_factory=StreamFields)
     max_output_tokens: Any = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] = AUTO
-    parallel_tool_calls: bool = True
     text: TextFields = msgspec.field(default_factory=TextFields)
     reasoning: ReasoningFields = msgspec.field(default_factory=ReasoningFields)
-    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     include: list[str] = msgspec.field(default_factory=list)
     store: bool = False
     background: bool = False
@@ -80,10 +68,6 @@ class ResponseFields(msgspec.Struct, kw_only=True):
     conversation: Any = None
     prompt: Any = None
     max_tool_calls: Any = None
-    user: str | None = None
-    metadata: dict[str, str] = msgspec.field(default_factory=dict)
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
 
 
 def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
@@ -94,6 +78,7 @@ def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
     """
     fields, sampling = split(body, ResponseFields, frozenset({"logprobs"}))
     _check(fields)
+    fields.check_calls()
     sampling = with_bias(sampling | _length(fields, sampling) | _schema(fields, sampling))
     messages, tools = messages_of(fields), _tools(fields)
     values = with_effort(fields.chat_template_kwargs, fields.reasoning.effort)
@@ -293,11 +278,3 @@ def _check(fields: ResponseFields) -> None:
                 "unsupported",
                 "include",
             )
-    if fields.tools and fields.tool_choice == AUTO and not fields.parallel_tool_calls:
-        raise Problem(
-            400,
-            "parallel_tool_calls: a model that may call functions calls as many as it likes: leave "
-            "it out, or have it call one: tool_choice is 'required' then, or names the function",
-            "invalid_value",
-            "parallel_tool_calls",
-        )

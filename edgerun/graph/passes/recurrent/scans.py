@@ -16,7 +16,7 @@ from edgerun.graph.passes.recurrent.short_conv import (
     TOKENS,
     check_remembered,
 )
-from edgerun.graph.passes.states import check_kept, layer_of
+from edgerun.graph.passes.states import check_states, layer_of
 from edgerun.graph.shapes import ALTERED
 
 
@@ -87,7 +87,7 @@ def check_given_back(layer: int, scan: Node, conv: Node, count: int, matcher: Ma
     Raises:
         UnsupportedError: it gives back something else.
     """
-    check_kept(matcher, scan, layer, recurrent=scan.outputs[0])
+    check_states(matcher, scan, layer, recurrent=scan.outputs[0])
     check_remembered(layer, conv, count, matcher)
 
 

@@ -16,7 +16,7 @@ from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Var
 from edgerun.graph.passes.base import Pass
-from edgerun.graph.passes.states import check_kept, layer_of, present_name, refused
+from edgerun.graph.passes.states import check_states, layer_of, present_name, refused
 from edgerun.graph.shapes import ALTERED
 
 FLOAT = 1  # onnx.TensorProto
@@ -76,7 +76,7 @@ def check_remembered(layer: int, conv: Node, count: int, matcher: Matcher) -> No
     begin, end = (matcher.number(match[name]) for name in ("begin", "end"))
     if begin != 1 - count or end is None or end < LAST:
         raise refused(conv, present)
-    check_kept(matcher, conv, layer, conv=present)
+    check_states(matcher, conv, layer, conv=present)
 
 
 def stored_taps(conv: Node, graph: Graph) -> NDArray[Any]:
