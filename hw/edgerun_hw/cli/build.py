@@ -16,7 +16,8 @@ _Geometry = Annotated[
     str | None, typer.Option("--geometry", help="Geometry; the board's own if left out.")
 ]
 _Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Folder to write; build-BOARD if left out.")
+    Path | None,
+    typer.Option("--out", "--output", "-o", help="Folder to write; build-BOARD if left out."),
 ]
 _Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Processes Vivado may start.")]
 _Run = Annotated[
