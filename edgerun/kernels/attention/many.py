@@ -90,7 +90,7 @@ def attention_many(dtype: str, head_dim: int, group: int, lanes: int, stack: int
             weigh(weights, values, weight_factors, out, used, low, high, area)
             if end_of_block(page, last):
                 merge_block(total, sums, out, state, count, head_dim, lanes)
-        scatter(a, unit, head, group, total, sums, head_dim, lanes)
+        scatter(a, unit, int_at(unit, UNIT_PAGE), head, group, total, sums, head_dim, lanes)
         return all_numbers(total, head_dim, lanes)
 
     return each_row_alone(attend)

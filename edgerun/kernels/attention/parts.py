@@ -32,7 +32,6 @@ from edgerun.kernels.attention.units import (
     ROW_BLOCKS,
     ROW_INTS,
     ROW_SLOT,
-    UNIT_BLOCK,
     UNIT_INTS,
     UNIT_ROW,
     UNIT_ROWS,
@@ -292,8 +291,8 @@ def each_row_alone(attend: Callable[..., bool]) -> Body:
 
 
 @njit(forceinline=True)
-def scatter(a, unit, head, group, out, state, head_dim, lanes):  # type: ignore[no-untyped-def]
-    """Stores the results of a unit: finished ones, or partial ones to be combined."""
+def scatter(a, unit, page, head, group, out, state, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Stores the results of a unit: finished ones, or partial ones of the block of a page."""
     row = int_at(unit, UNIT_ROW)
     for m in range(int_at(unit, UNIT_ROWS) * group):
         source = out + m * head_dim * 4
@@ -303,7 +302,7 @@ def scatter(a, unit, head, group, out, state, head_dim, lanes):  # type: ignore[
             target = a.out + ((row + m // group) * a.out_stride + query * head_dim) * 4
             finish(a, query, target, source, state + m * 8, head_dim, lanes)
         else:
-            slot = int_at(place, ROW_SLOT) + int_at(unit, UNIT_BLOCK) - int_at(place, ROW_BLOCK)
+            slot = int_at(place, ROW_SLOT) + page // BLOCK_PAGES - int_at(place, ROW_BLOCK)
             base = (slot * a.kv_heads + head) * group * (head_dim + 2)
             target = a.partials + (base + m % group * head_dim) * 4
             for index in range(0, head_dim * 4, lanes * 4):

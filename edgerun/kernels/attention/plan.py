@@ -11,9 +11,11 @@ from edgerun.kernels.attention.parts import RESULTS, clear, finish, merge, visib
 from edgerun.kernels.attention.units import (
     COUNTS,
     PAGE_TOKENS,
+    PARTS,
     ROW_BLOCK,
     ROW_BLOCKS,
     ROW_INTS,
+    ROW_NEXT,
     ROW_SLOT,
     SINGLE,
     SPLIT,
@@ -22,7 +24,6 @@ from edgerun.kernels.attention.units import (
     TURNED_INTS,
     TURNED_PAGE,
     TURNED_ROW,
-    UNIT_BLOCK,
     UNIT_END,
     UNIT_INTS,
     UNIT_PAGE,
@@ -39,17 +40,17 @@ from edgerun.kernels.lang.word import int_at, set_int, set_word, word
 @kernel(
     "attention_plan",
     "rows:i64[1] positions:i32[rows] sequences:i32[rows] page_table:cache pages:cache window stack"
-    f" capacity counts:i64[{COUNTS}] single:i32[capacity + rows, {UNIT_INTS}]"
+    f" threads kv_heads capacity counts:i64[{COUNTS}] single:i32[capacity + rows, {UNIT_INTS}]"
     f" stacked:i32[capacity + rows, {UNIT_INTS}] room"
     f" turned_pages:i32[room, {TURNED_INTS}] row_blocks:i32[rows, {ROW_INTS}]",
 )
 def attention_plan(block: int) -> Body:
     """Writes the units of a batch and, at ``counts``, how many there are; one chunk.
 
-    A run is the rows of one sequence. A block of ``block`` pages is a unit of a run of at most
+    A run is the rows of one sequence. Blocks of ``block`` pages are units of a run of at most
     ``stack`` rows, while there is room for partial results: rows beyond ``capacity`` of them
     are a unit each, with all pages. ``room`` pages, at most, that several units of a run read are
-    listed, to be turned once for all of them.
+    listed, to be turned once for all of them. Each unit is ``kv_heads`` chunks for ``threads``.
     """
 
     def body(a: Arguments, chunk: int) -> None:
@@ -107,6 +108,7 @@ def _place_rows(a, rows, size):  # type: ignore[no-untyped-def]
             place = a.row_blocks + member * ROW_INTS * 4
             set_int(place, ROW_SLOT, slots)
             set_int(place, ROW_BLOCK, first)
+            set_int(place, ROW_NEXT, first)
             set_int(place, ROW_BLOCKS, blocks)
             if blocks > 1:
                 slots += blocks
@@ -115,7 +117,7 @@ def _place_rows(a, rows, size):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _append(a, row, rows, page, end, block):  # type: ignore[no-untyped-def]
+def _append(a, row, rows, page, end):  # type: ignore[no-untyped-def]
     kind = SINGLE if rows == 1 else STACKED
     units = a.single if rows == 1 else a.stacked
     count = word(a.counts, kind)
@@ -124,7 +126,6 @@ def _append(a, row, rows, page, end, block):  # type: ignore[no-untyped-def]
     set_int(unit, UNIT_ROWS, rows)
     set_int(unit, UNIT_PAGE, page)
     set_int(unit, UNIT_END, end)
-    set_int(unit, UNIT_BLOCK, block)
     set_int(unit, UNIT_TURNED, 0)
     set_int(unit, UNIT_TURNED_END, 0)
     set_word(a.counts, kind, count + 1)
@@ -148,7 +149,7 @@ def _stack_prompt(a, row, stop):  # type: ignore[no-untyped-def]
         first = row + index * stack
         last = min(first + stack, stop)
         end = _end_page(a, last - 1)
-        unit = _append(a, first, last - first, _first_page(a, first), end, int64(0))
+        unit = _append(a, first, last - first, _first_page(a, first), end)
         set_int(unit, UNIT_TURNED, begin - page)
         set_int(unit, UNIT_TURNED_END, page + count)
 
@@ -156,9 +157,10 @@ def _stack_prompt(a, row, stop):  # type: ignore[no-untyped-def]
 @njit
 def _cut_blocks(a, row, stop, size):  # type: ignore[no-untyped-def]
     """Units of all blocks of short runs, block by block; neighbours with equal pages share."""
-    blocks = int64(0)
+    blocks, left = int64(0), int64(0)
     for member in range(row, stop):
         blocks = max(blocks, (_end_page(a, member) - 1) // size + 1)
+        left += int_at(a.row_blocks + member * ROW_INTS * 4, ROW_BLOCKS)
     for block in range(blocks):
         first = row
         while first < stop:
@@ -170,13 +172,38 @@ def _cut_blocks(a, row, stop, size):  # type: ignore[no-untyped-def]
                     and _share_block(a, end - 1, end, block, size)
                 ):
                     end += 1
+                following = block + 1
+                if end - first == 1:
+                    most = left * a.kv_heads // (PARTS * a.threads)
+                    following = _end_alone(a, row, first, stop, block, block + most, size)
                 page = max(block * size, _first_page(a, first))
-                last = min((block + 1) * size, _end_page(a, end - 1))
-                _append(a, first, end - first, page, last, block)
+                last = min(following * size, _end_page(a, end - 1))
+                _append(a, first, end - first, page, last)
+                left -= (end - first) * (following - block)
+                for member in range(first, end):
+                    set_int(a.row_blocks + member * ROW_INTS * 4, ROW_NEXT, following)
             first = end
     for member in range(row, stop):
         if _is_whole(a, member, size):
-            _append(a, member, 1, _first_page(a, member), _end_page(a, member), int64(0))
+            _append(a, member, 1, _first_page(a, member), _end_page(a, member))
+
+
+@njit
+def _end_alone(a, begin, row, stop, block, most, size):  # type: ignore[no-untyped-def]
+    """End of the blocks up to ``most`` that a row shares with none beside it, from its next on."""
+    following = block + 1
+    while (
+        following < most
+        and _has_block(a, row, following, size)
+        and not (row + 1 < stop and _share_block(a, row, row + 1, following, size))
+        and not (
+            row > begin
+            and _has_block(a, row - 1, following, size)
+            and _share_block(a, row - 1, row, following, size)
+        )
+    ):
+        following += 1
+    return following
 
 
 @njit
@@ -188,9 +215,10 @@ def _is_whole(a, row, size):  # type: ignore[no-untyped-def]
 
 @njit
 def _has_block(a, row, block, size):  # type: ignore[no-untyped-def]
-    """Whether a row sees a block in a unit that may be shared."""
+    """Whether a row sees a block, in a unit that may be shared and that it has not yet."""
     sees = _first_page(a, row) < (block + 1) * size and block * size < _end_page(a, row)
-    return sees and not _is_whole(a, row, size)
+    is_left = int_at(a.row_blocks + row * ROW_INTS * 4, ROW_NEXT) <= block
+    return sees and is_left and not _is_whole(a, row, size)
 
 
 @njit

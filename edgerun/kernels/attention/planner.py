@@ -27,6 +27,8 @@ class AttentionUnits:
         stack: most rows of a unit.
         window: positions that a row sees; 0 for all.
         partial_floats: float32 of a row's partial result over all heads.
+        kv_heads: chunks of a unit.
+        threads: that share the chunks.
         fields: the batch and the numbers of units as addresses: ``rows``, ``positions``,
             ``sequences``, ``counts``.
         room: pages that may be turned for several units.
@@ -37,6 +39,8 @@ class AttentionUnits:
     stack: int
     window: int
     partial_floats: int
+    kv_heads: int
+    threads: int
     fields: dict[str, int]
     room: int = 0
     arguments: NDArray[np.int64] = field(init=False)
@@ -61,6 +65,8 @@ class AttentionUnits:
             "pages": 0,
             "window": self.window,
             "stack": self.stack,
+            "threads": self.threads,
+            "kv_heads": self.kv_heads,
             "capacity": CAPACITY,
             "single": self.single.ctypes.data,
             "stacked": self.stacked.ctypes.data,

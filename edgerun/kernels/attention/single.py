@@ -43,6 +43,8 @@ from edgerun.kernels.attention.parts import (
 )
 from edgerun.kernels.attention.units import (
     PAGE_TOKENS,
+    ROW_BLOCKS,
+    ROW_INTS,
     UNIT_END,
     UNIT_INTS,
     UNIT_PAGE,
@@ -140,6 +142,7 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
         begin, end = visible_from(position, a.window), position + 1
         first = max(int_at(unit, UNIT_PAGE), begin // PAGE_TOKENS)
         last = min(int_at(unit, UNIT_END), position // PAGE_TOKENS + 1)
+        is_split = int_at(a.row_blocks + row * ROW_INTS * 4, ROW_BLOCKS) > 1
         if small:
             _fetch_page(a, slot_of(a, row, first, key_head), page_bytes)
         gather(a, unit, head, group, padded, q, head_dim, lanes)
@@ -166,7 +169,9 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
             weigh(p, codes + wide // 2, values, after, out, low, high)
             if end_of_block(page, last):
                 merge_block(total, sums, out, state, group, head_dim, lanes)
-        scatter(a, unit, head, group, total, sums, head_dim, lanes)
+                if is_split or page + 1 == last:
+                    scatter(a, unit, page, head, group, total, sums, head_dim, lanes)
+                    clear(total, sums, group, head_dim, lanes)
 
     return body
 

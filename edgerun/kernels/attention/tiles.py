@@ -139,7 +139,7 @@ def attention_bfloat16(
                     weigh(v, weights, sums + m * head_dim * 4, present)
         end_products()
         finish(used, sums, running, out, state)
-        scatter(a, unit, head, group, out, state, head_dim, lanes)
+        scatter(a, unit, int_at(unit, UNIT_PAGE), head, group, out, state, head_dim, lanes)
         is_whole = True
         for m in range(0, count, QUERIES):
             is_whole = is_whole and all_numbers(out + m * head_dim * 4, head_dim, SIDE)

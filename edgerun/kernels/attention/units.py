@@ -2,12 +2,17 @@
 
 A *unit* is some rows of the batch and a range of pages that they all see. Rows of a long prompt
 are taken in stacks, each with all its pages. Any other row has its context cut into blocks of
-``BLOCK_PAGES`` pages; every block is a unit, so that all threads can work on one token (after
-Lean Attention, Sanovar et al. 2024), and rows whose page tables name the same pages in a block
-share the unit, so that a common prefix is read once (Hydragen, Juravsky et al. 2024). A row with
-several blocks leaves a partial result of each, which ``attention_combine`` merges in the order of
-the blocks, as a unit of several blocks does by itself. So neither the number of threads nor the
-rest of the batch changes what a row gets.
+``BLOCK_PAGES`` pages, so that all threads can work on one token (after Lean Attention, Sanovar et
+al. 2024), and rows whose page tables name the same pages in a block share a unit of it, so that a
+common prefix is read once (Hydragen, Juravsky et al. 2024). A row with several blocks leaves a
+partial result of each, which ``attention_combine`` merges in the order of the blocks, as a unit
+of all blocks does by itself. So neither the number of threads nor the rest of the batch changes
+what a row gets.
+
+A unit begins with waiting for its first page and ends with nothing left to ask memory for, so
+units of one row have several blocks at first, and one where threads are to end together: each has
+at most one of ``PARTS`` parts of a thread's share of what is left (guided self-scheduling,
+Polychronopoulos and Kuck 1987).
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from edgerun.kernels.host.caches import first_cache_bytes
 
 PAGE_TOKENS = 64  # as in state/paged.py
 BLOCK_PAGES = 8
+PARTS = 8  # of a thread's share of the blocks that are left, of which a unit has one
 DEEP = 32  # elements that a product of bfloat16 tiles adds up; heads are a multiple of it long
 CODECS = ("fp32", "fp16", "int8")  # how keys and values may be stored
 # What kernels read of a page pool: arrays of its codec, 0 for those that it has not, and its table.
@@ -37,14 +43,15 @@ TURNED_LANES = 16  # with vectors of 8 turning costs what it saves
 
 SMALL_CACHE_BYTES = 32 << 10  # of a core's first cache
 
-# A unit: first row, rows, first page, end of its pages, number of its block in the context.
-UNIT_ROW, UNIT_ROWS, UNIT_PAGE, UNIT_END, UNIT_BLOCK, UNIT_INTS = 0, 1, 2, 3, 4, 8
+# A unit: first row, rows, first page, end of its pages.
+UNIT_ROW, UNIT_ROWS, UNIT_PAGE, UNIT_END, UNIT_INTS = 0, 1, 2, 3, 8
 # Pages before ``UNIT_TURNED_END`` are in the order of tiles; ``UNIT_TURNED`` and the page's number
 # are where. Such a page has an entry: a row that sees all that is there of it, and its number.
-UNIT_TURNED, UNIT_TURNED_END = 5, 6
+UNIT_TURNED, UNIT_TURNED_END = 4, 5
 TURNED_ROW, TURNED_PAGE, TURNED_INTS = 0, 1, 2
-# What is known of a row: where its partial results begin, its first block, and how many it has.
-ROW_SLOT, ROW_BLOCK, ROW_BLOCKS, ROW_INTS = 0, 1, 2, 4
+# What is known of a row: where its partial results begin, its first block, how many it has, and
+# the first block that has no unit yet.
+ROW_SLOT, ROW_BLOCK, ROW_BLOCKS, ROW_NEXT, ROW_INTS = 0, 1, 2, 3, 4
 # Numbers of units of one row, of units of several rows, of rows whose results are combined, and of
 # pages that several units read in the order of tiles.
 SINGLE, STACKED, SPLIT, TURNED, COUNTS = range(5)

@@ -48,7 +48,7 @@ PAGE_TILES = "page tiles"  # memory that instructions share, as if it were a buf
 class _Planned:
     """Units of layers that are equal in what they keep, see and compute, and for which rows."""
 
-    kind: tuple[AttentionState, int, int, int]
+    kind: tuple[AttentionState, int, int, int, int]
     units: AttentionUnits
 
 
@@ -81,7 +81,9 @@ def _emit_attending(binder: Binder, node: Node, shares: int) -> None:
     tiles = _tiles_of_pages(binder, node)
     room = 0 if tiles is None else len(tiles)
     turned: dict[str, Argument] = {"room": room, "turned": tiles}
-    units, counts = _units(binder, state_of(binder, node), partial_floats, counted_by, stack, room)
+    units, counts = _units(
+        binder, state_of(binder, node), partial_floats, counted_by, stack, room, kv_heads
+    )
     cached = _cached(node)
     out = binder.new(node.outputs[0], attrs["num_heads"] * attrs["head_dim"], counted_by)
     shape = {
@@ -290,13 +292,14 @@ def _units(
     counted_by: int,
     stack: int,
     room: int,
+    kv_heads: int,
 ) -> tuple[AttentionUnits, int]:
     """The units of layers of a geometry, and the word of the frame where their counts begin.
 
     Raises:
         UnsupportedError: the layers have more geometries than the frame has words for.
     """
-    kind = (replace(state, name=""), partial_floats, counted_by, stack)
+    kind = (replace(state, name=""), partial_floats, counted_by, stack, kv_heads)
     planned = [entry for entry in binder.keep if isinstance(entry, _Planned)]
     for place, entry in enumerate(planned):
         if entry.kind == kind:
@@ -315,7 +318,10 @@ def _units(
         "counts": binder.count(counts),
     }
     fields = {name: array.ctypes.data for name, array in batch.items()}
-    units = AttentionUnits(binder.shape.rows, stack, state.window, partial_floats, fields, room)
+    team = kv_heads, binder.threads
+    units = AttentionUnits(
+        binder.shape.rows, stack, state.window, partial_floats, *team, fields, room
+    )
     binder.keep.append(_Planned(kind, units))
     binder.before_run.append(units.plan)
     patch_cache(binder, units.arguments, units.names, state)

@@ -14,6 +14,7 @@ from edgerun.kernels.attention.planner import AttentionUnits
 from edgerun.kernels.attention.units import (
     BLOCK_PAGES,
     COUNTS,
+    PARTS,
     ROW_BLOCK,
     ROW_BLOCKS,
     ROW_INTS,
@@ -156,6 +157,8 @@ class Counted:
         cache: SequenceStore,
         window: int,
         partial_floats: int = 1,
+        kv_heads: int = 1,
+        threads: int = 1,
         stack: int = STACK,
         room: int = 0,
     ) -> None:
@@ -168,7 +171,8 @@ class Counted:
             "sequences": batch.sequences.ctypes.data,
             "counts": self.counts.ctypes.data,
         }
-        self.units = AttentionUnits(batch.rows, stack, window, partial_floats, fields, room)
+        team = kv_heads, threads
+        self.units = AttentionUnits(batch.rows, stack, window, partial_floats, *team, fields, room)
         fields = cache.pool(cache.states[0].name).fields(cache.states[0].name)
         for name in ("page_table", "pages"):
             value = fields[name]
@@ -313,11 +317,13 @@ def attention_combine(isa: str, shape: tuple[int, int, int], with_sinks: int) ->
     return Call({"lanes": gcd(head_dim, float_lanes(isa))}, fields, 0, check, 3 * kv_heads)
 
 
+KV_HEADS = 4
 # Cached tokens of sequences, and how many of them all have in common.
 PLANS = [
     ([(0, 1)], 0),
     ([(511, 1)], 0),
     ([(512, 1)], 0),
+    ([(9000, 1)], 0),
     ([(9000, 1), (3, 1), (700, 3), (600, 40), (1, 1)], 0),
     ([(1300, 1), (1400, 1), (1030, 1), (2000, 4)] * 3, 1029),
     ([(200_000, 1)] * 2, 0),
@@ -325,7 +331,8 @@ PLANS = [
 
 
 @cases_of("attention_plan", plan=PLANS, window=[0, 50, 700])
-def attention_plan(plan: tuple[list[tuple[int, int]], int], window: int) -> Call:
+@cases_of("attention_plan", plan=PLANS[1:], window=[0], threads=[1, 8])
+def attention_plan(plan: tuple[list[tuple[int, int]], int], window: int, threads: int = 2) -> Call:
     parts, common = plan
     cache = SequenceStore(same_attention(1, 1, 1), max(sum(part) for part in parts), len(parts))
     batches = []
@@ -335,7 +342,7 @@ def attention_plan(plan: tuple[list[tuple[int, int]], int], window: int) -> Call
         cache.commit(sequence, cached)
         batches.append(Batch.of([0] * tokens, cached, sequence))
     batch = Batch.join(batches)
-    counted = Counted(batch, cache, window)
+    counted = Counted(batch, cache, window, kv_heads=KV_HEADS, threads=threads)
     units = counted.units
 
     page_table = cache.pool(cache.states[0].name).page_table
@@ -346,8 +353,9 @@ def attention_plan(plan: tuple[list[tuple[int, int]], int], window: int) -> Call
         starts = np.maximum(batch.positions - window + 1, 0) // PAGE_TOKENS if window else 0 * ends
         seen = [np.zeros(page_table.shape[1], int) for _ in range(batch.rows)]
         slots: set[int] = set()
+        total = int(units.rows[:, ROW_BLOCKS].sum())
         for table, count in ((units.single, SINGLE), (units.stacked, STACKED)):
-            for row, rows, page, end, block, *_ in table[: counted.counts[count]].tolist():
+            for row, rows, page, end, *_ in table[: counted.counts[count]].tolist():
                 assert rows == 1 if count == SINGLE else 1 < rows <= STACK
                 # No page is visited that no row of the unit sees.
                 assert page >= starts[row : row + rows].min()
@@ -359,15 +367,22 @@ def attention_plan(plan: tuple[list[tuple[int, int]], int], window: int) -> Call
                     seen[index][page:end] += 1
                     info = units.rows[index]
                     if info[ROW_BLOCKS] > 1:
-                        assert end <= (page // BLOCK_PAGES + 1) * BLOCK_PAGES
-                        slot = int(info[ROW_SLOT] + block - info[ROW_BLOCK])
-                        assert slot not in slots
-                        slots.add(slot)
+                        block, after = page // BLOCK_PAGES, -(-end // BLOCK_PAGES)
+                        begin = int(info[ROW_SLOT] - info[ROW_BLOCK])
+                        of_unit = set(range(begin + block, begin + after))
+                        assert not slots & of_unit
+                        slots |= of_unit
+                        # A thread's share is not gone with one unit, so that all end together.
+                        most = total * KV_HEADS // (PARTS * threads) if rows == 1 else 1
+                        assert after - block <= max(1, most)
         for index in range(batch.rows):
             assert (seen[index][starts[index] : ends[index]] == 1).all()
         assert len(slots) == sum(int(n) for n in units.rows[:, ROW_BLOCKS] if n > 1)
         assert slots == set(range(len(slots)))
         assert counted.counts[SPLIT] == (batch.rows if slots else 0)
+        if len(parts) == 1 and slots:  # the longest units first
+            blocks = np.diff(units.single[: counted.counts[SINGLE], 2:4]) // BLOCK_PAGES
+            assert (np.diff(blocks[:-1].ravel()) <= 0).all() and blocks[-1] <= 1
         if common and not window:
             shared = units.stacked[: counted.counts[STACKED]]
             assert (shared[:, 1] == STACK).sum() >= common // (PAGE_TOKENS * BLOCK_PAGES)
