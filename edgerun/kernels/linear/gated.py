@@ -12,7 +12,7 @@ from __future__ import annotations
 from edgerun.kernels.jit.declare import Body, kernel
 from edgerun.kernels.linear.gemm import block_tiles, row_tiles
 from edgerun.kernels.linear.outputs import block_values, gated_store, row_values
-from edgerun.kernels.linear.rows import BLOCK, IN_BLOCKS, ROW, SCALE_VECTORS
+from edgerun.kernels.linear.rows import BLOCK, ROW, SCALE_VECTORS, TURNS
 from edgerun.kernels.linear.tiles import PACKED, zero_point
 from edgerun.kernels.linear.turns import GATE_AND_UP, block_product, in_turns, row_product
 from edgerun.kernels.pointwise.elementwise import gated
@@ -22,7 +22,7 @@ UP_ROW_SCALES = "up_scales:f32[panels, lanes // 4]"
 UP_BLOCK_SCALES = f"up_scales:f32[panels, lanes // 4, {SCALE_VECTORS}]"
 
 
-@kernel("gated_row", f"{ROW} {UP} {IN_BLOCKS} {UP_ROW_SCALES}")
+@kernel("gated_row", f"{ROW} {UP} {TURNS} {UP_ROW_SCALES}")
 def gated_row(activation: str, bits: int, lanes: int, isa: str) -> Body:
     """``linear_row`` of gate and up; ``accumulate`` is not looked at."""
     values, combine = row_values(zero_point(bits, isa)), gated(activation)
@@ -30,7 +30,7 @@ def gated_row(activation: str, bits: int, lanes: int, isa: str) -> Body:
     return in_turns(product, gated_store(values, combine, lanes))
 
 
-@kernel("gated_block", f"{BLOCK} {UP} {IN_BLOCKS} {UP_BLOCK_SCALES}")
+@kernel("gated_block", f"{BLOCK} {UP} {TURNS} {UP_BLOCK_SCALES}")
 def gated_block(
     activation: str, bits: int, lanes: int, block: int, isa: str, zeros: int, halves: int
 ) -> Body:

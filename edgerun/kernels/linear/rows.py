@@ -1,10 +1,10 @@
 """Linear layers over low-bit weights in the stream layout (``layouts/stream.py``).
 
 All kernels compute ``out[t, n] = sum_k x[t, k] * w[n, k] (+ bias[n]) (+ out[t, n])`` for the
-rows of a batch; a chunk is ``step`` panels of weight rows, for all batch rows. Activations
-arrive as int8 with scales (``pointwise/quantize.py``) or as float32. Weights are read from
-memory once: batch rows take turns, four, two or one at a time, while a few panels are in the
-caches, and a vector of weights is unpacked once for the rows of a turn.
+rows of a batch; a chunk is some panels of weight rows (``shares.py``), for all batch rows.
+Activations arrive as int8 with scales (``pointwise/quantize.py``) or as float32. Weights are
+read from memory once: batch rows take turns, four, two or one at a time, while a few panels are
+in the caches, and a vector of weights is unpacked once for the rows of a turn.
 
 Bounds: integer dot products are exact; blocks are scaled and added up in their order, and the
 float32 accumulation over B of them adds at most B * 2**-24 of the sum of magnitudes.
@@ -22,6 +22,7 @@ from edgerun.kernels.lang.word import float_at, word
 from edgerun.kernels.layouts.scale_vectors import vectors_of
 from edgerun.kernels.linear.float_tiles import float_tile
 from edgerun.kernels.linear.outputs import block_values, finish, linear_store, row_values
+from edgerun.kernels.linear.shares import chunk_panels
 from edgerun.kernels.linear.tiles import K_STEP, PACKED, TRITS, zero_point
 from edgerun.kernels.linear.turns import ALONE, block_product, in_turns, row_product
 
@@ -38,8 +39,8 @@ VECTORS_WITH_ZEROS = "blocks + zeros * (2 - zeros) * -(-blocks * bits // 32)"
 SCALE_VECTORS = f"{VECTORS_WITH_ZEROS} - halves * (blocks // 2)"
 BLOCK_SCALES = f"scales:f32[panels, lanes // 4, {SCALE_VECTORS}]"
 ROW_OUTPUTS = f"{OUTPUTS} {CODES} {ROW_SCALES} x_scale:f32[rows] x_sum:i32[rows]"
-# Which rows of a batch other kernels do, see ``rows_in_blocks``.
-IN_BLOCKS = "tokens least"
+# Which rows of a batch other kernels do, see ``rows_in_blocks``, and who shares the panels.
+TURNS = "tokens least threads"
 DENSE_ROWS = 4
 X = "x:i8[rows, tiles, 32 // bits; x_stride] x_stride"
 ROW = f"{ROW_OUTPUTS} {X}"
@@ -55,7 +56,7 @@ def row_turns(bits: int, form: str, lanes: int, isa: str) -> Body:
     return in_turns(product, linear_store(values, lanes))
 
 
-@kernel("linear_row", f"{ROW} {IN_BLOCKS}")
+@kernel("linear_row", f"{ROW} {TURNS}")
 def linear_row(bits: int, lanes: int, isa: str) -> Body:
     """One scale a weight row and one an activation row: int32 over the whole of K.
 
@@ -68,7 +69,7 @@ def linear_row(bits: int, lanes: int, isa: str) -> Body:
 
 @kernel(
     "linear_trits",
-    f"{ROW_OUTPUTS} x:i8[rows, tiles, {DIGITS * K_STEP}; x_stride] x_stride {IN_BLOCKS}",
+    f"{ROW_OUTPUTS} x:i8[rows, tiles, {DIGITS * K_STEP}; x_stride] x_stride {TURNS}",
 )
 def linear_trits(lanes: int, isa: str) -> Body:
     """``linear_row`` for ternary weights of 1.6 bits, five to a byte (``formats/trits.py``).
@@ -79,7 +80,7 @@ def linear_trits(lanes: int, isa: str) -> Body:
     return row_turns(2, TRITS, lanes, isa)
 
 
-@kernel("linear_block", f"{BLOCK} {IN_BLOCKS}")
+@kernel("linear_block", f"{BLOCK} {TURNS}")
 def linear_block(bits: int, lanes: int, block: int, isa: str, zeros: int, halves: int) -> Body:
     """One scale per block of K for weights and activations alike.
 
@@ -95,7 +96,7 @@ def linear_block(bits: int, lanes: int, block: int, isa: str, zeros: int, halves
 @kernel(
     "linear_float",
     f"{OUTPUTS} {CODES} scales:f32[panels, lanes // 4, {VECTORS_WITH_ZEROS}]"
-    " x:f32[rows, tiles, 32 // bits; x_stride] x_stride blocks",
+    " x:f32[rows, tiles, 32 // bits; x_stride] x_stride blocks threads",
 )
 def linear_float(bits: int, lanes: int, block: int, zeros: int) -> Body:
     """Weights with block scales, activations in float32 ``[rows, x_stride]``; no rounding of x."""
@@ -103,9 +104,9 @@ def linear_float(bits: int, lanes: int, block: int, zeros: int) -> Body:
 
     def body(a: Arguments, chunk: int) -> None:
         tiles, blocks = a.tiles, a.blocks
-        begin = chunk * a.step
+        begin, end = chunk_panels(chunk, a.panels, a.step, a.threads)
         sums = scratch(lanes)
-        for panel in range(begin, min(a.panels, begin + a.step)):
+        for panel in range(begin, end):
             w = a.codes + panel * tiles * lanes
             scales, n = a.scales + panel * scale_vectors(blocks) * lanes, panel * floats
             for row in range(word(a.rows, 0)):
@@ -119,7 +120,7 @@ def linear_float(bits: int, lanes: int, block: int, zeros: int) -> Body:
 
 @kernel(
     "linear_dense",
-    OUTPUTS + " codes:f32[n, tiles, width] x:f32[rows, tiles, width; x_stride] x_stride",
+    OUTPUTS + " codes:f32[n, tiles, width] x:f32[rows, tiles, width; x_stride] x_stride threads",
 )
 def linear_dense(width: int) -> Body:
     """float32 weights ``[N, tiles * width]`` (K padded with zeros), float32 activations.
@@ -129,10 +130,10 @@ def linear_dense(width: int) -> Body:
 
     def body(a: Arguments, chunk: int) -> None:
         row_bytes = a.tiles * width * 4
-        last = min(a.panels, (chunk + 1) * a.step) * DENSE_ROWS
+        begin, end = chunk_panels(chunk, a.panels, a.step, a.threads)
         for row in range(word(a.rows, 0)):
             x = a.x + row * a.x_stride * 4
-            for n in range(chunk * a.step * DENSE_ROWS, min(last, a.n), DENSE_ROWS):
+            for n in range(begin * DENSE_ROWS, min(end * DENSE_ROWS, a.n), DENSE_ROWS):
                 first = a.codes + n * row_bytes
                 second = first + min(1, a.n - 1 - n) * row_bytes
                 third = first + min(2, a.n - 1 - n) * row_bytes

@@ -25,6 +25,7 @@ from edgerun.kernels.layouts.scale_vectors import vectors_of
 from edgerun.kernels.layouts.zero_kinds import OWN
 from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.row_tiles import row_tile
+from edgerun.kernels.linear.shares import chunk_panels
 from edgerun.kernels.linear.tiles import AHEAD_BYTES, LINE, PACKED, SCALES_AHEAD_BYTES, parts
 
 STREAMS = 4  # panels that are read side by side where memory is not the limit
@@ -206,7 +207,7 @@ def in_turns(product: Product, store: Any) -> Body:
     """The loops around tiles: panels, and the batch rows that take turns with them.
 
     ``store`` is the function that stores a tile (``outputs.py``). Other kernels do the
-    ``rows_in_blocks`` of the arguments ``tokens`` and ``least``.
+    ``rows_in_blocks`` of the arguments ``tokens`` and ``least``; chunks are those of ``shares.py``.
     """
     bits, lanes, isa, matrices = product.bits, product.lanes, product.isa, product.sides.matrices
     ask = _asking(lanes, product.sides, product.scale_vectors)
@@ -223,8 +224,8 @@ def in_turns(product: Product, store: Any) -> Body:
     longest_shared = SHARED_BYTES if MOST_TOKENS * 8 // bits <= HIDDEN_PRODUCTS else 0
 
     def body(a: Arguments, chunk: int) -> None:
-        rows, begin = word(a.rows, 0), chunk * a.step
-        end = min(a.panels, begin + a.step)
+        rows = word(a.rows, 0)
+        begin, end = chunk_panels(chunk, a.panels, a.step, a.threads)
         first = rows_in_blocks(rows, a.tokens, a.least)
         count = rows - first
         streams = streams_of_one if count == 1 else streams_of_two if count < 3 else streams_of_four

@@ -71,9 +71,9 @@ def product(
     out = np.zeros((len(x), N), np.float32)
     fields = stream_fields(weight, STEP) | rounded_block(x, weight.padded_k, packed.block)
     fields |= {"bias": 0, "accumulate": 0, "out": out, "out_stride": N, "n": N}
-    fields |= {"tokens": 0, "least": 0, **more}
+    fields |= {"tokens": 0, "least": 0, "threads": 0, **more}
     if kernel not in ("linear_block", "gated_block"):
-        del fields["tokens"]
+        del fields["tokens"], fields["threads"]
     params = block_params(weight, packed.block) | params
     team = ThreadTeam(1)
     run(kernel, Call(params, fields, len(x), lambda: None, -(-fields["panels"] // STEP)), team)

@@ -12,6 +12,7 @@ from edgerun.backends.cpu.emit.linear import (
     panels_a_chunk,
     panels_of,
     rounding,
+    shares,
     tiles_of,
 )
 from edgerun.graph.ir import Node
@@ -67,7 +68,8 @@ def _emit_with_projections(binder: Binder, node: Node) -> None:
     path = layer_path(binder, gate, form)
     panels, counted_by = panels_of(gate), binder.counted_by[source]
     out = binder.new(node.outputs[0], gate.shape[0], counted_by)
-    step = panels_a_chunk(panels, gate.codes.nbytes + up.codes.nbytes, binder.threads)
+    nbytes = gate.codes.nbytes + up.codes.nbytes
+    shared, chunks = shares(panels, nbytes, binder.threads)
     kernel, params = GATED[name], params | {"activation": node.attrs["activation"]}
     arguments = {
         "rows": binder.count(counted_by),
@@ -89,13 +91,14 @@ def _emit_with_projections(binder: Binder, node: Node) -> None:
     binder.emit(
         kernel,
         params,
-        arguments | {"step": step},
-        chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, panels, step),
+        arguments | shared,
+        chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, chunks, 1),
         reads=reads,
         writes={out.key},
         label=node.name,
     )
     if path.name:
+        step = panels_a_chunk(panels, nbytes, binder.threads)
         emit_gemm(binder, projections[0], (kernel, params, arguments, reads), out, step, path)
 
 

@@ -38,6 +38,7 @@ from edgerun.formats.stack import Matrix
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.layouts.stream import DWORD, StreamWeight
 from edgerun.kernels.layouts.trits import TritWeight
+from edgerun.kernels.linear.shares import count_chunks
 from edgerun.machine.profile import outputs_kind, rounding_kind
 from edgerun.machine.row_times import ALL_IN_TURNS
 
@@ -162,7 +163,8 @@ def _emit_product(
     rounded = binder.rounded[source, form] if form is not None else None
     name, params, extra, reads = kernel_of(binder, weight, rounded or binder.values[source], form)
     codes = weight.values if isinstance(weight, DenseWeight) else weight.codes
-    step = panels_a_chunk(common["panels"], codes.nbytes, binder.threads)
+    shared, chunks = shares(common["panels"], codes.nbytes, binder.threads)
+    count = ANY_LOGITS if counted_by == LOGIT_ROWS else ONE
     path = layer_path(binder, weight, form)
     # Of the logits one row is wanted, as a rule: not worth compiling a kernel for many. Other
     # layers have that kernel anyway.
@@ -174,8 +176,8 @@ def _emit_product(
     binder.emit(
         name,
         params,
-        common | {"codes": codes, "step": step} | extra,
-        chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, common["panels"], step),
+        common | {"codes": codes} | shared | extra,
+        chunks=(count, chunks, 1),
         reads=reads | ({out.key} if common["accumulate"] else set()),
         writes={out.key},
         label=node.name,
@@ -188,6 +190,7 @@ def _emit_product(
         single = name, params, common | {"codes": codes} | extra, reads
         if isinstance(weight, TritWeight):
             single = expand_codes(binder, node, weight, single, path)
+        step = panels_a_chunk(common["panels"], codes.nbytes, binder.threads)
         emit_gemm(binder, node, single, out, step, path)
 
 
@@ -244,6 +247,19 @@ def panels_a_chunk(panels: int, nbytes: int, threads: int, matrices: int = 1) ->
     by_share = matrices * panels // (threads * CHUNKS_A_THREAD)
     step = max(1, min(by_size, by_share, panels))
     return max(step // STREAMS, 1) * STREAMS if panels > STREAMS else panels
+
+
+def shares(panels: int, nbytes: int, threads: int) -> tuple[dict[str, int], int]:
+    """How threads share the panels of a matrix that is read once: arguments, and chunks.
+
+    ``nbytes`` are those of its codes.
+    """
+    if threads == 1:
+        return {"step": panels, "threads": 0}, 1
+    by_size = CHUNK_BYTES * panels // max(1, nbytes)
+    by_share = panels // (threads * CHUNKS_A_THREAD)
+    step = max(min(by_size, by_share) // STREAMS, 1) * STREAMS
+    return {"step": step, "threads": threads}, count_chunks(panels, step, threads)
 
 
 def kernel_of(

@@ -21,6 +21,7 @@ from tests.conformance.kernels.cases.linear import (
     packed_weight,
     rounded_block,
     rounded_row,
+    shared_chunks,
     stream_fields,
     variants,
 )
@@ -73,7 +74,8 @@ def call_of(
     fields |= {"out": out, "out_stride": n + 3, "n": n}
     fields |= {"bias": 0 if biases[0] is None else biases[0]}
     fields |= {"up_bias": 0 if biases[1] is None else biases[1]}
-    return Call(params | {"bits": gate.bits}, fields, rows, check, chunks(gate, STEP))
+    count = chunks(gate, STEP) if "tokens" in params else shared_chunks(gate)
+    return Call(params | {"bits": gate.bits}, fields, rows, check, count)
 
 
 def pair(

@@ -12,6 +12,7 @@ from edgerun.formats.base import PackedWeight, has_half_scales, pack_zero_points
 from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.layouts.stream import StreamWeight, to_stream
 from edgerun.kernels.layouts.trits import TritWeight
+from edgerun.kernels.linear.shares import count_chunks
 from edgerun.ops import linear
 from edgerun.ops.registry import OPS
 from tests.conformance.kernels.harness import (
@@ -71,6 +72,11 @@ def stream_fields(weight: StreamWeight, step: int) -> dict[str, Any]:
 def chunks(weight: StreamWeight | TritWeight, step: int) -> int:
     """Chunks of ``step`` panels."""
     return -(-len(weight.codes) // step)
+
+
+def shared_chunks(weight: StreamWeight | TritWeight) -> int:
+    """Chunks of the kernels whose rows take turns."""
+    return count_chunks(len(weight.codes), IN_TURNS["step"], IN_TURNS["threads"])
 
 
 def packed_weight(form: tuple[str, int], n: int, k: int, *, row_scale: bool) -> PackedWeight:
@@ -138,7 +144,8 @@ def rounded_block(x: F32, stride: int, block: int) -> dict[str, Any]:
     return fields | {"x_sum": sums, "blocks": scales.shape[1]}
 
 
-IN_TURNS = {"tokens": 0, "least": 0}  # all rows
+# All rows; a first chunk of most panels, then smaller ones: of ten panels six, two and two.
+IN_TURNS = {"tokens": 0, "least": 0, "step": 2, "threads": 1}
 ROW_FORMS = [("ternary", 32), ("int8", 32), ("int4", 32)]
 
 
@@ -154,7 +161,7 @@ def linear_row(
     fields, check = expectation(x, packed, extras, "int8_row")
     fields |= stream_fields(weight, STEP) | rounded_row(x, weight.padded_k) | IN_TURNS
     params = {"bits": weight.bits, "lanes": weight.lanes, "isa": isa}
-    return Call(params, fields, rows, check, chunks(weight, STEP))
+    return Call(params, fields, rows, check, shared_chunks(weight))
 
 
 BLOCK_FORMS = [("int4", 16), ("int8", 32), ("int4", 128), ("int2", 128)]
@@ -183,7 +190,7 @@ def linear_block(
     fields |= stream_fields(weight, STEP) | rounded_block(x, weight.padded_k, packed.block)
     fields |= IN_TURNS
     params = block_params(weight, packed.block) | {"isa": isa}
-    return Call(params, fields, rows, check, chunks(weight, STEP))
+    return Call(params, fields, rows, check, shared_chunks(weight))
 
 
 @cases_of(
@@ -200,10 +207,10 @@ def linear_float(lanes: int, form: tuple[str, int], shape: tuple[int, int, int, 
     x[:, : packed.shape[1]] = random((rows, packed.shape[1]))
     fields, check = expectation(x[:, : packed.shape[1]], packed, extras, "float")
     fields |= stream_fields(weight, STEP) | {"x": x, "x_stride": weight.padded_k}
-    fields["blocks"] = weight.blocks
+    fields |= {"blocks": weight.blocks, "step": IN_TURNS["step"], "threads": IN_TURNS["threads"]}
     params = block_params(weight, packed.block)
     del params["halves"]
-    return Call(params, fields, rows, check, chunks(weight, STEP))
+    return Call(params, fields, rows, check, shared_chunks(weight))
 
 
 @cases_of("linear_dense", shape=SHAPES)
@@ -212,5 +219,5 @@ def linear_dense(shape: tuple[int, int, int, bool]) -> Call:
     weight, x = random((n, k)), random((rows, k), 1, gap=3)
     fields, check = expectation(x[:, :k], weight, extras, "float")
     fields |= {"codes": weight, "panels": -(-n // 4), "tiles": k // 8, "step": 2}
-    fields |= {"x": x, "x_stride": k + 3}
-    return Call({"width": 8}, fields, rows, check, -(-n // 8))
+    fields |= {"x": x, "x_stride": k + 3, "threads": 2}
+    return Call({"width": 8}, fields, rows, check, count_chunks(-(-n // 4), 2, 2))

@@ -13,12 +13,12 @@ from edgerun.kernels.layouts.trits import TritWeight, to_trits
 from tests.conformance.kernels.cases.linear import (
     IN_TURNS,
     SHAPES,
-    STEP,
     VECTORS,
     chunks,
     expectation,
     packed_weight,
     rounded_row,
+    shared_chunks,
 )
 from tests.conformance.kernels.cases.lookup import table_entries
 from tests.conformance.kernels.harness import UNTOUCHED, Call, cases_of, random
@@ -57,9 +57,9 @@ def linear_trits(variant: tuple[str, int], shape: tuple[int, int, int, bool]) ->
     x = random((rows, packed.shape[1]))
     fields, check = expectation(x, packed, extras, "int8_row")
     panels = len(weight.codes)
-    fields |= {"codes": weight.codes, "scales": weight.scales, "panels": panels, "step": STEP}
+    fields |= {"codes": weight.codes, "scales": weight.scales, "panels": panels}
     fields |= {"tiles": weight.codes.shape[1]} | IN_TURNS | rounded_row(x, weight.padded_k)
-    return Call({"lanes": lanes, "isa": isa}, fields, rows, check, chunks(weight, STEP))
+    return Call({"lanes": lanes, "isa": isa}, fields, rows, check, shared_chunks(weight))
 
 
 @cases_of("trit_pack", lanes=[16, 32, 64], size=SIZES)
