@@ -142,7 +142,6 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
         begin, end = visible_from(position, a.window), position + 1
         first = max(int_at(unit, UNIT_PAGE), begin // PAGE_TOKENS)
         last = min(int_at(unit, UNIT_END), position // PAGE_TOKENS + 1)
-        is_split = int_at(a.row_blocks + row * ROW_INTS * 4, ROW_BLOCKS) > 1
         if small:
             _fetch_page(a, slot_of(a, row, first, key_head), page_bytes)
         gather(a, unit, head, group, padded, q, head_dim, lanes)
@@ -169,11 +168,21 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
             weigh(p, codes + wide // 2, values, after, out, low, high)
             if end_of_block(page, last):
                 merge_block(total, sums, out, state, group, head_dim, lanes)
-                if is_split or page + 1 == last:
-                    scatter(a, unit, page, head, group, total, sums, head_dim, lanes)
-                    clear(total, sums, group, head_dim, lanes)
+                _end_block(a, unit, page, last, head, group, total, sums, head_dim, lanes)
 
     return body
+
+
+@njit(forceinline=True)
+def _end_block(a, unit, page, last, head, group, total, sums, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Stores what pages up to the end of a block come to, unless more blocks are added to it.
+
+    Blocks of a row that leaves partial results are one each, though a unit has several.
+    """
+    place = a.row_blocks + int_at(unit, UNIT_ROW) * ROW_INTS * 4
+    if page + 1 == last or int_at(place, ROW_BLOCKS) > 1:
+        scatter(a, unit, page, head, group, total, sums, head_dim, lanes)
+        clear(total, sums, group, head_dim, lanes)
 
 
 def _softening(

@@ -21,7 +21,7 @@ from edgerun.kernels.host.caches import first_cache_bytes
 
 PAGE_TOKENS = 64  # as in state/paged.py
 BLOCK_PAGES = 8
-PARTS = 8  # of a thread's share of the blocks that are left, of which a unit has one
+PARTS = 4  # of a thread's share of the blocks that are left, of which a unit has one
 DEEP = 32  # elements that a product of bfloat16 tiles adds up; heads are a multiple of it long
 CODECS = ("fp32", "fp16", "int8")  # how keys and values may be stored
 # What kernels read of a page pool: arrays of its codec, 0 for those that it has not, and its table.

@@ -1,7 +1,7 @@
 """Linear layers over low-bit weights in the stream layout (``layouts/stream.py``).
 
 All kernels compute ``out[t, n] = sum_k x[t, k] * w[n, k] (+ bias[n]) (+ out[t, n])`` for the
-rows of a batch; a chunk is some panels of weight rows (``shares.py``), for all batch rows.
+rows of a batch; a chunk is some panels of weight rows (``run/shares.py``), for all batch rows.
 Activations arrive as int8 with scales (``pointwise/quantize.py``) or as float32. Weights are
 read from memory once: batch rows take turns, four, two or one at a time, while a few panels are
 in the caches, and a vector of weights is unpacked once for the rows of a turn.
@@ -22,9 +22,9 @@ from edgerun.kernels.lang.word import float_at, word
 from edgerun.kernels.layouts.scale_vectors import vectors_of
 from edgerun.kernels.linear.float_tiles import float_tile
 from edgerun.kernels.linear.outputs import block_values, finish, linear_store, row_values
-from edgerun.kernels.linear.shares import chunk_panels
 from edgerun.kernels.linear.tiles import K_STEP, PACKED, TRITS, zero_point
 from edgerun.kernels.linear.turns import ALONE, block_product, in_turns, row_product
+from edgerun.kernels.run.shares import chunk_panels
 
 # Arguments that linear kernels share.
 OUTPUTS = (

@@ -25,8 +25,8 @@ from edgerun.kernels.layouts.scale_vectors import vectors_of
 from edgerun.kernels.layouts.zero_kinds import OWN
 from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.row_tiles import row_tile
-from edgerun.kernels.linear.shares import chunk_panels
 from edgerun.kernels.linear.tiles import AHEAD_BYTES, LINE, PACKED, SCALES_AHEAD_BYTES, parts
+from edgerun.kernels.run.shares import chunk_panels
 
 STREAMS = 4  # panels that are read side by side where memory is not the limit
 MOST_TOKENS = 4  # batch rows of a turn; eight gain nothing where their sums have registers
@@ -207,7 +207,8 @@ def in_turns(product: Product, store: Any) -> Body:
     """The loops around tiles: panels, and the batch rows that take turns with them.
 
     ``store`` is the function that stores a tile (``outputs.py``). Other kernels do the
-    ``rows_in_blocks`` of the arguments ``tokens`` and ``least``; chunks are those of ``shares.py``.
+    ``rows_in_blocks`` of the arguments ``tokens`` and ``least``; chunks are those of
+    ``run/shares.py``.
     """
     bits, lanes, isa, matrices = product.bits, product.lanes, product.isa, product.sides.matrices
     ask = _asking(lanes, product.sides, product.scale_vectors)

@@ -38,7 +38,7 @@ from edgerun.formats.stack import Matrix
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.layouts.stream import DWORD, StreamWeight
 from edgerun.kernels.layouts.trits import TritWeight
-from edgerun.kernels.linear.shares import count_chunks
+from edgerun.kernels.run.shares import count_chunks
 from edgerun.machine.profile import outputs_kind, rounding_kind
 from edgerun.machine.row_times import ALL_IN_TURNS
 

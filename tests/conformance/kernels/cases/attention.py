@@ -12,10 +12,7 @@ import numpy as np
 
 from edgerun.kernels.attention.planner import AttentionUnits
 from edgerun.kernels.attention.units import (
-    BLOCK_PAGES,
     COUNTS,
-    PARTS,
-    ROW_BLOCK,
     ROW_BLOCKS,
     ROW_INTS,
     ROW_SLOT,
@@ -315,88 +312,3 @@ def attention_combine(isa: str, shape: tuple[int, int, int], with_sinks: int) ->
     fields |= {"kv_heads": kv_heads, "group": group, "head_dim": head_dim}
     fields |= {"sinks": 0 if sinks is None else sinks}
     return Call({"lanes": gcd(head_dim, float_lanes(isa))}, fields, 0, check, 3 * kv_heads)
-
-
-KV_HEADS = 4
-# Cached tokens of sequences, and how many of them all have in common.
-PLANS = [
-    ([(0, 1)], 0),
-    ([(511, 1)], 0),
-    ([(512, 1)], 0),
-    ([(9000, 1)], 0),
-    ([(9000, 1), (3, 1), (700, 3), (600, 40), (1, 1)], 0),
-    ([(1300, 1), (1400, 1), (1030, 1), (2000, 4)] * 3, 1029),
-    ([(200_000, 1)] * 2, 0),
-]
-
-
-@cases_of("attention_plan", plan=PLANS, window=[0, 50, 700])
-@cases_of("attention_plan", plan=PLANS[1:], window=[0], threads=[1, 8])
-def attention_plan(plan: tuple[list[tuple[int, int]], int], window: int, threads: int = 2) -> Call:
-    parts, common = plan
-    cache = SequenceStore(same_attention(1, 1, 1), max(sum(part) for part in parts), len(parts))
-    batches = []
-    for cached, tokens in parts:
-        sequence = cache.fork(0, common)[0] if batches and common else cache.open()
-        cache.reserve(sequence, cached + tokens)
-        cache.commit(sequence, cached)
-        batches.append(Batch.of([0] * tokens, cached, sequence))
-    batch = Batch.join(batches)
-    counted = Counted(batch, cache, window, kv_heads=KV_HEADS, threads=threads)
-    units = counted.units
-
-    page_table = cache.pool(cache.states[0].name).page_table
-
-    def check() -> None:
-        tables = page_table[batch.sequences]
-        ends = batch.positions // PAGE_TOKENS + 1
-        starts = np.maximum(batch.positions - window + 1, 0) // PAGE_TOKENS if window else 0 * ends
-        seen = [np.zeros(page_table.shape[1], int) for _ in range(batch.rows)]
-        slots: set[int] = set()
-        total = int(units.rows[:, ROW_BLOCKS].sum())
-        for table, count in ((units.single, SINGLE), (units.stacked, STACKED)):
-            for row, rows, page, end, *_ in table[: counted.counts[count]].tolist():
-                assert rows == 1 if count == SINGLE else 1 < rows <= STACK
-                # No page is visited that no row of the unit sees.
-                assert page >= starts[row : row + rows].min()
-                assert end <= ends[row : row + rows].max()
-                for index in range(row, row + rows):
-                    last = min(end, ends[index])
-                    first = max(page, starts[index])
-                    assert (tables[index, first:last] == tables[row + rows - 1, first:last]).all()
-                    seen[index][page:end] += 1
-                    info = units.rows[index]
-                    if info[ROW_BLOCKS] > 1:
-                        block, after = page // BLOCK_PAGES, -(-end // BLOCK_PAGES)
-                        begin = int(info[ROW_SLOT] - info[ROW_BLOCK])
-                        of_unit = set(range(begin + block, begin + after))
-                        assert not slots & of_unit
-                        slots |= of_unit
-                        # A thread's share is not gone with one unit, so that all end together.
-                        most = total * KV_HEADS // (PARTS * threads) if rows == 1 else 1
-                        assert after - block <= max(1, most)
-        for index in range(batch.rows):
-            assert (seen[index][starts[index] : ends[index]] == 1).all()
-        assert len(slots) == sum(int(n) for n in units.rows[:, ROW_BLOCKS] if n > 1)
-        assert slots == set(range(len(slots)))
-        assert counted.counts[SPLIT] == (batch.rows if slots else 0)
-        if len(parts) == 1 and slots:  # the longest units first
-            blocks = np.diff(units.single[: counted.counts[SINGLE], 2:4]) // BLOCK_PAGES
-            assert (np.diff(blocks[:-1].ravel()) <= 0).all() and blocks[-1] <= 1
-        if common and not window:
-            shared = units.stacked[: counted.counts[STACKED]]
-            assert (shared[:, 1] == STACK).sum() >= common // (PAGE_TOKENS * BLOCK_PAGES)
-
-    fields = dict(zip(units.names, units.arguments.tolist(), strict=True))
-    # Arrays instead of their addresses, for those who run the call in other memory than ours.
-    fields |= {"positions": batch.positions, "sequences": batch.sequences}
-    fields |= {
-        "rows": counted.rows,
-        "page_table": page_table,
-        "counts": counted.counts,
-        "single": units.single,
-        "stacked": units.stacked,
-        "turned_pages": units.turned,
-        "row_blocks": units.rows,
-    }
-    return Call({"block": BLOCK_PAGES}, fields, 0, check, 1)

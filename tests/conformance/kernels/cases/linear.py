@@ -12,7 +12,7 @@ from edgerun.formats.base import PackedWeight, has_half_scales, pack_zero_points
 from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.layouts.stream import StreamWeight, to_stream
 from edgerun.kernels.layouts.trits import TritWeight
-from edgerun.kernels.linear.shares import count_chunks
+from edgerun.kernels.run.shares import count_chunks
 from edgerun.ops import linear
 from edgerun.ops.registry import OPS
 from tests.conformance.kernels.harness import (
