@@ -86,7 +86,8 @@ def load_traced(
     nodes = route_nodes(bundle.graph)
     if not nodes:
         raise UnsupportedError(
-            f"{bundle.path} is a dense model: it has no layers of experts that could be traced"
+            f"{bundle.path} is a dense model: it has no layers of experts that could be traced; "
+            "name a mixture of experts"
         )
     routes = [node.outputs[0] for node in nodes]
     graph = replace(bundle.graph, outputs=[*bundle.graph.outputs, *routes])
