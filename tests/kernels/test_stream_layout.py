@@ -35,7 +35,7 @@ def test_nothing_is_written_behind_a_matrix(bits: int, k: int, block: int, scale
 def all_chunks(panels: int, step: int, threads: int) -> list[tuple[int, int]]:
     """First panel and end of every chunk."""
     count = count_chunks(panels, step, threads)
-    return [chunk_panels.py_func(chunk, panels, step, threads) for chunk in range(count)]
+    return [chunk_panels(chunk, panels, step, threads) for chunk in range(count)]
 
 
 @given(st.integers(1, 3000), st.integers(1, 40), st.integers(0, 64))

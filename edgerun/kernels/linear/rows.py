@@ -23,8 +23,13 @@ from edgerun.kernels.layouts.scale_vectors import vectors_of
 from edgerun.kernels.linear.float_tiles import float_tile
 from edgerun.kernels.linear.outputs import block_values, finish, linear_store, row_values
 from edgerun.kernels.linear.tiles import K_STEP, PACKED, TRITS, zero_point
-from edgerun.kernels.linear.turns import ALONE, block_product, in_turns, row_product
-from edgerun.kernels.run.shares import chunk_panels
+from edgerun.kernels.linear.turns import (
+    ALONE,
+    block_product,
+    chunk_panels,
+    in_turns,
+    row_product,
+)
 
 # Arguments that linear kernels share.
 OUTPUTS = (

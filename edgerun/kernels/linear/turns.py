@@ -26,12 +26,14 @@ from edgerun.kernels.layouts.zero_kinds import OWN
 from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.row_tiles import row_tile
 from edgerun.kernels.linear.tiles import AHEAD_BYTES, LINE, PACKED, SCALES_AHEAD_BYTES, parts
-from edgerun.kernels.run.shares import chunk_panels
+from edgerun.kernels.run import shares
 
 STREAMS = 4  # panels that are read side by side where memory is not the limit
 MOST_TOKENS = 4  # batch rows of a turn; eight gain nothing where their sums have registers
 SHARED_BYTES = 24 * 1024  # of a panel, at most, that turns ask for together: 20 KB gain, 40 lose
 HIDDEN_PRODUCTS = 8  # that a byte of codes can be multiplied by while the next ones are read
+
+chunk_panels = njit(shares.chunk_panels)
 
 
 @dataclass(frozen=True)

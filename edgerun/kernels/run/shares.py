@@ -4,17 +4,16 @@ Memory is read fastest in long runs: wherever one begins it idles until the proc
 is read next. So every thread first takes most of its share as one chunk, then most of its share of
 what is left, and so on (factoring, Hummel, Schonberg and Flynn 1992), which lets all end together
 also where some are slower than others.
+
+What lays programs out and native code both call this, the latter by ``linear/turns.py``.
 """
 
 from __future__ import annotations
 
-from numba import njit
-
 TAKEN, OF = 3, 4  # of a thread's share of what is left: what it takes as one chunk
 
 
-@njit
-def chunk_panels(chunk, panels, step, threads):  # type: ignore[no-untyped-def]
+def chunk_panels(chunk: int, panels: int, step: int, threads: int) -> tuple[int, int]:
     """The first panel of a chunk, and the end of its panels.
 
     Chunks are multiples of ``step`` panels, but for the last one. With 0 ``threads`` all are of
@@ -35,6 +34,6 @@ def count_chunks(panels: int, step: int, threads: int) -> int:
     """How many chunks there are."""
     chunks, end = 0, 0
     while end < panels:
-        _, end = chunk_panels.py_func(chunks, panels, step, threads)
+        _, end = chunk_panels(chunks, panels, step, threads)
         chunks += 1
     return chunks
