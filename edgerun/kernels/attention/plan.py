@@ -215,7 +215,7 @@ def _is_whole(a, row, size):  # type: ignore[no-untyped-def]
 
 @njit
 def _has_block(a, row, block, size):  # type: ignore[no-untyped-def]
-    """Whether a row sees a block, in a unit that may be shared and that it has not yet."""
+    """Whether a row sees a block that has no unit yet, and in one that may be shared."""
     sees = _first_page(a, row) < (block + 1) * size and block * size < _end_page(a, row)
     is_left = int_at(a.row_blocks + row * ROW_INTS * 4, ROW_NEXT) <= block
     return sees and is_left and not _is_whole(a, row, size)

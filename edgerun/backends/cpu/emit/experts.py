@@ -230,6 +230,7 @@ def _emit_product(
     )
     in_blocks = name in IN_BLOCKS and _in_blocks(binder, places)
     division = _division(binder, in_blocks=in_blocks) if name in IN_BLOCKS else {}
+    # Threads share all experts of a batch, each of which is cut into equal chunks: 0.
     emit(name, params, arguments | {"threads": 0} | division, label=label)
     if in_blocks:
         kernel = f"{binder.isa.prompts}_{IN_BLOCKS[name]}"

@@ -254,7 +254,7 @@ def shares(panels: int, nbytes: int, threads: int) -> tuple[dict[str, int], int]
 
     ``nbytes`` are those of its codes.
     """
-    if threads == 1:
+    if threads == 1:  # nobody is waited for, so all of it is one run
         return {"step": panels, "threads": 0}, 1
     by_size = CHUNK_BYTES * panels // max(1, nbytes)
     by_share = panels // (threads * CHUNKS_A_THREAD)
