@@ -48,6 +48,7 @@ INSTRUCTIONS = 9  # of a layer
 # and gate and up projection go together: measured with OLMoE's matrices, avx512vnni and avx2
 # (docs/benchmarks.md).
 ROWS_TO_UNPACK = 128
+EQUAL_CHUNKS = {"threads": 0}  # of an expert: threads share all experts of a batch
 
 
 def emit_experts(binder: Binder, node: Node, index: int) -> None:
@@ -230,8 +231,7 @@ def _emit_product(
     )
     in_blocks = name in IN_BLOCKS and _in_blocks(binder, places)
     division = _division(binder, in_blocks=in_blocks) if name in IN_BLOCKS else {}
-    # Threads share all experts of a batch, each of which is cut into equal chunks: 0.
-    emit(name, params, arguments | {"threads": 0} | division, label=label)
+    emit(name, params, arguments | EQUAL_CHUNKS | division, label=label)
     if in_blocks:
         kernel = f"{binder.isa.prompts}_{IN_BLOCKS[name]}"
         arguments |= {"least": division["least"]}
