@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edgerun.discovery import entry_names, import_entry, modules_of
 from edgerun.env import settings
 from edgerun.errors import InputError, UnsupportedError
+from edgerun.values import shown
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -115,6 +116,25 @@ def _added_backends() -> Iterable[EntryPoint]:
     return entry_points(group=ENTRY_POINTS)
 
 
+def named_backend(name: str | None, device: str | None = None) -> str | None:
+    """The back-end that is to run everything: the one named, or the environment's.
+
+    A device that is named wins over the environment, too.
+
+    Raises:
+        InputError: there is none of the name in the environment.
+    """
+    if name is not None or device is not None:
+        return name
+    name = settings().backend
+    if name is not None and name not in backend_names():
+        raise InputError(
+            f"EDGERUN_BACKEND={shown(name)} names no back-end: there are "
+            f"{', '.join(offered_names())}"
+        )
+    return name
+
+
 def find_candidates(
     name: str | None = None,
     device: str | None = None,
@@ -130,7 +150,7 @@ def find_candidates(
         InputError: there is no back-end or device of that name, or a device of no back-end.
         UnsupportedError: the named one does not run here.
     """
-    asked = name or settings().backend
+    asked = named_backend(name, device)
     if asked is None:
         if device is None:
             return _all_candidates(given)

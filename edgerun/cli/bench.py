@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from edgerun.engine.stats import Stats
     from edgerun.llm.llm import LLM
 
-PROMPT_TOKENS = 128
+PROMPT_TOKENS, NEW_TOKENS = 128, 64
 # The likeliest token, whatever the model recommends: sampling is not what is measured.
 PLAIN: dict[str, Any] = {
     "temperature": 0.0,
@@ -79,8 +79,14 @@ def bench(
         ),
     ] = None,
     new_tokens: Annotated[
-        int, typer.Option("-n", "--new-tokens", help="Tokens to generate.", min=2)
-    ] = 64,
+        int | None,
+        typer.Option(
+            "-n",
+            "--new-tokens",
+            help=f"Tokens to generate. [default: {NEW_TOKENS}]",
+            min=2,
+        ),
+    ] = None,
     repeat: Annotated[int, typer.Option("--repeat", help="Runs; the median counts.", min=1)] = 3,
     *,
     loading: dict[str, Any],
@@ -95,10 +101,11 @@ def bench(
     from edgerun.engine.drafting.registry import NONE
 
     if handover:
-        _check_alone(context=context, rows=rows)
+        _check_alone({"--context": context, "--rows": rows, "--new-tokens": new_tokens})
         with options.load(options.model_of(model, named), draft=NONE, **loading) as llm:
             _print_handover(llm, prompt_tokens, repeat, as_json)
         return
+    new_tokens = new_tokens or NEW_TOKENS
     _check_room(context, new_tokens)
     counts = None if rows is None else row_counts(rows)
     began = time.perf_counter()
@@ -238,13 +245,13 @@ def _print_handover(llm: LLM, prompt_tokens: int | None, repeat: int, as_json: b
         print("\n".join(folded(visible(line), sys.stdout) for line in handover_lines(figures)))
 
 
-def _check_alone(**others: object) -> None:
+def _check_alone(others: Mapping[str, object]) -> None:
     """What measures replies says nothing of what is handed over."""
     from edgerun.errors import InputError
 
-    for name, value in others.items():
+    for flag, value in others.items():
         if value is not None:
-            raise InputError(f"--handover measures no replies, so --{name} says nothing: leave it")
+            raise InputError(f"--handover measures no replies, so {flag} says nothing: leave it")
 
 
 def _check_fits(context: int, prompt: int, new_tokens: int) -> None:

@@ -54,7 +54,7 @@ def chat(
     from edgerun.cli.conversation.state import WHEN_FULL, Conversation
     from edgerun.cli.conversation.store import ChatStore
     from edgerun.env import settings as environment
-    from edgerun.errors import InputError, PromptError
+    from edgerun.errors import EdgerunError, InputError, PromptError
     from edgerun.model.chat.template import ChatTemplate
 
     if when_full not in WHEN_FULL:
@@ -80,7 +80,8 @@ def chat(
             conversation.session.system = system
         hold(conversation, reader(conversation.fill, store))
         if conversation.unanswered and not at_terminal:  # a script looks at the exit code
-            raise PromptError(f"{conversation.unanswered} of the messages got no reply, see above")
+            kind = EdgerunError if conversation.has_failed else PromptError
+            raise kind(f"{conversation.unanswered} of the messages got no reply, see above")
 
 
 def greet(llm: LLM) -> None:

@@ -104,7 +104,7 @@ def _report(error: Exception, words: Sequence[str] = ()) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":  # the page is its message
         print(getattr(error, "format_message", lambda: error)(), file=sys.stderr)
         return 2
-    if _debugging():
+    if _debugging() and type(error).__name__ not in ("Exit", "Abort"):
         import traceback
 
         traceback.print_exc()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli import options
-from edgerun.cli.screen.messages import say
+from edgerun.cli.screen.messages import MEMORY_FULL, say
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM, Completion, TextStream
@@ -46,7 +46,7 @@ def run(
     """The prompt goes to a model with a chat format as a user's message."""
     from edgerun.cli.prompt import gather, model_and_text
 
-    _check_effects(sampling, loading, raw=raw, as_json=as_json)
+    _check_effects(sampling, loading, raw=raw, as_json=as_json, hide_thinking=hide_thinking)
     words = [word for word in (model, text) if word is not None]
     folder, texts = model_and_text(words, named, prompt)
     whole_prompt = gather(texts)
@@ -75,7 +75,12 @@ def run(
 
 
 def _check_effects(
-    sampling: dict[str, Any], loading: dict[str, Any], *, raw: bool, as_json: bool
+    sampling: dict[str, Any],
+    loading: dict[str, Any],
+    *,
+    raw: bool,
+    as_json: bool,
+    hide_thinking: bool,
 ) -> None:
     """Makes sure that no option is given where it would do nothing.
 
@@ -90,12 +95,16 @@ def _check_effects(
         )
     if "logprobs" in sampling and not as_json:
         raise InputError("--logprobs is for the object that --json prints: add --json")
+    if hide_thinking and as_json:
+        raise InputError("--json has thoughts apart from the text: leave --hide-thinking out")
 
 
 def _say_why_it_ended(completion: Completion, *, by_default: bool) -> None:
     """Tells of an end that the user may not expect; ``by_default`` if nobody set the limit."""
     if completion.finish_reason == "context":
         say("the reply ends here because the context is full")
+    elif completion.finish_reason == "memory":
+        say(MEMORY_FULL)
     elif completion.finish_reason == "length" and by_default:
         say(f"the reply ends here after {DEFAULT_MAX_TOKENS} tokens; -n sets the limit")
 

@@ -22,7 +22,7 @@ EXAMPLES = options.examples(
 )
 
 
-@options.with_loading_of("threads", "context", "kv_cache", "pack")
+@options.with_loading_of("threads", "context", "kv_cache", "pack", "expert_memory")
 @options.with_sampling
 def trace(
     model: Annotated[str | None, typer.Argument(metavar="MODEL", help=options.MODEL_HELP)] = None,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgerun import env
 from edgerun.backends.base import Backend, Phase, Shape
 from edgerun.backends.cpu import CpuBackend
 from edgerun.backends.figures import ExpertReads
@@ -80,7 +79,7 @@ def expert_budget(
     graph, asked = bundle.graph, options.expert_memory
     constants = graph.constants.values()
     stacks = [each for each in constants if isinstance(each, ExpertStack) and each.has_choice]
-    backend = options.backend or env.settings().backend
+    backend = options.named_backend
     problem = ""
     if not stacks:
         has_experts = any(isinstance(each, ExpertStack) for each in constants)

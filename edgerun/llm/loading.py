@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgerun import env
 from edgerun.backends.base import Backend, Progress, Shape
 from edgerun.backends.registry import DEFAULT, backend_names, make_backend
 from edgerun.engine.chooser.processor import processor_types
@@ -238,7 +237,7 @@ def attending(bundle: Bundle, options: LoadOptions) -> Bundle:
     Raises:
         BundleError: weights that it would multiply by are not finite.
     """
-    name = options.backend or env.settings().backend or (options.device or "").partition(":")[0]
+    name = options.named_backend or (options.device or "").partition(":")[0]
     is_plain = options.kv_cache in CODECS and options.attention == EXACT and options.place is None
     is_asked = options.latent != NEVER and is_plain
     if not is_asked or not _attends_on_the_processor(name):

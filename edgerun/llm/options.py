@@ -199,6 +199,13 @@ class LoadOptions:
             object.__setattr__(self, "gpu_memory", gpu_memory_bytes(self.gpu_memory))
 
     @property
+    def named_backend(self) -> str | None:
+        """The back-end that runs everything: named here, or by the environment if nothing is."""
+        from edgerun.backends.registry import named_backend
+
+        return named_backend(self.backend, self.device or self.place)
+
+    @property
     def worker_threads(self) -> int:
         """Threads to use: asked for here, in the environment, or one per usable core."""
         return worker_threads(self.threads)

@@ -11,10 +11,13 @@ import pytest
 
 import edgerun
 import edgerun.backends.cpu as cpu
+from edgerun.backends import registry
 from edgerun.backends.base import Phase, Shape
 from edgerun.backends.registry import SIMULATED, absent_backends, find_candidates, make_backend
+from edgerun.env import settings
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
+from edgerun.llm.options import LoadOptions
 from edgerun.machine import profile
 from edgerun.machine.profile import MachineProfile, machine_profile
 from edgerun.model.bundle import open_bundle
@@ -50,6 +53,29 @@ def test_simulated_devices_are_offered_to_nobody_and_there_for_whoever_names_the
     for name in SIMULATED:
         assert name not in str(refused.value)
         assert make_backend(name).name == name
+
+
+def test_a_back_end_of_the_environment_yields_to_what_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changed = replace(settings(), backend="reference")
+    monkeypatch.setattr(registry, "settings", lambda: changed)
+    assert [backend.name for backend in find_candidates().backends] == ["reference"]
+    assert [backend.name for backend in find_candidates("cpu").backends] == ["cpu"]
+    with_device = find_candidates(device="standin:memory=4M,link=2G")
+    assert [backend.name for backend in with_device.backends][0] == "standin"
+    assert LoadOptions().named_backend == "reference"
+    assert LoadOptions(device="standin:memory=4M").named_backend is None
+    assert LoadOptions(place="decode=cpu").named_backend is None
+
+
+def test_an_unknown_back_end_of_the_environment_is_refused_by_the_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changed = replace(settings(), backend="tpu")
+    monkeypatch.setattr(registry, "settings", lambda: changed)
+    with pytest.raises(InputError, match="EDGERUN_BACKEND='tpu' names no back-end: there are cpu"):
+        find_candidates()
 
 
 @pytest.mark.parametrize("fork_join_s", [5e-3, 10.0])

@@ -50,7 +50,7 @@ def test_without_a_device_there_is_no_share(run: Run) -> None:
     assert json.loads(run("bench", "--handover", "--json").out)["prompts"] == []
 
 
-@pytest.mark.parametrize("other", [("--rows", "1,2"), ("--context", "64")])
+@pytest.mark.parametrize("other", [("--rows", "1,2"), ("--context", "64"), ("--new-tokens", "64")])
 def test_what_measures_replies_is_refused_beside_it(run: Run, other: tuple[str, str]) -> None:
     result = run("bench", "--handover", *other)
     assert result.code != 0

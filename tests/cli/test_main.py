@@ -95,6 +95,12 @@ def test_lists_of_commands_show_what_each_does_in_one_line(run: Run) -> None:
     assert "sudoers" in run("fpga", "broker", "--help").out
 
 
+def test_a_page_of_help_is_no_error_to_debug(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "_debugging", lambda: True)
+    result = run("run", "--help")
+    assert (result.code, result.err) == (0, "")
+
+
 @pytest.mark.parametrize("word", ["--version", "-V", "-v", "version"])
 def test_the_version_is_printed(run: Run, word: str) -> None:
     assert run(word).out.startswith("edgerun 0.")

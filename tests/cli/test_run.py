@@ -33,6 +33,12 @@ def continuing(text: str, prompt: str = "hi") -> Model:
     return fakes.fake_model(fakes.saying(text, count), template=None)
 
 
+def test_thoughts_cannot_be_hidden_where_they_are_a_field(run: Run) -> None:
+    result = run("run", "--json", "--hide-thinking", "-p", "hi")
+    assert (result.code, result.out) == (2, "")
+    assert "leave --hide-thinking out" in result.err
+
+
 def test_the_reply_goes_to_stdout_and_nothing_else_does(run: Run) -> None:
     result = run("run", "-p", "hi", model=saying("héllo 😀"))
     assert (result.code, result.out, result.err) == (0, "héllo 😀\n", "")

@@ -51,6 +51,13 @@ def test_a_reply_is_that_of_a_run(run: Run, output: Path) -> None:
     assert (figures["tokens"], figures["prompt_tokens"]) == (trace.tokens, trace.prompt_tokens)
 
 
+def test_experts_may_be_read_from_disk_meanwhile(run: Run, output: Path) -> None:
+    folder, limited = str(bundle_of("mixtral")), output.with_name("limited.trace")
+    assert run("trace", folder, TEXT, "-o", str(output)).code == 0
+    assert run("trace", folder, TEXT, "-o", str(limited), "--expert-memory", "50%").code == 0
+    assert limited.read_bytes() == output.read_bytes()
+
+
 def test_the_text_may_come_through_a_pipe(run: Run, output: Path) -> None:
     folder = str(bundle_of("mixtral"))
     piped = run("trace", folder, "-o", str(output), "--json", stdin=TEXT.encode())

@@ -13,6 +13,11 @@ from edgerun.env import terminal_erases
 INPUT, LOCAL = 0, 3  # flags, in the list that a terminal's attributes are
 
 
+def has_editor() -> bool:
+    """Whether messages are typed in an editor, which draws on stderr."""
+    return sys.stdin.isatty() and sys.stderr.isatty() and terminal_erases()
+
+
 @contextmanager
 def typing_waits() -> Iterator[None]:
     """Keeps what is typed meanwhile for whoever reads next; Ctrl-C works and loses none of it.
@@ -32,7 +37,7 @@ def typing_waits() -> Iterator[None]:
         return
     quiet = list(before)
     quiet[LOCAL] = quiet[LOCAL] & ~termios.ECHO | termios.NOFLSH
-    if terminal_erases():
+    if has_editor():
         quiet[LOCAL] &= ~termios.ICANON
         quiet[INPUT] &= ~termios.ICRNL
 

@@ -9,7 +9,7 @@ from edgerun.cli.conversation.commands import run_command
 from edgerun.cli.conversation.keyboard import typing_waits
 from edgerun.cli.conversation.reader import ReadLine, unquoted
 from edgerun.cli.screen.messages import say
-from edgerun.errors import EdgerunError
+from edgerun.errors import EdgerunError, InputError
 
 if TYPE_CHECKING:
     from edgerun.cli.conversation.state import Conversation
@@ -40,6 +40,10 @@ def _handle(conversation: Conversation, text: str) -> None:
             conversation.answer(unquoted(text))
     except EdgerunError as error:
         say(str(error))
-        conversation.unanswered += not text.startswith("/")
+        if not text.startswith("/"):
+            conversation.unanswered += 1
+            conversation.has_failed |= not isinstance(error, InputError)
     except KeyboardInterrupt:
+        if not sys.stdin.isatty():
+            raise
         print(" [stopped]", file=sys.stderr, flush=True)

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
+from edgerun.cli.conversation.keyboard import has_editor
 from edgerun.cli.conversation.store import HISTORY
-from edgerun.env import terminal_erases
 from edgerun.errors import PromptError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def reader(fill: Callable[[], str], store: ChatStore) -> ReadLine:
         store: keeps what is typed.
     """
     if sys.stdin.isatty():
-        return _editor(fill, store) if terminal_erases() else lambda: _plain(fill)
+        return _editor(fill, store) if has_editor() else lambda: _plain(fill)
     sys.stdin.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     return lambda: read_message(sys.stdin)
 
@@ -94,11 +94,11 @@ def _editor(fill: Callable[[], str], store: ChatStore) -> ReadLine:
         multiline=True,
         enable_suspend=True,
         prompt_continuation=lambda width, line, wrapped: " " * width,
-        rprompt=fill,
         style=Style([("", "bold"), ("rprompt", "nobold"), ("completion-menu", "nobold")]),
         output=create_output(sys.stderr),
     )
-    return lambda: session.prompt(PROMPT)
+    # Not the function itself, which would be asked at every key: it encodes the whole chat.
+    return lambda: session.prompt(PROMPT, rprompt=fill())
 
 
 def _keys() -> KeyBindings:

@@ -6,13 +6,14 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from edgerun.cli.screen.messages import say
+from edgerun.cli.screen.messages import MEMORY_FULL, say
 from edgerun.errors import EdgerunError, InputError, PromptError, StorageError
 
 if TYPE_CHECKING:
     from edgerun.cli.conversation.store import ChatStore
     from edgerun.engine.stats import Stats
     from edgerun.llm.llm import LLM, ChatSession
+    from edgerun.llm.replies.completion import Completion
     from edgerun.llm.replies.stream import TextStream
     from edgerun.model.chat.template import Message
 
@@ -38,7 +39,8 @@ class Conversation:
         is_kept: whether the chat in the store is this one, or what it was.
         last: timings of the last reply.
         done: whether to quit.
-        unanswered: messages that were refused.
+        unanswered: messages that got no reply.
+        has_failed: whether that was the machine's fault once, not the messages'.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Conversation:
         self.last: Stats | None = None
         self.done = False
         self.unanswered = 0
+        self.has_failed = False
         self._hides_thinking, self._show_stats = hides_thinking, show_stats
         self._told_ways_out = False
 
@@ -94,7 +97,9 @@ class Conversation:
         return f"{'?' if used is None else used}/{self.context}"
 
     def answer(self, text: str) -> None:
-        """Streams a reply to stdout; Ctrl-C stops it and keeps the chat.
+        """Streams a reply to stdout, and keeps the chat however that ends.
+
+        Ctrl-C stops the reply. At a terminal the chat goes on; a script is ended by it.
 
         Raises:
             PromptError: the message does not fit.
@@ -104,21 +109,21 @@ class Conversation:
         stream = self._begin(text)
         try:
             show_reply(stream, hides_thinking=self._hides_thinking)
+            print(flush=True)
         except KeyboardInterrupt:
+            if not sys.stdin.isatty():
+                raise
             print(" [stopped]", end="", file=sys.stderr, flush=True)
-        print(flush=True)
+            print(flush=True)
+        finally:  # whoever reads our output may be gone, by the same Ctrl-C
+            self.keep()
         completion = stream.completion
         self.last = completion.stats
-        if completion.finish_reason == "context":
-            self._say_full()
-        elif completion.finish_reason == "length":
-            count = len(completion.ids)
-            say(f"the reply is cut after {count} token{'' if count == 1 else 's'}")
+        self._say_why_it_ended(completion)
         if self._show_stats:
             from edgerun.cli.screen.report import show_stats
 
             show_stats(self.llm, self.last)
-        self.keep()
 
     def keep(self) -> None:
         """Writes the chat to the store; a disk that is full ends keeping, not the chat.
@@ -167,12 +172,13 @@ class Conversation:
         """
         before = list(self.session.messages)
         text = str(self.undo()["content"])
-        left = list(self.session.messages)
         try:
             self.answer(text)
         finally:
-            if self.session.messages == left:  # not one token came
+            last = self.session.messages[-1:]  # others before it may have been dropped
+            if not last or any(last[0] is message for message in before):  # not one token came
                 self.session.messages = before
+                self.keep()
 
     def _begin(self, text: str) -> TextStream:
         """Starts a reply; in a full context it forgets the oldest exchanges if it may."""
@@ -230,6 +236,16 @@ class Conversation:
     def _leaves_room(self, stream: TextStream) -> bool:
         reserved = min(self.context // 2, MOST_RESERVED)
         return stream.completion.prompt_tokens + reserved <= self.context
+
+    def _say_why_it_ended(self, completion: Completion) -> None:
+        """Tells of a reply that ends before its end."""
+        if completion.finish_reason == "context":
+            self._say_full()
+        elif completion.finish_reason == "memory":
+            say(MEMORY_FULL)
+        elif completion.finish_reason == "length":
+            count = len(completion.ids)
+            say(f"the reply is cut after {count} token{'' if count == 1 else 's'}")
 
     def _say_full(self) -> None:
         full = f"the context is full ({self.context}/{self.context}), so the reply ends here"

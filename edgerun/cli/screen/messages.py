@@ -7,6 +7,8 @@ import sys
 
 from edgerun.cli.screen.visible import folded, visible
 
+MEMORY_FULL = "the reply ends here because the memory for keys and values is full"
+
 
 def say(text: str) -> None:
     """Prints a line about what is going on."""

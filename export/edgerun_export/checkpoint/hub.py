@@ -6,13 +6,14 @@ exported learns it before gigabytes of weights have been downloaded.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from edgerun.errors import CheckpointError, MissingDependencyError
+from edgerun.errors import CheckpointError, MissingDependencyError, StorageError
 from edgerun.model.bundle_files import MAX_BYTES, TOKENIZER
 from edgerun_export.architectures import describe
 from edgerun_export.checkpoint.files import (
@@ -68,6 +69,8 @@ _REASONS = {
     "OSError": "the hub cannot be reached",
     "HTTPError": "the hub cannot be reached",
 }
+# What a folder or a disk says of itself; other errors of the system are those of the network.
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def download(hub_id: str, revision: str | None = None) -> tuple[Path, str]:
@@ -85,6 +88,7 @@ def download(hub_id: str, revision: str | None = None) -> tuple[Path, str]:
         UnsupportedError: the repository's configuration describes a model that cannot be exported,
             or weights that are stored in a way that is not read.
         MissingDependencyError: huggingface_hub is not installed.
+        StorageError: the disk is full, or the hub's cache cannot be written.
     """
     try:
         import huggingface_hub
@@ -96,6 +100,11 @@ def download(hub_id: str, revision: str | None = None) -> tuple[Path, str]:
         with _told_once(hub_id):
             return _download(huggingface_hub, hub_id, revision)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+            where = f" ({error.filename})" if error.filename else ""
+            raise StorageError(
+                f"cannot keep what is downloaded of '{hub_id}': {error.strerror}{where}"
+            ) from error
         reason = _reason(error)
         if reason is None:
             raise

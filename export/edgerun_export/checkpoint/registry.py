@@ -86,7 +86,7 @@ def open_checkpoint(
     from edgerun_export.checkpoint import hub
 
     downloaded, commit = hub.download(path_or_id, revision)
-    checkpoint = open_local(downloaded)
+    checkpoint = open_local(downloaded, Path(tokenizer) if tokenizer else None)
     checkpoint.source = dataclasses.replace(checkpoint.source, location=path_or_id, revision=commit)
     return checkpoint
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -16,7 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgerun.errors import CheckpointError, MissingDependencyError, UnsupportedError
+from edgerun.errors import (
+    CheckpointError,
+    MissingDependencyError,
+    StorageError,
+    UnsupportedError,
+)
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.hub import _SMALL_FILES, _WEIGHTS
 from tests.export.checkpoint.integers.layouts import compressed
@@ -273,6 +279,15 @@ def test_a_hub_that_does_not_answer_is_told_once(
         "the hub does not answer for 'owner/name': trying for half a minute",
         "something else",
     ]
+
+
+def test_a_disk_that_is_full_is_not_taken_for_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(*_: Any, **__: Any) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device", "/cache/blob")
+
+    fake_hub(monkeypatch, download)
+    with pytest.raises(StorageError, match=r"No space left on device \(/cache/blob\)"):
+        open_checkpoint("owner/name")
 
 
 def test_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
