@@ -31,6 +31,10 @@ PLAIN: dict[str, Any] = {
     "repetition_penalty": 1.0,
     "dry_multiplier": 0.0,
 }
+NewTokens = Annotated[
+    int | None,
+    typer.Option("-n", "--new-tokens", help=f"Tokens to generate. [default: {NEW_TOKENS}]", min=2),
+]
 Context = Annotated[
     int | None,
     typer.Option(
@@ -78,15 +82,7 @@ def bench(
             min=1,
         ),
     ] = None,
-    new_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "-n",
-            "--new-tokens",
-            help=f"Tokens to generate. [default: {NEW_TOKENS}]",
-            min=2,
-        ),
-    ] = None,
+    new_tokens: NewTokens = None,
     repeat: Annotated[int, typer.Option("--repeat", help="Runs; the median counts.", min=1)] = 3,
     *,
     loading: dict[str, Any],

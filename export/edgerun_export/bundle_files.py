@@ -11,7 +11,6 @@ from typing import Any
 from edgerun._version import __version__
 from edgerun.errors import CheckpointError
 from edgerun.files.folder import other_entries
-from edgerun.values import shown
 from edgerun_export.architectures import DecoderSpec, text_keys
 from edgerun_export.architectures.decoder.biases import bias_keys
 from edgerun_export.checkpoint.base import Source
@@ -23,7 +22,6 @@ FORMAT_VERSION = 1
 MODEL_FILE, MANIFEST_FILE = "model.onnx", "manifest.json"
 
 _MANIFEST_LIMIT_BYTES = 1 << 24
-_MAX_IDS = 1 << 31
 # Every name that an export may give to a file, whatever the checkpoint and the options.
 BUNDLE_FILES = frozenset(
     {
@@ -67,44 +65,6 @@ def parse_object(name: str, data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{name} must hold a JSON object")
     return value
-
-
-def vocabulary_size(tokenizer: Mapping[str, Any]) -> int:
-    """Returns one more than the largest id of a tokenizer.json.
-
-    Raises:
-        CheckpointError: there is no vocabulary in it, or an id is none.
-    """
-    try:
-        vocabulary = tokenizer["model"]["vocab"]
-        # Unigram models have a list of [piece, score] instead of a mapping to ids.
-        ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
-        added = [token["id"] for token in tokenizer.get("added_tokens") or []]
-    except (KeyError, TypeError) as error:
-        raise CheckpointError("tokenizer.json holds no vocabulary that can be read") from error
-    size = 0
-    for number in (*ids, *added):
-        if type(number) is not int or not 0 <= number < _MAX_IDS:
-            raise CheckpointError(
-                f"tokenizer.json gives a token the id {shown(number)}; expected a whole number "
-                f"from 0 to {_MAX_IDS - 1}"
-            )
-        size = max(size, number + 1)
-    return size
-
-
-def check_vocabulary(spec: DecoderSpec, tokenizer: Mapping[str, Any]) -> None:
-    """Checks that the model has an embedding for every token.
-
-    Raises:
-        CheckpointError: the tokenizer knows more ids.
-    """
-    size = vocabulary_size(tokenizer)
-    if size > spec.vocab_size:
-        raise CheckpointError(
-            f"the tokenizer has {size} tokens and the model's embedding {spec.vocab_size} rows; "
-            "they do not belong together"
-        )
 
 
 def public_config(config: Mapping[str, Any], spec: DecoderSpec) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from edgerun.formats.base import PackedWeight
 from edgerun_export.bundle_files import (
     MANIFEST_FILE,
     MODEL_FILE,
-    check_vocabulary,
     file_entry,
     foreign_entries,
     genai_config,
@@ -38,6 +37,7 @@ from edgerun_export.calibrate.step import (
 from edgerun_export.calibrate.text import CalibrationText
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.base import Checkpoint
+from edgerun_export.embedded_tokens import with_embeddings
 from edgerun_export.graph.attention import check_fused
 from edgerun_export.graph.builder import build_model
 from edgerun_export.graph.external_data import DataWriter
@@ -183,9 +183,9 @@ class _Job:
         if self._recipe.target.attention == "fused":
             check_fused(self._spec)
         self._warnings += expert_warnings(self._spec, self._recipe)
-        self._texts = dict(self._checkpoint.tokenizer_files())
-        self._tokenizer = parse_object("tokenizer.json", self._texts["tokenizer.json"])
-        check_vocabulary(self._spec, self._tokenizer)
+        self._texts, left_out = with_embeddings(self._spec, self._checkpoint.tokenizer_files())
+        self._warnings += left_out
+        self._tokenizer = self._text_object("tokenizer.json")
         problem = template_problem(self._text_object("tokenizer_config.json"))
         if problem is not None:
             if self._options.verify:

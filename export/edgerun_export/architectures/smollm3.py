@@ -19,7 +19,8 @@ def describe(config: Config) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    spec = llama.describe(config)
+    tied = flag(config, "tie_word_embeddings", True)
+    spec = llama.describe({**config, "tie_word_embeddings": tied})
     rotated = _rotated(config, spec.num_layers)
     if flag(config, "use_sliding_window") and config.get("sliding_window") is not None:
         without = [not turned for turned in rotated]

@@ -44,6 +44,20 @@ _CASED = (
 _CASED_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN = _CASED.replace("{0}", "") + r"\p{N}" + _CASED_REST
 _GPT4O = _CASED.replace("{0}", _ENDINGS + "?") + r"\p{N}{1,3}" + _CASED_REST
+# Moonshot's tokenization_kimi.py: Han characters are words of their own, and no letters of others.
+# There they are subtracted from classes (&&), for which not every library has an expression.
+_KIMI = (
+    r"[\p{Han}]+|"
+    + _CASED.replace("{0}", _ENDINGS + "?")
+    .replace(_UPPER, rf"(?:(?!\p{{Han}}){_UPPER})")
+    .replace(_LOWER, rf"(?:(?!\p{{Han}}){_LOWER})")
+    + r"\p{N}{1,3}"
+    + _REST
+)
+_EXAONE_MOE = (
+    _ENDINGS + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+)
 _IDEOGRAPHS = "[一-龥ࠀ-一가-\ud7ff]+"
 _DEEPSEEK3_WORDS = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
@@ -81,15 +95,17 @@ CUTS: dict[str, Cut] = {
     # apart in threes.
     "default": Cut((r"[\p{P}\$\+<=>\^~\|]+", _GPT2_WORDS, r"\p{N}+", "[0-9][0-9][0-9]")),
     **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "granite-docling", "exaone4"), _GPT2),
-    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "lfm2"), _LLAMA),
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1"), _LLAMA),
+    **dict.fromkeys(("pixtral", "midm-2.0", "lfm2"), _LLAMA),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe", "glm4"), Cut((_LLAMA3,))),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "hunyuan"), _QWEN),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "hunyuan", "kormo"), _QWEN),
     "qwen35": Cut((_QWEN35,), nfc=True),
-    "stablelm2": Cut((_QWEN2,)),
+    **dict.fromkeys(("stablelm2", "solar-open"), Cut((_QWEN2,))),
     **dict.fromkeys(("bailingmoe", "bailingmoe2"), Cut((_LING,))),
     "seed-coder": Cut((_SEED,)),
     **dict.fromkeys(("starcoder", "refact", "command-r", "smollm", "codeshell"), _DIGITS),
     **dict.fromkeys(("exaone", "minerva-7b"), _DIGITS),
+    "exaone-moe": Cut((_EXAONE_MOE,)),
     "deepseek-llm": Cut(
         (
             r"[\r\n]",
@@ -108,6 +124,7 @@ CUTS: dict[str, Cut] = {
     "hunyuan-dense": Cut(_DEEPSEEK3),
     "tekken": Cut((_TEKKEN,), whole_words=True, add_bos=True),
     **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), Cut((_GPT4O,))),
+    "kimi-k2": Cut((_KIMI,)),
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Regex, pre_tokenizers
 
 from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
 from edgerun_export.checkpoint.files import ByteFile
@@ -190,6 +191,24 @@ def test_every_cut_loads_and_loses_nothing(pre: str) -> None:
     encoded = tokenizer.encode(text, add_special_tokens=False)
     assert "<tool>" in encoded.tokens
     assert tokenizer.decode(encoded.ids, skip_special_tokens=False) == text
+
+
+@pytest.mark.parametrize(
+    ("pre", "words"),
+    [
+        ("kimi-k2", ["Hello", "中文", "World's", " 한국어", "漢字", "かな", " ", "123", "45"]),
+        ("exaone-moe", ["Hello中文World", "'s", " 한국어漢字かな", " ", "1", "2", "3", "4", "5"]),
+        ("solar-open", ["Hello中文World", "'s", " 한국어漢字かな", " ", "1", "2", "3", "4", "5"]),
+        ("falcon-h1", ["Hello中文World", "'s", " 한국어漢字かな", " ", "123", "45"]),
+    ],
+)
+def test_words_are_those_of_the_models_own_expressions(pre: str, words: list[str]) -> None:
+    text, cut = "Hello中文World's 한국어漢字かな 12345", find_cut(pre)
+    pieces = [text]
+    for expression in cut.splits:
+        split = pre_tokenizers.Split(Regex(expression), "isolated")
+        pieces = [word for piece in pieces for word, _ in split.pre_tokenize_str(piece)]
+    assert pieces == words
 
 
 def test_files_without_a_pre_tokenizer_get_the_default() -> None:

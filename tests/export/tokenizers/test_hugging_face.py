@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from edgerun.errors import CheckpointError
-from edgerun_export.bundle_files import parse_object, vocabulary_size
+from edgerun_export.bundle_files import parse_object
 from edgerun_export.checkpoint.files import optional_reader
+from edgerun_export.embedded_tokens import vocabulary_size
 from edgerun_export.tokenizers import from_hugging_face
 
 TOKENIZER = b'{ "model":{"type": "BPE"},  "odd spacing": 1}\n'

@@ -10,7 +10,7 @@ does.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edgerun.errors import CheckpointError, UnsupportedError
@@ -20,6 +20,7 @@ from edgerun_export.architectures.decoder.fields import section
 from edgerun_export.architectures.decoder.missing import reason
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT, Storage
+from edgerun_export.architectures.decoder.usual_texts import USUAL
 
 PICTURES = "its parts for pictures are left out"
 PICTURES_AND_SOUND = "its parts for pictures and sound are left out"
@@ -69,7 +70,6 @@ class Multimodal:
         layouts: how tensors may be named; the first is the one of most checkpoints.
         tied: whether head and embedding are one, where no key says it.
         left_out: what an export says about the other parts.
-        defaults: by the same ``model_type`` keys that ``text_config`` may leave out.
         is_flat: whether ``config.json`` may have the keys of the text model itself.
     """
 
@@ -77,7 +77,6 @@ class Multimodal:
     layouts: tuple[Layout, ...]
     tied: bool = False
     left_out: str = PICTURES
-    defaults: Mapping[str, Config] = field(default_factory=dict)
     is_flat: bool = False
 
     def describe(self, name: str, config: Config, tensors: Collection[str] = ()) -> DecoderSpec:
@@ -136,7 +135,7 @@ class Multimodal:
             )
         # Which tokens end a text is said beside the text model, in newer checkpoints of it.
         tokens = {key: config[key] for key in _TOKENS if config.get(key) is not None}
-        return {**self.defaults.get(kind, {}), **text, **tokens, "model_type": kind}
+        return {**USUAL.get(kind, {}), **text, **tokens, "model_type": kind}
 
     def _layout(self, name: str, tensors: Collection[str]) -> Layout:
         layouts = [layout for layout in self.layouts if layout.is_of(tensors)]

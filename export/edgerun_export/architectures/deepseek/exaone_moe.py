@@ -55,7 +55,11 @@ def _are_sparse(config: Config, count: int) -> list[bool]:
     if flags is None:
         first = natural(config, "first_k_dense_replace", 1, limit=count)
         return [layer >= first for layer in range(count)]
-    if not isinstance(flags, list) or len(flags) != count or not {*flags} <= {True, False}:
+    if (
+        not isinstance(flags, list)
+        or len(flags) != count
+        or any(flag not in (True, False) for flag in flags)
+    ):
         raise CheckpointError(
             f"config.json: mlp_layer_types must be {count} times 'dense' or 'sparse', and "
             f"is_moe_layer as many truth values, not {str(types or flags)[:60]}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from edgerun.errors import CheckpointError
 from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.biases import declared_biases
 from edgerun_export.architectures.decoder.fields import number, section
@@ -41,6 +42,11 @@ def _with_theta(config: Config, head_dim: int) -> Config:
     kind = said.get("rope_type") or said.get("type")
     if kind != "dynamic" or not said.get("alpha"):
         return config
+    if head_dim <= 2:
+        raise CheckpointError(
+            f"config.json: heads of {head_dim} elements cannot have a rope that 'alpha' stretches; "
+            "expected a head_dim of 4 or more"
+        )
     theta = number(said, "rope_theta", number(config, "rope_theta", 10000.0))
     theta *= number(said, "alpha") ** (head_dim / (head_dim - 2))
     return {**config, "rope_parameters": None, "rope_scaling": None, "rope_theta": theta}

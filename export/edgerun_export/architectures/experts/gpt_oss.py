@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgerun.activations.clamped_swiglu import LIMIT
+from edgerun.activations.clamped_swiglu import ALPHA, LIMIT
 from edgerun.errors import UnsupportedError
 from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.fields import (
@@ -20,6 +20,16 @@ from edgerun_export.architectures.decoder.rope import rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 STORED = (None, "mxfp4")  # what may be said of how the experts are stored
+HEAD_DIM = 64
+# What transformers' GptOssConfig takes where nothing is said.
+USUAL_ROPE = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
 
 
 def describe(config: Config) -> DecoderSpec:
@@ -35,12 +45,16 @@ def describe(config: Config) -> DecoderSpec:
             f"gpt_oss checkpoints quantised with '{method}' are not supported; those in bfloat16 "
             "and mxfp4 are"
         )
-    limit = number(config, "swiglu_limit", LIMIT)
-    if limit != LIMIT:
-        raise UnsupportedError(
-            f"gpt_oss checkpoints with a swiglu_limit of {limit:g} are not supported; it must be "
-            f"{LIMIT:g}"
-        )
+    for key, only in (("swiglu_limit", LIMIT), ("swiglu_alpha", ALPHA)):
+        value = number(config, key, only)
+        if value != only:
+            raise UnsupportedError(
+                f"gpt_oss checkpoints with a {key} of {value:g} are not supported; it must be "
+                f"{only:g}"
+            )
+    config = {"head_dim": HEAD_DIM, **config}
+    if not config.get("rope_parameters") and not config.get("rope_scaling"):
+        config["rope_scaling"] = USUAL_ROPE
     # ``hidden_act`` says silu and means what follows.
     plain = {key: value for key, value in config.items() if key != "quantization_config"}
     spec = llama.describe({**plain, "hidden_act": "silu"})

@@ -11,6 +11,8 @@ from edgerun_export.architectures.decoder.fields import experts_chosen, flag, po
 from edgerun_export.architectures.decoder.layer import Dense, Experts, FeedForward
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
+_COUNTS = ("num_local_experts", "num_experts")  # as transformers 5 writes it, and others
+
 
 def describe(config: Config) -> DecoderSpec:
     """Describes a checkpoint of model_type ``qwen3_moe``.
@@ -37,7 +39,8 @@ def feed_forward(config: Config, num_layers: int) -> list[FeedForward]:
     Raises:
         CheckpointError: a key of config.json is missing or out of range.
     """
-    count, top_k = experts_chosen(config, "num_experts")
+    said = next((key for key in _COUNTS if config.get(key) is not None), _COUNTS[-1])
+    count, top_k = experts_chosen(config, said)
     experts = Experts(
         count=count,
         top_k=top_k,

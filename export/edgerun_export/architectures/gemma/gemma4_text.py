@@ -93,6 +93,7 @@ def decoder(config: Config, usual: Defaults) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
+    config = _with_plain_numbers(config)
     plain = like_llama(config, head_dim=256, kv_heads=4, context=usual.context)
     spec = llama.describe(plain)
     _check(config, usual.architecture, spec.num_layers)
@@ -114,6 +115,15 @@ def decoder(config: Config, usual: Defaults) -> DecoderSpec:
         softcap=softcap(config),
     )
     return replace(spec, ropes=_ropes(config, spec), storage=_storage(spec))
+
+
+def _with_plain_numbers(config: Config) -> Config:
+    """With layers numbered as they are counted, where transformers writes 5 as "05"."""
+    own = config.get("per_layer_config")
+    if not isinstance(own, Mapping):
+        return config
+    plain = {key.lstrip("0") or "0" if key.isdecimal() else key: own[key] for key in own}
+    return {**config, "per_layer_config": plain}
 
 
 def _check(config: Config, name: str, count: int) -> None:

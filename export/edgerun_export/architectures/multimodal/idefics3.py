@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.multimodal import Layout, Multimodal
-from edgerun_export.architectures.multimodal.llama_defaults import LLAMA
 
 # transformers, ``modeling_idefics3.py`` and ``modeling_smolvlm.py``; nothing there renames them.
 ARCHITECTURE = Multimodal(
     texts={"llama": llama.describe},
     layouts=(Layout("model.text_model.", ("model.vision_model.", "model.connector.")),),
-    defaults={"llama": LLAMA},
 )

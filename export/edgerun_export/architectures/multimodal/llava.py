@@ -5,10 +5,8 @@ from __future__ import annotations
 from edgerun_export.architectures import llama, mistral, qwen2
 from edgerun_export.architectures.decoder.layouts import BESIDE, INSIDE
 from edgerun_export.architectures.decoder.multimodal import Multimodal
-from edgerun_export.architectures.multimodal.llama_defaults import LLAMA
 
 ARCHITECTURE = Multimodal(
     texts={"llama": llama.describe, "mistral": mistral.describe, "qwen2": qwen2.describe},
     layouts=(BESIDE, INSIDE),
-    defaults={"llama": LLAMA},
 )

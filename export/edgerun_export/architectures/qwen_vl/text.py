@@ -58,8 +58,7 @@ def of_qwen3_moe(config: Config) -> DecoderSpec:
             "qwen3_vl_moe checkpoints with a norm_topk_prob of false are not supported: "
             "transformers lets the weights of experts add up to 1 whatever it is"
         )
-    count = config.get("num_local_experts")  # what transformers 5 calls num_experts
-    plain = {"num_experts": count, **config, "norm_topk_prob": True, "use_sliding_window": False}
+    plain = {**config, "norm_topk_prob": True, "use_sliding_window": False}
     config = of_text(plain)
     spec = qwen3_moe.describe(config)
     return replace(spec, ropes=(rope(config, spec.head_dim, _QWEN3_THETA),))

@@ -1,0 +1,51 @@
+"""What ``text_config`` may leave out: sizes, where they are the defaults of transformers' class.
+
+Version 4 wrote no key of a part's configuration that has its default (LLaVA 1.6 of Mistral 7B
+states four sizes). Other keys have these defaults wherever they are read. ``test_defaults.py``
+compares all with the classes of transformers 5.24.
+"""
+
+from __future__ import annotations
+
+from edgerun_export.architectures.decoder.spec import Config
+
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",  # None stands for as many as there are query heads
+    "max_position_embeddings",
+)
+_OF_TEXTS = {
+    "llama": (32000, 4096, 11008, 32, 32, None, 2048),
+    "mistral": (32000, 4096, 14336, 32, 32, 8, 131072),
+    "ministral3": (131072, 4096, 14336, 34, 32, 8, 262144),
+    "lfm2": (65536, 2560, 12288, 32, 32, 8, 128000),
+    "gemma3_text": (262208, 2304, 9216, 26, 8, 4, 131072),
+    "gemma3n_text": (262400, 2048, 16384, 35, 8, 2, 32768),
+    "gemma4_text": (262144, 2304, 9216, 30, 8, 4, 131072),
+    "gemma4_unified_text": (262144, 2304, 9216, 30, 8, 4, 262144),
+    "qwen2": (151936, 4096, 22016, 32, 32, 32, 32768),
+    "qwen2_vl_text": (152064, 8192, 29568, 80, 64, 8, 32768),
+    "qwen2_5_vl_text": (152064, 8192, 29568, 80, 64, 8, 32768),
+    "qwen3_vl_text": (151936, 4096, 22016, 32, 32, 32, 128000),
+    "qwen3_vl_moe_text": (151936, 2048, 5632, 24, 16, 16, 128000),
+    "qwen3_5_text": (248320, 4096, 12288, 32, 16, 4, 32768),
+    "qwen3_5_moe_text": (248320, 2048, None, 40, 16, 2, 32768),
+}
+_EXPERTS = {
+    "qwen3_vl_moe_text": {
+        "moe_intermediate_size": 1408,
+        "num_experts": 60,
+        "num_experts_per_tok": 4,
+    }
+}
+USUAL: dict[str, Config] = {
+    kind: {
+        **{key: size for key, size in zip(_SIZES, sizes, strict=True) if size is not None},
+        **_EXPERTS.get(kind, {}),
+    }
+    for kind, sizes in _OF_TEXTS.items()
+}
