@@ -16,6 +16,8 @@ from edgerun_export.graph.external_data import DataWriter, find_data
 from edgerun_export.openvino_ir.ir import Constants, write_ir
 
 IR_FILE = "openvino_model.xml"
+# What a plug-in heeds unless its caller says otherwise: activations are not to be rounded.
+UNROUNDED = ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"]
 
 
 def write_stateful(model_path: Path, data: DataWriter) -> None:
@@ -44,7 +46,9 @@ def make_stateful(model: Any) -> None:
     """Turns what layers remember into variables that start empty, or as zeros if their size stays.
 
     As optimum-intel writes models: ``beam_idx`` int32 ``[batch]`` says which sequence's past each
-    row of the batch goes on from.
+    row of the batch goes on from. A model with weights of two bits says that its activations are
+    not to be rounded: OpenVINO 2026.4 has no such product for them where a CPU has VNNI, asks for
+    one all the same, and fails.
     """
     axis = ops.constant(0, dtype=np.int64)
     first = ops.constant([0], dtype=np.int64)
@@ -68,6 +72,12 @@ def make_stateful(model: Any) -> None:
             zero = ops.constant(0, dtype=np.float32)
             node.set_arguments([ops.broadcast(zero, empty).output(0)])
     model.validate_nodes_and_infer_types()
+    if any(node.get_element_type() == openvino.Type.u2 for node in _constants(model)):
+        model.set_rt_info("0", UNROUNDED)
+
+
+def _constants(model: Any) -> list[Any]:
+    return [node for node in model.get_ordered_ops() if node.get_type_name() == "Constant"]
 
 
 def _read(path: Path) -> Any:

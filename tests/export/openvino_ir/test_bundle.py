@@ -106,6 +106,20 @@ def test_verification_finds_an_ir_that_computes_something_else(
         verify(folder, model.spec, source_weights(model), ids, openvino=True)
 
 
+@each_format
+def test_activations_are_not_rounded_for_weights_of_two_bits(name, options, exported):
+    """OpenVINO has no such product where a CPU has VNNI, and would fail on its usual settings."""
+    folder = exported(name, profile="openvino", **options).folder
+    model = openvino.Core().read_model(folder / "openvino_model.xml")
+    is_asked = model.has_rt_info(["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
+    assert is_asked == (options["weights"] in ("int2", "ternary"))
+    request = openvino.Core().compile_model(model, "CPU").create_infer_request()
+    ids = np.array([[1, 2, 3]])
+    feeds = {"input_ids": ids, "attention_mask": ids * 0 + 1, "position_ids": ids - 1}
+    logits = request.infer({**feeds, "beam_idx": np.zeros(1, np.int32)})["logits"]
+    assert np.isfinite(logits).all()
+
+
 def test_files_are_the_same_in_every_process(golden, tmp_path):
     # In this process OpenVINO has numbered nodes of other tests already.
     export(golden("qwen3").folder, tmp_path / "one", OPENVINO)
