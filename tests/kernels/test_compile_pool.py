@@ -1,5 +1,6 @@
 """Kernels compiled by several processes, and what happens when helpers fail."""
 
+import contextlib
 import gc
 import os
 import subprocess
@@ -154,6 +155,37 @@ def test_an_interrupt_is_not_kept_as_the_error_of_a_kernel() -> None:
     with pytest.raises(Interrupt):
         pool.finish(job)
     assert pool.finish(job) == code_of(job)
+
+
+def test_of_two_that_want_a_kernel_one_goes_on_if_the_other_is_interrupted() -> None:
+    class Interrupt(BaseException):
+        pass
+
+    begun, waits, codes = threading.Event(), threading.Event(), []
+
+    def compile_here(job: Job) -> bytes:
+        if begun.is_set():
+            return code_of(job)
+        begun.set()
+        waits.wait(60)
+        raise Interrupt
+
+    def first() -> None:
+        with contextlib.suppress(Interrupt):
+            pool.finish(job)
+
+    pool = CompilePool(compile_here, most=0)
+    (job,) = submitted(pool, 1)
+    threads = [
+        threading.Thread(target=target, daemon=True)
+        for target in (first, lambda: codes.append(pool.finish(job, lambda _: waits.set())))
+    ]
+    for thread in threads:
+        thread.start()
+        assert begun.wait(60)
+    for thread in threads:
+        thread.join(60)
+    assert codes == [code_of(job)]
 
 
 def test_a_kernel_that_could_not_be_told_of_still_waits() -> None:

@@ -165,6 +165,7 @@ class CompilePool:
         except BaseException:  # Ctrl-C: the job waits until somebody wants it again
             with self._changed:
                 self._waiting.appendleft(job)
+                self._changed.notify_all()  # another thread may want it
             raise
         with self._changed:
             job.code, job.error = code, error
