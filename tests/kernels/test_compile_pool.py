@@ -115,6 +115,32 @@ def test_helpers_that_cannot_start_know_no_signatures(monkeypatch: pytest.Monkey
     assert [pool.finish(job) for job in submitted(pool, 3)] == [code_of(job) for job in jobs(3)]
 
 
+def test_without_more_threads_everything_is_compiled_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    pool = CompilePool(code_of, most=2, prefers_here=lambda: False)
+    assert pool.signatures() is None
+    assert [pool.finish(job) for job in submitted(pool, 3)] == [code_of(job) for job in jobs(3)]
+
+
+@pytest.mark.parametrize("method", ["__init__", "signatures", "compile"])
+def test_whatever_a_helper_raises_is_waited_for_by_nobody(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(compile_pool, "Helper", FakeHelper)
+    monkeypatch.setattr(FakeHelper, method, fail)
+    pool = CompilePool(code_of, most=1, prefers_here=lambda: False)
+    assert (pool.signatures() is None) == (method != "compile")
+    assert [pool.finish(job) for job in submitted(pool, 3)] == [code_of(job) for job in jobs(3)]
+
+
 def test_helpers_compile_whatever_somebody_debugs(monkeypatch: pytest.MonkeyPatch) -> None:
     """With this variable Numba compiles nothing, and loops in Python are what others debug."""
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
