@@ -208,6 +208,8 @@ def budget_for(
     room = max(0, left - MARGIN_BYTES)
     nbytes = room if asked is None else asked.of(total)
     if asked is None and room < least:
+        if total <= left:  # small ones fit where the margin does not
+            return None
         raise InputError(
             f"{_size(room)} of memory are left for experts, and those of one token take "
             f"{_size(least)} in a layer: end other programs, or load the model with a smaller "

@@ -1,5 +1,6 @@
 """Kernels compiled by several processes, and what happens when helpers fail."""
 
+import contextlib
 import gc
 import os
 import subprocess
@@ -114,6 +115,32 @@ def test_helpers_that_cannot_start_know_no_signatures(monkeypatch: pytest.Monkey
     assert [pool.finish(job) for job in submitted(pool, 3)] == [code_of(job) for job in jobs(3)]
 
 
+def test_without_more_threads_everything_is_compiled_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    pool = CompilePool(code_of, most=2, prefers_here=lambda: False)
+    assert pool.signatures() is None
+    assert [pool.finish(job) for job in submitted(pool, 3)] == [code_of(job) for job in jobs(3)]
+
+
+@pytest.mark.parametrize("method", ["__init__", "signatures", "compile"])
+def test_whatever_a_helper_raises_is_waited_for_by_nobody(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(compile_pool, "Helper", FakeHelper)
+    monkeypatch.setattr(FakeHelper, method, fail)
+    pool = CompilePool(code_of, most=1, prefers_here=lambda: False)
+    assert (pool.signatures() is None) == (method != "compile")
+    assert [pool.finish(job) for job in submitted(pool, 3)] == [code_of(job) for job in jobs(3)]
+
+
 def test_helpers_compile_whatever_somebody_debugs(monkeypatch: pytest.MonkeyPatch) -> None:
     """With this variable Numba compiles nothing, and loops in Python are what others debug."""
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
@@ -154,6 +181,37 @@ def test_an_interrupt_is_not_kept_as_the_error_of_a_kernel() -> None:
     with pytest.raises(Interrupt):
         pool.finish(job)
     assert pool.finish(job) == code_of(job)
+
+
+def test_of_two_that_want_a_kernel_one_goes_on_if_the_other_is_interrupted() -> None:
+    class Interrupt(BaseException):
+        pass
+
+    begun, waits, codes = threading.Event(), threading.Event(), []
+
+    def compile_here(job: Job) -> bytes:
+        if begun.is_set():
+            return code_of(job)
+        begun.set()
+        waits.wait(60)
+        raise Interrupt
+
+    def first() -> None:
+        with contextlib.suppress(Interrupt):
+            pool.finish(job)
+
+    pool = CompilePool(compile_here, most=0)
+    (job,) = submitted(pool, 1)
+    threads = [
+        threading.Thread(target=target, daemon=True)
+        for target in (first, lambda: codes.append(pool.finish(job, lambda _: waits.set())))
+    ]
+    for thread in threads:
+        thread.start()
+        assert begun.wait(60)
+    for thread in threads:
+        thread.join(60)
+    assert codes == [code_of(job)]
 
 
 def test_a_kernel_that_could_not_be_told_of_still_waits() -> None:

@@ -50,6 +50,23 @@ def test_nothing_that_is_turned_down_is_faster(share: float) -> None:
             assert expected.fixed_s == expected.moved_s
 
 
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_what_takes_minutes_is_expected_to(share: float) -> None:
+    """Schedules take no such times."""
+    slow, call, there = 200.0, Call(64, 8, 1, 1e-3), 8 * share
+    link = outlook(call, share, 1000, costs(3e-4, slow))
+    assert link.moved_s == pytest.approx((8 - there) * slow, rel=0.01, abs=0.01)
+    device = outlook(call, share, 1000, costs(slow, 1e-4))
+    assert device.moved_s == pytest.approx(8 * slow, rel=0.01)
+    for each in (link, device):
+        assert each.bound_s <= each.shared_s * 1.000001 <= each.alone_s * 1.00001
+        assert each.alone_s == pytest.approx(8e-3)
+    processor = outlook(Call(64, 8, 1, slow), share, 1000, costs(1e-3, 1e-3))
+    assert processor.alone_s == pytest.approx(8 * slow)
+    assert processor.fixed_s == pytest.approx((8 - there) * slow, abs=0.01)
+    assert processor.around_s <= processor.shared_s < 0.1
+
+
 def test_what_a_call_needs() -> None:
     assert Call.of(64, 8, 1, 8.0) == Call(64, 8, 1, 1.0)
     many = Call.of(64, 8, 512, 64.0)

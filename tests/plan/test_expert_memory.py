@@ -95,6 +95,13 @@ def test_a_machine_that_is_full_is_said_to_be() -> None:
         budget_for(LAYERS, None, free_bytes=5, other_bytes=0)
 
 
+def test_what_fits_needs_no_margin() -> None:
+    """A small mixture, where less is free than others may soon take."""
+    assert budget_for(LAYERS, None, free_bytes=ALL + 77, other_bytes=77) is None
+    with pytest.raises(InputError, match="of memory are left for experts"):
+        budget_for(LAYERS, None, free_bytes=ALL + 76, other_bytes=77)
+
+
 def test_more_than_is_free_names_what_is() -> None:
     layers = (ExpertLayer("a", 8, 2, 10**9, 10**9),)
     asked = MemoryAmount.read("5G")
@@ -115,6 +122,7 @@ def test_a_budget_has_room_for_a_token_and_not_for_all(asked: int, free: int, ot
         except InputError:
             continue
         if budget is None:
+            assert free - other >= ALL
             assert amount is None or asked >= ALL
         else:
             assert 3 <= budget.slots < 12

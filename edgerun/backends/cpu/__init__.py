@@ -242,8 +242,10 @@ class CpuBackend(Backend):
     def close(self) -> None:
         """Ends the worker threads; the executables must not be called after it."""
         if self._shared is not None:
-            self._shared.team.close()
-            self._shared.experts.close()
+            try:
+                self._shared.team.close()
+            finally:
+                self._shared.experts.close()
             self._shared = None
 
 

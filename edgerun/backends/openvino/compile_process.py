@@ -17,7 +17,7 @@ import msgspec
 
 from edgerun.backends.openvino.devices import Config
 from edgerun.backends.openvino.translation import Extent
-from edgerun.graph.ir import Graph, ValueShape
+from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.state import AttentionState
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class CompileJob:
     Attributes:
         folder: of the bundle.
         digest: of the bundle.
-        nodes: of the segment, by name.
+        nodes: of the segment; plans may have changed those of the bundle's graph.
         inputs: of the segment.
         outputs: of the segment.
         shapes: of the inputs.
@@ -50,7 +50,7 @@ class CompileJob:
 
     folder: str
     digest: str
-    nodes: list[str]
+    nodes: list[Node]
     inputs: list[str]
     outputs: list[str]
     shapes: dict[str, ValueShape]
@@ -63,11 +63,9 @@ class CompileJob:
     cache: str
 
     def segment_of(self, graph: Graph) -> Graph:
-        """The segment, cut out of the bundle's graph."""
-        names = frozenset(self.nodes)
-        nodes = [node for node in graph.nodes if node.name in names]
-        cut = Graph(nodes, self.inputs, self.outputs, graph.constants, graph.source, self.shapes)
-        return cut.with_nodes(nodes)
+        """The segment, with the constants of the bundle's graph."""
+        shared = graph.constants, graph.source, self.shapes
+        return Graph(self.nodes, self.inputs, self.outputs, *shared).with_nodes(self.nodes)
 
 
 def job_of(
@@ -81,7 +79,7 @@ def job_of(
     assert segment.source is not None
     values = {
         "folder": str(Path(segment.source).parent.absolute()),
-        "nodes": [node.name for node in segment.nodes],
+        "nodes": segment.nodes,
         "inputs": segment.inputs,
         "outputs": segment.outputs,
         "shapes": {name: segment.shapes[name] for name in segment.inputs},

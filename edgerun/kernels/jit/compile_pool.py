@@ -119,8 +119,13 @@ class CompilePool:
         self._taken.clear()
 
     def _start_helper(self) -> None:
+        thread = threading.Thread(target=self._serve, daemon=True)
         self._helpers += 1
-        threading.Thread(target=self._serve, daemon=True).start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more threads
+            self._helpers -= 1
+            logger.debug("no thread for a process that compiles: %s", error)
 
     def finish(self, job: Job, progress: Callable[[str], None] | None = None) -> bytes:
         """Returns a job's object code; this process compiles only if it prefers to, or must.
@@ -165,6 +170,7 @@ class CompilePool:
         except BaseException:  # Ctrl-C: the job waits until somebody wants it again
             with self._changed:
                 self._waiting.appendleft(job)
+                self._changed.notify_all()  # another thread may want it
             raise
         with self._changed:
             job.code, job.error = code, error
@@ -172,28 +178,42 @@ class CompilePool:
 
     def _serve(self) -> None:
         """Passes jobs to one helper until none has come for a while."""
-        helper = Helper()
+        helper = None
         try:
-            signatures = helper.signatures()
-            with self._changed:
-                self._signatures = signatures or self._signatures
-                self._changed.notify_all()
-            while signatures is not None and (job := self._next()) is not None:
-                code = helper.compile(job)
-                with self._changed:
-                    self._taken.remove(job)
-                    if code is None:
-                        job.local = True
-                        self._waiting.appendleft(job)
-                    job.code = code
-                    self._changed.notify_all()
-                if not helper.alive:
-                    break
+            helper = Helper()
+            self._pass_jobs(helper)
+        except Exception as error:  # what waits is compiled by others
+            logger.debug("a process that compiles kernels has failed: %r", error)
         finally:
             with self._changed:
                 self._helpers -= 1
                 self._changed.notify_all()
-            helper.close()
+            if helper is not None:
+                helper.close()
+
+    def _pass_jobs(self, helper: Helper) -> None:
+        signatures = helper.signatures()
+        with self._changed:
+            self._signatures = signatures or self._signatures
+            self._changed.notify_all()
+        while signatures is not None and (job := self._next()) is not None:
+            code = None
+            try:
+                code = helper.compile(job)
+            finally:
+                self._take_back(job, code)
+            if not helper.alive:
+                break
+
+    def _take_back(self, job: Job, code: bytes | None) -> None:
+        """Keeps what a helper made of a job; one that it cannot do is compiled here."""
+        with self._changed:
+            self._taken.remove(job)
+            if code is None:
+                job.local = True
+                self._waiting.appendleft(job)
+            job.code = code
+            self._changed.notify_all()
 
     def _next(self) -> Job | None:
         """The last job that waits: the process itself begins at the front."""

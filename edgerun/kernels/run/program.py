@@ -10,6 +10,7 @@ it does without a wait. ``runner.py`` has the code that the threads execute.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 import time
@@ -23,6 +24,8 @@ from numpy.typing import NDArray
 from edgerun.kernels.jit.service import compiled, native_function
 from edgerun.kernels.run.instructions import Instruction, last_of_group
 from edgerun.kernels.run.table import COLUMNS, COUNTER_BYTES, DIVIDE, LAST, SIZE, TIMES
+
+logger = logging.getLogger(__name__)
 
 FRAME_WORDS = 88
 CACHE_LINE_WORDS = 8
@@ -126,7 +129,8 @@ class ThreadTeam:
             self._asleep.notify_all()
         if threading.current_thread() not in self._workers:  # a worker may collect its own team
             for worker in self._workers:
-                worker.join()
+                if worker.is_alive():  # Ctrl-C may have come before it began
+                    worker.join()
         self._workers, self._is_ready = [], False
 
     def _settle(self) -> None:
@@ -158,15 +162,20 @@ class ThreadTeam:
             raise RuntimeError("the thread team is closed")
         self._master = native_function("runner-master", 6, result=False)
         work = native_function("runner-worker", 3, result=True)
-        self._workers = [
-            threading.Thread(
+        # After Ctrl-C this goes on with the next worker: the last may have begun or not, and no two
+        # may have the same idle word.
+        for index in range(len(self._workers) + 1, self.threads):
+            worker = threading.Thread(
                 target=self._work, args=(work, index), daemon=True, name=f"edgerun-{index}"
             )
-            for index in range(1, self.threads)
-        ]
+            self._workers.append(worker)
+            try:
+                worker.start()
+            except RuntimeError:  # the system has no more; whoever is there takes all chunks
+                self._workers.pop()
+                logger.info("%d threads compute, not %d", index, self.threads)
+                break
         self._is_ready = True
-        for worker in self._workers:
-            worker.start()
 
     def _work(self, work: Callable[[int, int, int], int], index: int) -> None:
         control, idle = self._control_address, self._idle[index].ctypes.data

@@ -13,8 +13,12 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from edgerun.kernels.experts.division import MAX_COST
 from edgerun.offload.estimates import Estimates
-from edgerun.offload.schedule import F64, Schedule, Scheduler
+from edgerun.offload.schedule import F64, NANOSECONDS, Schedule, Scheduler, Starts
+
+LONGEST_S = MAX_COST / NANOSECONDS  # of an expert, to schedules; whatever takes longer is as bad
+AT_ONCE = Starts(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,8 @@ def _seconds(
     is_cached = np.arange(call.active) < cached
     _, device, upload = estimates.costs(np.full(call.active, call.rows), is_cached)
     costs = np.full(call.active, call.cpu_s), device, upload
-    schedule = scheduler(*costs, slots - cached)
+    cpu, device, upload = (np.minimum(each, LONGEST_S) for each in costs)
+    schedule = scheduler(cpu, device, upload, slots - cached)
     ways = [schedule, *(_fixed(costs, there) for there in (0, cached, call.active))]
     around_s = estimates.around.of_one()
     shared, alone, *others = (
@@ -108,7 +113,7 @@ def _seconds(
     )
     # It costs as much to find out that the processor computes everything.
     divided = shared if len(schedule.order) else alone + around_s
-    beside = around_s + max(0.0, divided - around_s - schedule.makespan_s)
+    beside = around_s + max(0.0, divided - around_s - schedule.seconds(costs, 1, AT_ONCE))
     return min(shared, alone), divided, beside, schedule.bound_s, alone, *others
 
 

@@ -95,6 +95,15 @@ def test_a_network_is_made_by_another_process(
     assert len(compilations) == 2  # 64 rows, then 256, and nothing the second time
 
 
+def test_another_process_makes_networks_of_prompts_and_replies(
+    folder: Path, expected: dict[int, list[int]]
+) -> None:
+    """Of prompts the last layer computes the wanted rows alone: nodes that no bundle has."""
+    with edgerun.load(folder, place=f"{PLACE},decode=openvino:CPU", threads=1) as llm:
+        assert ids(llm) == expected[40]
+        assert calls(llm) == 12  # the prompt, then a reply's tokens but the last
+
+
 def test_the_cpu_computes_while_a_compiler_takes_long(
     folder: Path,
     expected: dict[int, list[int]],

@@ -38,6 +38,7 @@ from edgerun.formats.stack import Matrix
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.layouts.stream import DWORD, StreamWeight
 from edgerun.kernels.layouts.trits import TritWeight
+from edgerun.kernels.layouts.zero_kinds import MIDDLE
 from edgerun.kernels.run.shares import count_chunks
 from edgerun.machine.profile import outputs_kind, rounding_kind
 from edgerun.machine.row_times import ALL_IN_TURNS
@@ -72,7 +73,9 @@ def rounding_of(weight: Prepared, activations: str) -> Rounding | None:
         return Rounding("quantize_row", 0, weight.padded_k)
     if activations == "int8_block":
         return Rounding("quantize_block", weight.block, weight.padded_k)
-    if weight.scales.shape[1] == 1:
+    # Else a single vector has the scales and offsets of a block, or the scales of two.
+    is_plain = weight.zeros == MIDDLE and not weight.halves
+    if is_plain and weight.scales.shape[1] == 1:
         return Rounding("quantize_row", 0, weight.padded_k)
     return Rounding("quantize_row_blocks", weight.block, weight.padded_k)
 

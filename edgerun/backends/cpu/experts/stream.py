@@ -305,8 +305,16 @@ def _pipe() -> tuple[int, int]:
     return ends
 
 
+class _Held(threading.local):
+    """Streams that a thread holds while it forks; others may fork at the same time."""
+
+    def __init__(self) -> None:
+        """Holds none."""
+        self.streams: list[ExpertStream] = []
+
+
 _STREAMS: weakref.WeakSet[ExpertStream] = weakref.WeakSet()
-_HELD: list[ExpertStream] = []
+_HELD = _Held()
 
 
 def _close_all() -> None:
@@ -317,21 +325,19 @@ def _close_all() -> None:
 
 def _hold() -> None:
     """Before a fork: nobody is to be in the middle of a decision."""
-    _HELD[:] = list(_STREAMS)
-    for stream in _HELD:
+    for stream in sorted(_STREAMS, key=id):  # threads that wait for several do so in one order
         stream._lock.acquire()
+        _HELD.streams.append(stream)
 
 
 def _let_go() -> None:
-    for stream in _HELD:
-        stream._lock.release()
-    _HELD.clear()
+    while _HELD.streams:
+        _HELD.streams.pop()._lock.release()
 
 
 def _begin_children() -> None:
-    for stream in _HELD:
-        stream._begin_child()
-    _HELD.clear()
+    while _HELD.streams:
+        _HELD.streams.pop()._begin_child()
 
 
 atexit.register(_close_all)
