@@ -41,7 +41,8 @@ def normalised(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Checks that a conversation has a shape that templates expect, and flattens its text.
 
     Content in parts, ``[{"type": "text", "text": ...}]``, becomes one text with a line for each
-    part. Content may be None, which templates see, or missing where a message calls tools.
+    part. Content may be None, which templates see, or missing where a message calls tools. Other
+    keys that are None are left out, as are calls of which there are none.
 
     Raises:
         PromptError: the conversation has another shape, or holds other things than text.
@@ -134,11 +135,17 @@ def _normalised(message: Message, index: int) -> dict[str, Any]:
     for key in THOUGHT_KEYS:
         if not isinstance(message.get(key), str | None):
             raise PromptError(f"message {index} has {shown(message[key])} as {key}; expected text")
+    given = {key: value for key, value in message.items() if not _is_missing(key, value)}
     if isinstance(content, list | tuple):
-        return {**message, "content": "\n".join(_part_text(part, index) for part in content)}
+        return {**given, "content": "\n".join(_part_text(part, index) for part in content)}
     if not isinstance(content, str | None):
         raise PromptError(f"message {index} has {shown(content)} as content; expected text")
-    return dict(message)
+    return given
+
+
+def _is_missing(key: str, value: Any) -> bool:
+    """Whether a key says nothing, though templates may ask whether it is there."""
+    return (value is None and key != "content") or (key == "tool_calls" and value in ([], ()))
 
 
 def _part_text(part: Any, index: int) -> str:

@@ -155,6 +155,37 @@ def test_what_a_template_would_leave_out_is_refused(
         chat_format.encode([question(), {"role": "assistant", **message}])
 
 
+LOOKS_FOR_CALLS = """{% for m in messages %}{{ m.role }}:
+{% if 'tool_calls' in m or m.refusal is defined %}?{% else %}{{ m.content }}{% endif %}
+{% endfor %}"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "meta-llama-Llama-3.2-3B-Instruct",
+        "MiniMax-M1",
+        "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use",
+    ],
+)
+def test_a_reply_that_calls_nothing_is_shown_whatever_keys_say_so(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    """Clients send all keys that OpenAI's messages have."""
+    source = LOOKS_FOR_CALLS
+    if name:
+        folder = request.getfixturevalue("shared_data") / "chat_templates"
+        source = (folder / f"{name}.jinja").read_text("utf-8")
+    _, chat_format = format_of(source)
+    reply = {"role": "assistant", "content": "It rains, I hear."}
+    expected = chat_format.encode([question(), reply, question()]).text
+    assert "It rains, I hear." in expected
+    for calls in (None, [], ()):
+        given = {**reply, "tool_calls": calls, "refusal": None, "reasoning_content": None}
+        assert chat_format.encode([question(), given, question()]).text == expected
+
+
 def test_results_that_a_template_shows_need_no_calls() -> None:
     chat_format = ChatFormat(fakes.byte_tokenizer(), ChatTemplate(None, VARIABLES))
     result = {"role": "tool", "content": "It rains."}
