@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -18,6 +18,7 @@ TYPES = ("function", "object", "string", "integer", "number", "boolean", "array"
 THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking")
 REPLY_KEYS = ("content", *THOUGHT_KEYS)
 MAX_DEPTH = 64
+BETWEEN = "\n\n"  # what was said in two messages
 
 
 class OwnText(str):
@@ -67,21 +68,29 @@ def with_thoughts(message: Mapping[str, Any], names: Collection[str]) -> dict[st
     return {**message, **said, key: thoughts}  # OpenAI's template refuses both beside calls
 
 
-def without_developers(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A conversation for models that know no developers: what they say, the system says.
+def with_one_beginning(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the system and developers say at the beginning of a conversation, in one message.
 
-    Where both begin a conversation they say it in one message, because of two of the system most
-    templates show the first alone.
+    Of several most templates show the first alone. Those of the system alone stay as they are.
     """
-    if not any(message["role"] == DEVELOPER for message in messages):
-        return list(messages)
     first = list(takewhile(lambda message: message["role"] in (SYSTEM, DEVELOPER), messages))
-    rest = [
+    if len(first) < 2 or all(message["role"] == SYSTEM for message in first):
+        return list(messages)
+    said = joined(message.get("content") for message in first)
+    return [{**first[0], "content": said}, *messages[len(first) :]]
+
+
+def joined(texts: Iterable[str | None]) -> str:
+    """Texts of several messages as that of one."""
+    return BETWEEN.join(text for text in texts if text)
+
+
+def without_developers(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A conversation for models that know no developers: what they say, the system says."""
+    return [
         {**message, "role": SYSTEM} if message["role"] == DEVELOPER else message
-        for message in messages[len(first) :]
+        for message in messages
     ]
-    said = "\n\n".join(message["content"] for message in first if message["content"])
-    return [{**first[0], "role": SYSTEM, "content": said}, *rest] if first else rest
 
 
 def has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
