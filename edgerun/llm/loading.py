@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
@@ -145,6 +146,11 @@ def is_own_model(path: Path) -> bool:
     """Whether a folder is the model that comes with edgerun."""
     own = own_model()
     return own is not None and path.resolve() == own.resolve()
+
+
+def model_name(path: Path) -> str:
+    """What a bundle is called: as its folder, whichever path leads there."""
+    return os.path.basename(os.path.abspath(path)) or "edgerun"  # resolved, a link lost its name
 
 
 def open_model(
