@@ -88,11 +88,12 @@ def greet(llm: LLM) -> None:
     """Says which model this is, and how to find out more."""
     from edgerun.cli.screen.tables import size
     from edgerun.cli.screen.visible import visible
-    from edgerun.llm.loading import is_own_model
+    from edgerun.llm.loading import is_own_model, model_name
 
     model = llm.model
     threads = f"{model.threads} thread{'' if model.threads == 1 else 's'}"
-    name = "edgerun's own small model" if is_own_model(model.path) else visible(model.path.name)
+    is_own = is_own_model(model.path)
+    name = "edgerun's own small model" if is_own else visible(model_name(model.path))
     nbytes = sum(file.stat().st_size for file in model.path.glob("*") if file.is_file())
     properties = f"{size(nbytes)}, context {model.context} tokens, {threads}"
     print(f"{name}: {properties}\n/help shows the commands, Ctrl-D quits.", file=sys.stderr)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from edgerun.errors import InputError, PromptError
-from edgerun.values import as_int, shown
+from edgerun.llm.options import LoadOptions
+from edgerun.values import as_int, shown, suggestion
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.keywords import SamplingKeywords
+    from edgerun.llm.options import LoadKeywords
 
 T = TypeVar("T")
 NO_LISTS = (str, bytes, bytearray, memoryview)  # sequences, but no list of anything
@@ -145,6 +148,19 @@ def check_path(value: object) -> Path:
     if "\0" in str(path):
         raise InputError(f"the path is {shown(value)}, which holds a null character")
     return path
+
+
+def load_options(given: LoadKeywords) -> LoadOptions:
+    """Returns how a model is to be loaded.
+
+    Raises:
+        InputError: there is no option of a name, or one is unusable.
+    """
+    names = [entry.name for entry in fields(LoadOptions)]
+    for name in given:
+        if name not in names:
+            raise InputError(f"load has no option {name!r}{suggestion(name, names)}")
+    return LoadOptions(**given)
 
 
 def with_options(

@@ -13,6 +13,8 @@ from edgerun import env
 from edgerun.backends.base import Backend, CompileOptions, ExpertMemory, buckets
 from edgerun.backends.registry import Candidates, backend_names, find_candidates, offered_names
 from edgerun.errors import InputError
+from edgerun.formats.stack import ExpertStack
+from edgerun.graph.ir import Constant, Node
 from edgerun.kernels.host.memory import available_memory
 from edgerun.model.bundle import Bundle
 from edgerun.plan.plans import Plan
@@ -300,6 +302,34 @@ def history_of(bundle: Bundle, options: LoadOptions) -> History | None:
     first = {node.name: stacks_of(graph, node)[0] for node in nodes}
     experts = {name: stack.shape[0] for name, stack in first.items() if stack.has_choice}
     return History.of(read_trace(Path(options.expert_trace), bundle.digest), experts)
+
+
+def resident_bytes(bundle: Bundle, options: LoadOptions) -> int:
+    """Bytes of weights that the processor will have in memory if it runs a whole bundle.
+
+    Experts among which tokens choose do not count: they get what is left
+    (``experts.expert_budget``).
+    """
+    from edgerun.backends.cpu import CpuBackend
+
+    graph, cpu = bundle.graph, CpuBackend()
+    cpu.configure({"pack": packing_of(bundle, options), "prefill": options.prefill})
+    held = {
+        name: cpu.weight_bytes(graph, node, name)
+        for node in (() if graph.refusal else graph.nodes)
+        for name in node.inputs
+        if name in graph.constants and _is_resident(node, graph.constants[name])
+    }
+    return sum(held.values()) + sum(cpu.prompt_bytes(graph).values())
+
+
+def _is_resident(node: Node, constant: Constant) -> bool:
+    """Whether all of a constant is in memory: of large tables rows are read as they are needed."""
+    from edgerun.backends.cpu.staged import can_stage
+
+    if isinstance(constant, ExpertStack):
+        return not constant.has_choice
+    return node.op != "embedding" or not can_stage(constant)
 
 
 def expert_memory_of(experts: ExpertBudget | None) -> ExpertMemory | None:

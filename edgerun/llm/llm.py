@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from edgerun.llm.arguments import (
     check_prompt,
     check_prompts,
     check_scored,
+    load_options,
     with_options,
 )
 from edgerun.llm.chat_session import ChatSession
@@ -37,7 +38,7 @@ from edgerun.model.chat.template import DEFAULT_STOPS, Message
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.state import SequenceStore, TakeLogits
 from edgerun.state.capacity import largest_call
-from edgerun.values import shown, suggestion
+from edgerun.values import shown
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -62,12 +63,9 @@ def load(path: str | os.PathLike[str] | None = None, **options: Unpack[LoadKeywo
         >>> with load("my-model", threads=2) as llm:  # doctest: +SKIP
         ...     print(llm.generate("Once upon a time", max_tokens=32))
     """
-    names = [entry.name for entry in fields(LoadOptions)]
-    for name in options:
-        if name not in names:
-            raise InputError(f"load has no option {name!r}{suggestion(name, names)}")
+    checked = load_options(options)
     folder = None if path is None else check_path(path)
-    return LLM(prepare(folder, LoadOptions(**options)))
+    return LLM(prepare(folder, checked))
 
 
 class LLM:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
@@ -20,7 +21,7 @@ from edgerun.kernels.host.huge_pages import zeroed_memory
 from edgerun.kernels.host.memory import available_memory
 from edgerun.kernels.isa import selected_isa
 from edgerun.llm.checkpoints import HUB, bundle_of, is_checkpoint, with_advice
-from edgerun.llm.compiling import EXACT, NEVER, compile_bundle
+from edgerun.llm.compiling import EXACT, NEVER, compile_bundle, resident_bytes
 from edgerun.llm.options import MAX_CONTEXT, LoadOptions, log_progress
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.model.chat.switches import set_switches
@@ -147,6 +148,11 @@ def is_own_model(path: Path) -> bool:
     return own is not None and path.resolve() == own.resolve()
 
 
+def model_name(path: Path) -> str:
+    """What a bundle is called: as its folder, whichever path leads there."""
+    return os.path.basename(os.path.abspath(path)) or "edgerun"  # resolved, a link lost its name
+
+
 def open_model(
     path: str | Path | None, *, verify: bool = False, progress: Progress = log_progress
 ) -> Bundle:
@@ -181,7 +187,8 @@ def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
     )
     set_switches(template, options.template_values, options.think)
     states = states_of(bundle.graph, config, options.kv_cache)
-    context = _context(options.context, config.context_length, states)
+    weights = resident_bytes(bundle, options) if _is_the_processors(options) else 0
+    context = _context(options.context, config.context_length, states, weights)
     long = with_long_calls(states, context)
     experts = experts_of(bundle, options, long, context)
     states = states if experts is None else long
@@ -192,6 +199,8 @@ def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
     with ExitStack() as unused:
         unused.callback(compiled.owned.close)
         unused.callback(compiled.programs.close)
+        if options.context is None:
+            context = _left_context(context, config.context_length, states)
         drafting = drafting_for(options.draft, compiled.programs, states)
         unused.pop_all()
     return Model(
@@ -203,16 +212,7 @@ def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
         context=context,
         vocab_size=config.vocab_size,
         eos_ids=tuple(dict.fromkeys((*end_ids, *tokenizer.eos_ids))),
-        sampling_defaults=sampling_defaults(
-            texts[GENERATION_CONFIG],
-            {
-                entry.name: entry.kind.check
-                for processor in processor_types()
-                if not processor.callers_only
-                for entry in processor.options()
-            },
-            bundle.path / GENERATION_CONFIG,
-        ),
+        sampling_defaults=_recommended(bundle, texts[GENERATION_CONFIG]),
         chunk_rows=rows,
         weight_bytes=compiled.weight_bytes,
         held_bytes=compiled.held_bytes,
@@ -228,6 +228,17 @@ def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
     )
 
 
+def _recommended(bundle: Bundle, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the model recommends of sampling."""
+    checks = {
+        entry.name: entry.kind.check
+        for processor in processor_types()
+        if not processor.callers_only
+        for entry in processor.options()
+    }
+    return sampling_defaults(config, checks, bundle.path / GENERATION_CONFIG)
+
+
 def attending(bundle: Bundle, options: LoadOptions) -> Bundle:
     """The bundle, with attention to latent rows unless something is asked for that has no such.
 
@@ -237,10 +248,8 @@ def attending(bundle: Bundle, options: LoadOptions) -> Bundle:
     Raises:
         BundleError: weights that it would multiply by are not finite.
     """
-    name = options.named_backend or (options.device or "").partition(":")[0]
-    is_plain = options.kv_cache in CODECS and options.attention == EXACT and options.place is None
-    is_asked = options.latent != NEVER and is_plain
-    if not is_asked or not _attends_on_the_processor(name):
+    is_plain = options.kv_cache in CODECS and options.attention == EXACT
+    if options.latent == NEVER or not is_plain or not _is_the_processors(options):
         return bundle
     graph = attend_to_latent_rows(bundle.graph)
     if graph is bundle.graph:
@@ -250,8 +259,11 @@ def attending(bundle: Bundle, options: LoadOptions) -> Bundle:
     return replace(bundle, graph=graph) if is_supported else bundle
 
 
-def _attends_on_the_processor(name: str) -> bool:
-    """Whether attention is the processor's, beside a back-end of that name or without one."""
+def _is_the_processors(options: LoadOptions) -> bool:
+    """Whether the processor computes all but what a device does that holds experts."""
+    if options.place is not None:
+        return False
+    name = options.named_backend or (options.device or "").partition(":")[0]
     if name in ("", *DEFAULT):
         return True
     return name in backend_names() and make_backend(name).holds_experts  # others are refused later
@@ -315,8 +327,8 @@ def host_memory() -> Memory:
     return Memory(available_memory, on_huge_pages=zeroed_memory)
 
 
-def _context(requested: int | None, trained: int, states: tuple[State, ...]) -> int:
-    """Tokens a sequence may have.
+def _context(requested: int | None, trained: int, states: tuple[State, ...], weights: int) -> int:
+    """Tokens a sequence may have beside weights that are not in memory yet.
 
     Raises:
         InputError: more than the model was trained for, or than memory has room for.
@@ -326,12 +338,26 @@ def _context(requested: int | None, trained: int, states: tuple[State, ...]) -> 
             f"context is {requested}; this model was made for at most {trained} tokens"
         )
     memory = host_memory()
-    context = requested or affordable_context(states, trained, int(memory.look() * CACHE_SHARE))
-    is_limited = requested is None and context < trained
-    if is_limited:
-        context = min(trained, max(MIN_CONTEXT, context))
-    check_context(states, context, memory)
-    if is_limited:
+    context = requested or _affordable(states, trained, memory.look() - weights)
+    check_context(states, context, memory, weights)
+    return context
+
+
+def _affordable(states: tuple[State, ...], most: int, nbytes: int) -> int:
+    """A context that nobody asked for: it has a share of memory, a short one as much as it needs.
+
+    At least a token, though there may be no room for it.
+    """
+    share = affordable_context(states, most, int(nbytes * CACHE_SHARE))
+    return max(1, share, affordable_context(states, min(most, MIN_CONTEXT), nbytes))
+
+
+def _left_context(context: int, trained: int, states: tuple[State, ...]) -> int:
+    """A context that nobody asked for, or less, if what was loaded took more than was foreseen."""
+    left = host_memory().look()
+    if sequence_bytes(states, context) > left:
+        context = _affordable(states, context, left)
+    if context < trained:
         logger.warning(
             "the context is limited to %d of %d tokens by the free memory; choose one with "
             "the context option",

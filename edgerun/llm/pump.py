@@ -84,6 +84,7 @@ class Pump:
             deliver: called in the thread with what came; it should return at once. An exception
                 ends the thread as any thread, all streams, and what could be added.
         """
+        llm.tokenizer.read_spellings(llm.model.vocab_size)  # lest all wait for one's long prompt
         self._engine, self._deliver = llm._engine, deliver
         self._running: dict[Sequence, _Reading] = {}
         self._joining: list[TextStream] = []

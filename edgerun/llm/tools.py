@@ -142,7 +142,7 @@ def params_with_calls(
     from edgerun.engine.sampling.structure import Structure  # for few
 
     schemas = {name: settings.functions.schemas[name] for name in settings.forced}
-    grammar = _grammar(schemas, calling, several=settings.several)
+    grammar = _grammar(schemas, calling, several=settings.several and calling.several)
     try:
         structure = Structure(grammar=grammar).with_vocabulary(vocabulary)
     except SamplingError as error:

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from edgerun.backends.base import Launches, Values
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
-from edgerun.llm.arguments import check_path
+from edgerun.llm.arguments import check_path, load_options
 from edgerun.llm.llm import LLM
 from edgerun.llm.loading import open_model, prepare_bundle
-from edgerun.llm.options import LoadOptions
 from edgerun.offload.trace_file import CHOICE, NO_EXPERT, Trace
 from edgerun.plan.programs import Programs
 from edgerun.state import Batch, SequenceStore
@@ -78,9 +77,9 @@ def load_traced(
         InputError: an option is unusable.
         UnsupportedError: the model has no experts.
     """
-    options["backend"] = BACKEND
-    checked = LoadOptions(**options)
-    bundle = open_model(None if path is None else check_path(path), verify=checked.verify)
+    checked = replace(load_options(options), backend=BACKEND)
+    folder = None if path is None else check_path(path)
+    bundle = open_model(folder, verify=checked.verify, progress=checked.progress)
     if bundle.graph.refusal:
         raise UnsupportedError(bundle.graph.refusal)
     nodes = route_nodes(bundle.graph)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.routing import Route, Router
 
-from edgerun.llm.loading import is_own_model
+from edgerun.llm.loading import is_own_model, model_name
 from edgerun.server.answers import send_bytes, send_json, unless_gone
 from edgerun.server.body import BODY_BYTES_PER_TOKEN, LEAST_BODY_BYTES, read_json
 from edgerun.server.chat import read_chat
@@ -65,7 +65,7 @@ class Server:
         """
         self.llm, self._options, self._log = llm, options, log
         path = llm.model.path
-        self.name = options.name or ("edgerun" if is_own_model(path) else path.name)
+        self.name = options.name or ("edgerun" if is_own_model(path) else model_name(path))
         self.metrics = Metrics()
         self._started = int(time.time())
         most = max(LEAST_BODY_BYTES, llm.model.context * BODY_BYTES_PER_TOKEN)

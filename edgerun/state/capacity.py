@@ -81,24 +81,33 @@ def affordable_context(states: Sequence[State], limit: int, nbytes: int) -> int:
     return bisect_right(range(1, limit + 1), nbytes, key=lambda n: sequence_bytes(states, n))
 
 
-def check_context(states: Sequence[State], context: int, memory: Memory) -> None:
+def check_context(states: Sequence[State], context: int, memory: Memory, weights: int = 0) -> None:
     """Makes sure that memory can hold one sequence of a context.
+
+    Args:
+        states: of the layers.
+        context: tokens of the sequence.
+        memory: as it is now.
+        weights: bytes that will be taken before.
 
     Raises:
         InputError: it cannot; the message says what would fit.
     """
-    needed, free = sequence_bytes(states, context), memory.look()
-    if fixed_bytes(states) >= free:
+    needed, free = sequence_bytes(states, context), max(0, memory.look() - weights)
+    if needed <= free:
+        return
+    left = f"{_size(free)} are free" + (f" beside {_size(weights)} of weights" if weights else "")
+    most = affordable_context(states, context, free)
+    if not most:
+        least = _size(sequence_bytes(states, 1))
         raise InputError(
-            f"a sequence of any length takes {_size(fixed_bytes(states))} of memory for the states "
-            f"of its layers, and {_size(free)} are free: free some, or use a smaller model"
+            f"a sequence of any length takes {least} of memory for {_kinds(states)}, and {left}: "
+            "free some, or use a smaller model"
         )
-    if needed > free:
-        raise InputError(
-            f"a context of {context} tokens takes {_size(needed)} of memory for {_kinds(states)}, "
-            f"and {_size(free)} are free: choose one of at most "
-            f"{affordable_context(states, context, free)} tokens, or a smaller type of kv_cache"
-        )
+    raise InputError(
+        f"a context of {context} tokens takes {_size(needed)} of memory for {_kinds(states)}, and "
+        f"{left}: choose one of at most {most} tokens, or a smaller type of kv_cache"
+    )
 
 
 def _kinds(states: Sequence[State]) -> str:

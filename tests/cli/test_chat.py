@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from edgerun.cli.chat import greet
 from edgerun.cli.conversation import reader
 from edgerun.cli.conversation.commands import ALIASES, COMMANDS
 from edgerun.cli.conversation.state import Conversation
@@ -288,6 +289,16 @@ def test_commands_settings_and_files_are_completed(tmp_path: Path) -> None:
     assert completed("/history o") == ["on", "off"]
     assert completed(f"/load {tmp_path}/sto") == ["ry.chat"]
     assert completed("un") == completed("/undo x") == completed("a\n/un") == []
+
+
+def test_the_greeting_names_the_folder_in_which_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my-model").mkdir()
+    monkeypatch.chdir(tmp_path / "my-model")
+    with LLM(fakes.fake_model(path=Path())) as llm:
+        greet(llm)
+    assert capsys.readouterr().err.startswith("my-model: ")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")

@@ -51,6 +51,18 @@ def test_a_loaded_model_knows_its_bundle() -> None:
     assert 0 < model.weight_bytes <= (folder / "model.onnx.data").stat().st_size * 1.1
 
 
+def test_a_bundle_is_called_as_its_folder_whichever_path_leads_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, link = tmp_path / "my-model", tmp_path / "link"
+    (folder / "inside").mkdir(parents=True)
+    link.symlink_to(folder)
+    monkeypatch.chdir(folder)
+    for path, name in ((".", "my-model"), ("inside/..", "my-model"), (link, "link")):
+        assert loading.model_name(Path(path)) == name
+    assert loading.model_name(Path("/")) == "edgerun"
+
+
 def test_edgeruns_own_tokenizer_alone_runs_in_this_process(tmp_path: Path) -> None:
     shutil.copytree(loading.resolve(None), tmp_path / "copy")
     libraries = []

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 import edgerun
 from edgerun.backends import CompileOptions, make_backend
-from edgerun.backends.base import buckets
+from edgerun.backends.base import Progress, buckets
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.graph.ir import Node
+from edgerun.llm import tracing
 from edgerun.llm.llm import LLM
 from edgerun.llm.tracing import choices_of, layer_numbers, load_traced, route_nodes
-from edgerun.model.bundle import open_bundle
+from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.offload.trace_file import CHOICE, NO_EXPERT
 from edgerun.plan.planner import make_plan
 from edgerun.plan.programs import compile_plan
@@ -113,6 +114,21 @@ def test_a_text_that_the_cache_remembers_is_not_traced_in_part() -> None:
         llm.generate(prompt, max_tokens=5)
         with pytest.raises(InputError, match="load the model anew to trace it"):
             llm.generate(prompt, max_tokens=5)
+
+
+def test_options_are_those_of_other_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="no option 'treads': did you mean 'threads'"):
+        load_traced(bundle_of("mixtral"), treads=2)
+    said: list[str] = []
+    told = "a bundle is made"
+
+    def opened(path: Path, *, verify: bool, progress: Progress) -> Bundle:
+        progress(told)
+        return open_bundle(path)
+
+    monkeypatch.setattr(tracing, "open_model", opened)
+    with load_traced(bundle_of("mixtral"), threads=1, backend="reference", progress=said.append):
+        assert told in said
 
 
 def test_a_dense_model_is_refused() -> None:

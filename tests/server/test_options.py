@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edgerun.errors import InputError
+from edgerun.llm.llm import LLM
+from edgerun.server.app import Server
 from edgerun.server.options import ServerOptions
 from edgerun.server.serving import address_of, listen
+from tests.support import fakes
 
 KEY = "0123456789abcdef"
 
@@ -47,6 +51,16 @@ def test_others_may_not(host: str) -> None:
 def test_what_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         ServerOptions(**options)
+
+
+def test_a_model_is_called_as_its_folder_whichever_path_leads_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my-model").mkdir()
+    monkeypatch.chdir(tmp_path / "my-model")
+    with LLM(fakes.fake_model(path=Path())) as llm:
+        assert Server(llm, ServerOptions()).name == "my-model"
+        assert Server(llm, ServerOptions(name="other")).name == "other"
 
 
 def test_an_address_is_taken_once() -> None:

@@ -8,6 +8,8 @@ import pytest
 import edgerun
 from edgerun.errors import Full, InputError
 from edgerun.llm import loading
+from edgerun.llm.options import LoadOptions
+from edgerun.model.bundle import open_bundle
 from edgerun.state import (
     SequenceStore,
     same_attention,
@@ -77,7 +79,8 @@ def test_room_counts_pages_that_are_really_there():
 
 
 def test_a_model_whose_context_does_not_fit_is_refused_before_it_is_compiled(monkeypatch):
-    monkeypatch.setattr(loading, "available_memory", lambda: SPARE_BYTES + (1 << 20))
+    weights = loading.resident_bytes(open_bundle(loading.resolve(None)), LoadOptions())
+    monkeypatch.setattr(loading, "available_memory", lambda: SPARE_BYTES + weights + (1 << 20))
     monkeypatch.setattr(
         "edgerun.llm.compiling.compile_plan", lambda *_: pytest.fail("it was compiled")
     )

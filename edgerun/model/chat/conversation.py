@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -18,6 +18,7 @@ TYPES = ("function", "object", "string", "integer", "number", "boolean", "array"
 THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking")
 REPLY_KEYS = ("content", *THOUGHT_KEYS)
 MAX_DEPTH = 64
+BETWEEN = "\n\n"  # what was said in two messages
 
 
 class OwnText(str):
@@ -41,7 +42,8 @@ def normalised(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Checks that a conversation has a shape that templates expect, and flattens its text.
 
     Content in parts, ``[{"type": "text", "text": ...}]``, becomes one text with a line for each
-    part. Content may be None, which templates see, or missing where a message calls tools.
+    part. Content may be None, which templates see, or missing where a message calls tools. Other
+    keys that are None are left out, as are calls of which there are none.
 
     Raises:
         PromptError: the conversation has another shape, or holds other things than text.
@@ -66,21 +68,29 @@ def with_thoughts(message: Mapping[str, Any], names: Collection[str]) -> dict[st
     return {**message, **said, key: thoughts}  # OpenAI's template refuses both beside calls
 
 
-def without_developers(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A conversation for models that know no developers: what they say, the system says.
+def with_one_beginning(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the system and developers say at the beginning of a conversation, in one message.
 
-    Where both begin a conversation they say it in one message, because of two of the system most
-    templates show the first alone.
+    Of several most templates show the first alone. Those of the system alone stay as they are.
     """
-    if not any(message["role"] == DEVELOPER for message in messages):
-        return list(messages)
     first = list(takewhile(lambda message: message["role"] in (SYSTEM, DEVELOPER), messages))
-    rest = [
+    if len(first) < 2 or all(message["role"] == SYSTEM for message in first):
+        return list(messages)
+    said = joined(message.get("content") for message in first)
+    return [{**first[0], "content": said}, *messages[len(first) :]]
+
+
+def joined(texts: Iterable[str | None]) -> str:
+    """Texts of several messages as that of one."""
+    return BETWEEN.join(text for text in texts if text)
+
+
+def without_developers(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A conversation for models that know no developers: what they say, the system says."""
+    return [
         {**message, "role": SYSTEM} if message["role"] == DEVELOPER else message
-        for message in messages[len(first) :]
+        for message in messages
     ]
-    said = "\n\n".join(message["content"] for message in first if message["content"])
-    return [{**first[0], "role": SYSTEM, "content": said}, *rest] if first else rest
 
 
 def has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
@@ -134,11 +144,17 @@ def _normalised(message: Message, index: int) -> dict[str, Any]:
     for key in THOUGHT_KEYS:
         if not isinstance(message.get(key), str | None):
             raise PromptError(f"message {index} has {shown(message[key])} as {key}; expected text")
+    given = {key: value for key, value in message.items() if not _is_missing(key, value)}
     if isinstance(content, list | tuple):
-        return {**message, "content": "\n".join(_part_text(part, index) for part in content)}
+        return {**given, "content": "\n".join(_part_text(part, index) for part in content)}
     if not isinstance(content, str | None):
         raise PromptError(f"message {index} has {shown(content)} as content; expected text")
-    return dict(message)
+    return given
+
+
+def _is_missing(key: str, value: Any) -> bool:
+    """Whether a key says nothing, though templates may ask whether it is there."""
+    return (value is None and key != "content") or (key == "tool_calls" and value in ([], ()))
 
 
 def _part_text(part: Any, index: int) -> str:

@@ -27,6 +27,7 @@ from edgerun.model.chat.conversation import (
     has_calls,
     map_texts,
     normalised,
+    with_one_beginning,
     with_thoughts,
     without_developers,
 )
@@ -218,7 +219,7 @@ class ChatFormat:
     ) -> Context:
         """What the template may name, checked."""
         check_tools(tools)
-        checked = normalised(messages)
+        checked = with_one_beginning(normalised(messages))
         if DEVELOPER not in self._words:  # templates pass over roles that they do not know
             checked = without_developers(checked)
         checked = [with_thoughts(message, self._thought_keys) for message in checked]

@@ -249,12 +249,27 @@ class Tokenizer:
                 context=context,
             )
 
+    def read_spellings(self, ids: int = 0) -> None:
+        """Asks how all tokens are spelled, so that decoding waits for the library no more.
+
+        The sandbox does one thing at a time: who decodes would wait for what others encode.
+
+        Args:
+            ids: that a model has, if these are more.
+        """
+        blocks = range(-(-max(ids, self.vocab_size) // BLOCK))
+        if any(number not in self._blocks for number in blocks):
+            spellings = self._library.tokens(0, len(blocks) * BLOCK)
+            for number in blocks:
+                self._blocks[number] = spellings[number * BLOCK : (number + 1) * BLOCK]
+
     @functools.cached_property
     def _span(self) -> Span | None:
         """How much text a token stands for at most."""
         plain = [name for id_, name in self._added.items() if id_ not in self.controls.ids]
         controls = self.controls.names
-        spellings = self._library.tokens(0, self.vocab_size)
+        self.read_spellings()
+        spellings = itertools.chain.from_iterable([*self._blocks.values()])
         vocabulary = {spelling for spelling in spellings if spelling is not None}
         return self._bounds.span(vocabulary, [*plain, *controls])
 

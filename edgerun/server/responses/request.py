@@ -8,6 +8,7 @@ import msgspec
 
 from edgerun.llm.replies.several import chat_replies
 from edgerun.llm.replies.stream import TextStream
+from edgerun.model.chat.conversation import DEVELOPER, SYSTEM, joined
 from edgerun.server.body import split
 from edgerun.server.problems import Problem
 from edgerun.server.responses.answer import ResponseWork
@@ -17,7 +18,6 @@ from edgerun.values import shown
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
 
-BETWEEN = "\n\n"  # two thoughts in a row
 TEXT_PARTS = ("input_text", "output_text", "text")
 # What cannot be done where nothing is stored and nothing runs unasked.
 WITHOUT = ("previous_response_id", "conversation", "prompt", "max_tool_calls")
@@ -104,13 +104,21 @@ def messages_of(fields: ResponseFields) -> list[dict[str, Any]]:
     Raises:
         Problem: an item is of another kind, or holds other things than text.
     """
-    first = [{"role": "system", "content": fields.instructions}] if fields.instructions else []
     if isinstance(fields.input, str):
-        return [*first, {"role": "user", "content": fields.input}]
-    conversation = _Conversation(first)
+        return _instructed(fields.instructions, [{"role": "user", "content": fields.input}])
+    conversation = _Conversation()
     for index, item in enumerate(fields.input):
         conversation.add(item, f"input[{index}]")
-    return conversation.ended()
+    return _instructed(fields.instructions, conversation.ended())
+
+
+def _instructed(instructions: str | None, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages with instructions before them, or in front of what the first says to the model."""
+    if not instructions:
+        return messages
+    follows = messages[:1] if messages and messages[0]["role"] in (SYSTEM, DEVELOPER) else []
+    said = joined([instructions, *(message["content"] for message in follows)])
+    return [{"role": SYSTEM, "content": said}, *messages[len(follows) :]]
 
 
 class _Conversation:
@@ -119,8 +127,8 @@ class _Conversation:
     Thoughts are those of the message or call behind them; where there is none, they are a message.
     """
 
-    def __init__(self, messages: list[dict[str, Any]]) -> None:
-        self._messages = messages
+    def __init__(self) -> None:
+        self._messages: list[dict[str, Any]] = []
         self._thoughts: list[str] = []  # that belong to what comes
 
     def add(self, item: dict[str, Any], place: str) -> None:
@@ -152,7 +160,7 @@ class _Conversation:
 
     def _add(self, message: dict[str, Any]) -> None:
         if self._thoughts and message["role"] == "assistant":
-            message["reasoning_content"] = BETWEEN.join(self._thoughts)
+            message["reasoning_content"] = joined(self._thoughts)
             self._thoughts = []
         self._think()
         self._messages.append(message)

@@ -23,6 +23,7 @@ from edgerun.errors import (
 from edgerun.llm.llm import LLM
 from edgerun.llm.replies.completion import Writer
 from edgerun.model.chat.reply import ReplyReader
+from edgerun.model.chat.tools import grammar
 from edgerun.model.chat.tools.functions import Functions
 from edgerun.model.chat.tools.reader import CallReader
 from tests.model.chat.test_disguise import tokenizer_for
@@ -245,6 +246,26 @@ def test_a_call_can_be_forced(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
         if some.finish_reason == "stop":  # one that makes many calls may come to no end
             assert some.tool_calls and some.text == ""
         assert {name for name, _ in calls_of(some)} <= {"get_weather", "get_time"}
+
+
+@pytest.mark.parametrize("refusal", ["", "{{ raise_exception('one at a time') }}"])
+def test_no_more_calls_are_forced_than_a_message_may_have(
+    refusal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("llguidance")
+    grammars: list[bool] = []
+    write = grammar.grammar_of_calls
+
+    def written(*given: Any, several: bool) -> str:
+        grammars.append(several)
+        return write(*given, several=several)
+
+    monkeypatch.setattr(grammar, "grammar_of_calls", written)
+    several = "{% for m in messages if m.tool_calls and m.tool_calls | length > 1 %}"
+    template = several + refusal + "{% endfor %}" + HERMES
+    with LLM(fakes.fake_model(template=template, context=4096)) as llm:
+        llm.chat(MESSAGES, tools=TOOLS, tool_choice="required", max_tokens=1)
+    assert grammars == [not refusal]
 
 
 def test_functions_that_are_too_much_together_are_refused() -> None:

@@ -124,6 +124,34 @@ def test_a_stream_may_be_cancelled_before_it_is_read() -> None:
         pump.close()
 
 
+def test_how_tokens_are_spelled_is_known_before_a_stream_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sandbox, which knows it, may be busy with somebody's prompt for seconds."""
+    asked, heard = [], Heard()
+    tokenizer = fakes.byte_tokenizer()
+    library = tokenizer._library
+
+    def tokens(start: int, stop: int) -> list[str | None]:
+        asked.append(threading.current_thread())
+        return spelled(start, stop)
+
+    spelled = library.tokens
+    monkeypatch.setattr(library, "tokens", tokens)
+    monkeypatch.setattr(fakes, "VOCAB", tokenizer.vocab_size + 1000)
+    with model(tokenizer=tokenizer) as llm:
+        pump = Pump(llm, heard)
+        assert len(asked) == 1
+        stream = llm.stream("once", max_tokens=3)
+        pump.add([stream])
+        heard.wait([stream])
+        assert heard.texts[stream]
+        tokenizer.token_bytes(fakes.VOCAB - 1)
+        assert tokenizer.fewest_tokens("once" * 1000)
+        pump.close()
+    assert asked == [threading.current_thread()]
+
+
 def test_streams_of_another_model_are_refused() -> None:
     def heard(pieces: Any) -> None:
         raise AssertionError(pieces)

@@ -248,6 +248,28 @@ def test_what_developers_say_the_system_says_where_models_know_no_developers() -
         assert said == FORMATS["plain"].encode(expected).text
 
 
+FIRST = """{% if messages[0].role in ['system', 'developer'] %}{{ messages[0].role }}:
+{{ messages[0].content }}{% endif %}"""
+
+
+@pytest.mark.parametrize("name", ["", "Reka-Edge"])
+def test_developers_are_heard_by_templates_that_show_the_first_message(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    source = FIRST
+    if name:
+        folder = request.getfixturevalue("shared_data") / "chat_templates"
+        source = (folder / f"{name}.jinja").read_text("utf-8")
+    chat_format = ChatFormat(TOKENIZER, ChatTemplate(source, VARIABLES))
+    texts = {"system": "Be brief.", "developer": "Rhyme."}
+    for roles in (("system", "developer"), ("developer", "system"), ("developer", "developer")):
+        several = [{"role": role, "content": texts[role]} for role in roles]
+        one = {"role": roles[0], "content": "\n\n".join(texts[role] for role in roles)}
+        said = chat_format.encode([*several, user("x")]).text
+        assert said == chat_format.encode([one, user("x")]).text
+        assert all(texts[role] in said for role in roles)
+
+
 def test_deep_nesting_is_refused() -> None:
     deep: Any = "x"
     for _ in range(MAX_DEPTH + 2):

@@ -185,13 +185,29 @@ def test_items_are_a_conversation() -> None:
         for id_, name in (("1", "f"), ("2", "g"))
     ]
     assert messages_of(fields) == [
-        {"role": "system", "content": "Be brief."},
-        {"role": "developer", "content": "a\nb"},
+        {"role": "system", "content": "Be brief.\n\na\nb"},
         {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": calls},
         {"role": "tool", "tool_call_id": "1", "content": "x"},
         {"role": "tool", "tool_call_id": "2", "content": "y"},
         {"role": "assistant", "content": "c"},
     ]
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_instructions_and_what_follows_are_one_message(role: str) -> None:
+    """Of two most templates show the first alone, or refuse them."""
+    item, user = {"role": role, "content": "Rhyme."}, {"role": "user", "content": "x"}
+    system = {"role": "system", "content": "Be brief."}
+
+    def messages(*items: Any) -> list[dict[str, Any]]:
+        return messages_of(ResponseFields(instructions="Be brief.", input=list(items)))
+
+    both = {**system, "content": "Be brief.\n\nRhyme."}
+    assert messages(item, user) == [both, user]
+    assert messages(item, item, user) == [both, item, user]
+    assert messages(user, item) == [system, user, item]
+    assert messages() == [system]
+    assert messages_of(ResponseFields(input=[item, user])) == [item, user]
 
 
 def thought(text: str) -> dict[str, Any]:

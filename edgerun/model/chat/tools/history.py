@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from edgerun.errors import PromptError
@@ -48,7 +49,38 @@ def suited(
     if calling.style is None:
         return list(messages)
     suit = _Suit(calling.form, calling.style, controls)
-    return [suit.message(message, index) for index, message in enumerate(messages)]
+    changed = [suit.message(message, index) for index, message in enumerate(messages)]
+    return changed if calling.several else list(_one_at_a_time(changed, calling.style.without))
+
+
+def _one_at_a_time(
+    messages: Sequence[dict[str, Any]], without: str | None
+) -> Iterator[dict[str, Any]]:
+    """The same conversation for templates that take one call in a message: each has its result.
+
+    Args:
+        messages: as the template wants them otherwise.
+        without: the content of a message that only calls.
+    """
+    left = deque(messages)
+    while left:
+        message = left.popleft()
+        calls = message.get("tool_calls") or ()
+        if len(calls) < 2:
+            yield message
+            continue
+        results = []
+        while left and left[0]["role"] == "tool":
+            results.append(left.popleft())
+        for call in calls:
+            yield {**message, "tool_calls": [call]}
+            message = {"role": message["role"], "content": without}  # what it says it says once
+            for result in results:
+                if result.get("tool_call_id") == call["id"]:
+                    results.remove(result)
+                    yield result
+                    break
+        yield from results
 
 
 class _Call(NamedTuple):

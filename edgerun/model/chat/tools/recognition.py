@@ -64,12 +64,14 @@ class CallStyle:
         without: the content of a message that only calls: nothing, or an empty text.
         ids: what ids look like.
         is_written: the template says nothing of calls, so that they are part of the content.
+        several: a message may have more than one.
     """
 
     as_text: bool = False
     without: str | None = ""
     ids: IdKind = ANY
     is_written: bool = False
+    several: bool = True
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,11 @@ class Calling:
     markers: Markers
     refusal: str
     says_results: bool = True
+
+    @property
+    def several(self) -> bool:
+        """Whether a conversation can go on in which a message has more calls than one."""
+        return self.style is None or self.style.several
 
     def check(self) -> None:
         """Makes sure that tools can be given to the model.
@@ -156,6 +163,7 @@ def recognise(
     for (style, reply), (name, form) in product(replies.items(), forms().items()):
         markers = _markers(tokenizer, form, thoughts)
         if _reads(form, markers, reply):
+            style = replace(style, several=_says_both(template, style, plain, reply))
             return Calling(name, form, style, markers, refusal)
     calling = _unread(tokenizer, replies, listing, refusal, thoughts)
     # A template that refuses the conversation says so itself.
@@ -229,11 +237,23 @@ def _reads(form: CallForm, markers: Markers, reply: str) -> bool:
     return bool(read_json(calls[0].arguments) == ARGUMENTS)
 
 
-def _calling(style: CallStyle) -> dict[str, Any]:
-    """A message that calls the function."""
+def _says_both(
+    template: ChatTemplate, style: CallStyle, plain: str | InputError, reply: str
+) -> bool:
+    """Whether a template says more calls than one; some refuse them, or would leave them out."""
+    messages = [ASKED, _calling(style, 2)]
+    context = {"messages": messages, "tools": [TOOL], "add_generation_prompt": False}
+    text = finished(next(template.render_many([context])))
+    return isinstance(text, str) and _reply(plain, text).count(NAME) > reply.count(NAME)
+
+
+def _calling(style: CallStyle, count: int = 1) -> dict[str, Any]:
+    """A message that calls the function, once or more often."""
     arguments = write_json(ARGUMENTS) if style.as_text else ARGUMENTS
     call = {"name": NAME, "arguments": arguments}
-    calls = [{"id": style.ids.make(NAME), "type": "function", "function": call}]
+    calls = [
+        {"id": style.ids.make(NAME), "type": "function", "function": call} for _ in range(count)
+    ]
     return {"role": "assistant", "content": style.without, "tool_calls": calls}
 
 

@@ -155,6 +155,76 @@ def test_what_a_template_would_leave_out_is_refused(
         chat_format.encode([question(), {"role": "assistant", **message}])
 
 
+ONE_CALL = """{% for m in messages %}{% if (m.tool_calls or []) | length > 1 %}
+{{ raise_exception('one call at a time') }}{% endif %}{% endfor %}"""
+
+
+@pytest.mark.parametrize("name", ["", "meta-llama-Llama-3.2-3B-Instruct"])
+def test_templates_that_refuse_several_calls_get_one_at_a_time(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    source = ONE_CALL + chat_of(
+        HERMES.replace("ARGUMENTS", "{{ call.function.arguments | tojson }}")
+    )
+    if name:
+        folder = request.getfixturevalue("shared_data") / "chat_templates"
+        source = (folder / f"{name}.jinja").read_text("utf-8")
+    _, chat_format = format_of(source)
+    assert not chat_format.calling.several
+    pairs = [turn(each, {"id": each}, f"{each} said.") for each in ("f", "g", "h")]
+    several = {"role": "assistant", "content": "So:", "reasoning_content": "Hm."}
+    several["tool_calls"] = [call["tool_calls"][0] for call, _ in pairs]
+    results = [pairs[place][1] for place in (1, 0)]  # in any order, and one is missing
+    other = {"role": "tool", "tool_call_id": "x", "content": "x said."}
+    chat = chat_format.encode([question(), several, *results, other, question()])
+    text = chat.disguise.reveal(chat.text)
+    places = [text.index(f'"{each}"') for each in ("f", "g", "h")]
+    assert places[0] < text.index("f said.") < places[1] < text.index("g said.") < places[2]
+    assert places[2] < text.index("x said.") < text.rindex(question()["content"])
+    assert text.count("So:") <= 1
+
+
+def test_templates_that_leave_calls_out_get_one_at_a_time() -> None:
+    call = HERMES.replace("ARGUMENTS", "{{ call.function.arguments | tojson }}")
+    source = chat_of("{% if loop.first %}" + call + "{% endif %}")
+    _, chat_format = format_of(source)
+    (first, said), (second, _) = turn("f", {}, "x"), turn("g", {}, "")
+    first["tool_calls"] += second["tool_calls"]
+    text = chat_format.encode([question(), first, said, said]).text
+    assert text.count("<tool_call>") == 2
+
+
+LOOKS_FOR_CALLS = """{% for m in messages %}{{ m.role }}:
+{% if 'tool_calls' in m or m.refusal is defined %}?{% else %}{{ m.content }}{% endif %}
+{% endfor %}"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "meta-llama-Llama-3.2-3B-Instruct",
+        "MiniMax-M1",
+        "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use",
+    ],
+)
+def test_a_reply_that_calls_nothing_is_shown_whatever_keys_say_so(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    """Clients send all keys that OpenAI's messages have."""
+    source = LOOKS_FOR_CALLS
+    if name:
+        folder = request.getfixturevalue("shared_data") / "chat_templates"
+        source = (folder / f"{name}.jinja").read_text("utf-8")
+    _, chat_format = format_of(source)
+    reply = {"role": "assistant", "content": "It rains, I hear."}
+    expected = chat_format.encode([question(), reply, question()]).text
+    assert "It rains, I hear." in expected
+    for calls in (None, [], ()):
+        given = {**reply, "tool_calls": calls, "refusal": None, "reasoning_content": None}
+        assert chat_format.encode([question(), given, question()]).text == expected
+
+
 def test_results_that_a_template_shows_need_no_calls() -> None:
     chat_format = ChatFormat(fakes.byte_tokenizer(), ChatTemplate(None, VARIABLES))
     result = {"role": "tool", "content": "It rains."}

@@ -136,6 +136,12 @@ def test_real_templates_have_a_form_or_are_refused(name: str, source: str) -> No
 
 
 @pytest.mark.parametrize("name", READ)
+def test_real_templates_take_several_calls_but_those_of_llama(name: str, source: str) -> None:
+    _, chat_format = format_of(source, LFM2 if name.startswith("LFM2") else "")
+    assert chat_format.calling.several == (REAL[name] != "llama")
+
+
+@pytest.mark.parametrize("name", READ)
 def test_real_templates_write_what_is_read_back(name: str, source: str) -> None:
     """Arguments come as text, as clients send them; the template gets them as it wants them."""
     tokenizer, chat_format = format_of(source, LFM2 if name.startswith("LFM2") else "")
