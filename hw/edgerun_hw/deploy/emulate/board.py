@@ -41,13 +41,13 @@ from edgerun_hw.deploy.broker.board.loader import (
     XMUTIL,
 )
 from edgerun_hw.deploy.broker.board.policy import SETTINGS, read_policy
-from edgerun_hw.deploy.broker.board.quiesce import CONTROL, IDLE, RESETTING, SOFT_RESET, STATUS
-from edgerun_hw.deploy.broker.board.system import PAGE, System
+from edgerun_hw.deploy.broker.board.system import System
 from edgerun_hw.deploy.broker.errors import BrokerError
 from edgerun_hw.deploy.broker.formats import configuration
 from edgerun_hw.deploy.broker.protocol import MAX_FILE_BYTES, Channel
 from edgerun_hw.deploy.broker.session import Session, boot
 from edgerun_hw.deploy.broker.transaction import BOOT_ID
+from edgerun_hw.deploy.emulate import bus
 from edgerun_hw.deploy.emulate.dfx_mgr import DEFAULT_RELEASE, RELEASES, DfxMgr
 from edgerun_hw.deploy.emulate.example_bit import registers_of
 from edgerun_hw.deploy.emulate.kernel import (
@@ -210,6 +210,8 @@ class EmulatedSystem(System):
         name, logic = os.path.basename(file), self.logic()
         if logic.get("busy"):
             raise AssertionError("the board hangs: logic was replaced in the middle of a burst")
+        if logic.get("locked"):
+            raise AssertionError("the FPGA manager's writes are lost: the slcr is locked")
         logic["loaded"] = None
         self.keep(logic)
         data = configuration.swap_words(self.read(file, MAX_FILE_BYTES))
@@ -242,41 +244,17 @@ class EmulatedSystem(System):
     # Bus
 
     def read_word(self, address: int) -> int:
-        """Registers of the logic at any 4 KiB of its windows, and those of the processors."""
-        logic = self.logic()
-        board = _board(self)
-        if address == board.silicon:
-            return board.idcode | 0x1000_0000  # some revision
-        if board.has_window(address, 4):
-            if logic["loaded"] is None:
-                raise OSError(errno.EIO, "the bus does not answer: no logic is loaded")
-            if logic.get("dead"):
-                return 0xFFFFFFFF
-            registers = dict(enumerate(logic["registers"]))
-            registers[STATUS // 4] = RESETTING if logic.get("busy") else IDLE
-            registers[CONTROL // 4] = SOFT_RESET if logic.get("resetting") else 0
-            return int(registers.get(address % PAGE // 4, 0))
-        return int(logic["words"].get(f"{address:#x}", 0))
+        """Reads a register of the logic or of the processors."""
+        return bus.read_word(_board(self), self.logic(), address)
 
     def write_word(self, address: int, value: int) -> None:
-        """Keeps what is written, unless it is stuck."""
+        """Keeps what is written, unless it is stuck or locked."""
         self.about_to("word", f"{address:#x}")
-        logic = self.logic()
-        if _board(self).has_window(address, 4):
-            self._reset_logic(logic, address % PAGE, value)
-            return
-        if self._faults.logic != "stuck":
-            logic["words"][f"{address:#x}"] = value
-        self.keep(logic)
-        rate = divided_rate(_board(self).family, address, value)
-        if rate is not None:
+        board, logic = _board(self), self.logic()
+        self.keep(bus.write_word(board, logic, address, value, self._faults.logic))
+        rate = divided_rate(board.family, address, value)
+        if rate is not None and not bus.is_locked(board, logic, address):
             self._set_rate(*rate)
-
-    def _reset_logic(self, logic: dict[str, Any], offset: int, value: int) -> None:
-        """A soft reset ends once memory has answered, which with "endless" it never does."""
-        if offset == CONTROL and value & SOFT_RESET:
-            endless = bool(logic.get("busy")) and self._faults.logic == "endless"
-            self.keep({**logic, "busy": endless, "resetting": endless})
 
     def _set_rate(self, name: str, hertz: int) -> None:
         """What the kernel says of a clock of the logic from now on."""
