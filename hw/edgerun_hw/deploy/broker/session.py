@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -64,7 +64,7 @@ class Session:
         except EndOfSession:
             pass
         finally:
-            # A second signal must not stop us from putting things back.
+            # A signal must not stop us from putting things back.
             _on_signals(dict.fromkeys(SIGNALS, signal.SIG_IGN))
             if self._stage != "idle":
                 with contextlib.suppress(BrokerError, OSError):
@@ -208,7 +208,8 @@ class Session:
                 f"this board's logic is in use ({busy}): wait until that is done"
             ) from None
         try:
-            return self._changer.undo()
+            with _undisturbed():
+                return self._changer.undo()
         except (BrokerError, OSError):
             self._lock.close()
             raise
@@ -235,7 +236,7 @@ class Session:
             self._changer.store.collect()
             self._journal = begin()
         except (BrokerError, OSError):
-            with contextlib.suppress(BrokerError, OSError):
+            with contextlib.suppress(BrokerError, OSError), _undisturbed():
                 self._changer.undo()
             self._lock.close()
             raise
@@ -253,7 +254,8 @@ class Session:
     def _recover(self, by: str) -> Answer:
         self._take_lock(by)
         try:
-            undone = self._changer.boot_up()
+            with _undisturbed():
+                undone = self._changer.boot_up()
             return {"recovered": undone.sentence() if undone else None}
         finally:
             self._lock.close()
@@ -306,13 +308,14 @@ class Session:
 
     def _take_back(self) -> Undone | None:
         """Takes the change back; the lock goes only after that."""
-        self._system.allow(WORK_S)
-        try:
-            if self._intake is not None:
-                self._intake.close()
-            return self._changer.undo()
-        finally:
-            self._finish()
+        with _undisturbed():
+            self._system.allow(WORK_S)
+            try:
+                if self._intake is not None:
+                    self._intake.close()
+                return self._changer.undo()
+            finally:
+                self._finish()
 
     def _finish(self) -> None:
         self._stage, self._journal, self._intake = "idle", None, None
@@ -344,5 +347,17 @@ def _on_signals(handlers: Mapping[int, Any]) -> dict[int, Any]:
         return {}
 
 
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ignores signals while things are put back, in the programs that do it as well."""
+    before = _on_signals(dict.fromkeys(SIGNALS, signal.SIG_IGN))
+    try:
+        yield
+    finally:
+        _on_signals(before)
+
+
 def _end(number: int, frame: Any) -> None:
+    # A second one must not end what the first one begins.
+    _on_signals(dict.fromkeys(SIGNALS, signal.SIG_IGN))
     raise EndOfSession

@@ -8,7 +8,7 @@ failure erases lies in ``DIR/.emulator``::
     python -m edgerun_hw.deploy.emulate.board make DIR --board kv260
     python -m edgerun_hw.deploy.emulate.board power-cycle DIR
 
-Faults are asked for in ``DIR/.emulator/faults.json`` (``Faults``): a kill, a full disk or an I/O
+Faults are asked for in ``DIR/.emulator/faults.json`` (``Faults``): a signal, a full disk or an I/O
 error at the n-th action of the helper, logic that does not start, or that is not what it should be.
 """
 
@@ -60,6 +60,7 @@ from edgerun_hw.deploy.emulate.kernel import (
 VOLATILE = ".emulator"
 LOGIC, FAULTS = f"{VOLATILE}/logic.json", f"{VOLATILE}/faults.json"
 ERRORS = {"full": errno.ENOSPC, "io": errno.EIO}
+SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM}
 
 
 @dataclass
@@ -68,7 +69,7 @@ class Faults:
 
     Attributes:
         at: number of the action that goes wrong, from 1; 0 for none.
-        kind: "kill", "full" or "io".
+        kind: "kill", "full", "io", or "term" (a signal comes that asks the helper to end).
         then_at: number of a second action that goes wrong.
         then_kind: how that one does.
         logic: "" or what new logic does: "error" (does not configure), "dead" (registers read
@@ -109,8 +110,8 @@ class EmulatedSystem(System):
             self._log.append(f"{action} {path}")
         faults = self._faults
         for at, kind in ((faults.at, faults.kind), (faults.then_at, faults.then_kind)):
-            if self._count == at and kind == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
+            if self._count == at and kind in SIGNALS:
+                os.kill(os.getpid(), SIGNALS[kind])
             elif self._count == at:
                 raise OSError(ERRORS[kind], os.strerror(ERRORS[kind]), path)
 
