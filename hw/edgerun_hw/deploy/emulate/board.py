@@ -170,11 +170,12 @@ class EmulatedSystem(System):
             raise
         self.path(f"{node}/dtbo").write_bytes(overlay)
         self.path(f"{node}/status").write_text("applied\n")
+        self.keep({**self.logic(), "gated": False})
         for name, hertz in assigned_rates(overlay, _board(self).family).items():
             self._set_rate(name, hertz)
 
     def withdraw(self, node: str) -> None:
-        """Takes an overlay away; the logic keeps running.
+        """Takes an overlay away; the logic stays, and the kernel switches off its clocks.
 
         Raises:
             OSError: a driver does not let go of it.
@@ -182,6 +183,7 @@ class EmulatedSystem(System):
         if self._faults.logic == "held":
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), node)
         shutil.rmtree(self.path(node))
+        self.keep({**self.logic(), "gated": True})
 
     def rename(self, old: str, new: str) -> None:
         """Renames; dfx-mgr sees it."""

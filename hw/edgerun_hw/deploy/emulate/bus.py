@@ -1,6 +1,7 @@
 """The bus of an emulated board: registers of its logic, and those of its processors.
 
-What they hold is in ``logic``, the record of what a board forgets without power (``board.py``).
+What they hold is in ``logic``, the record of what a board forgets without power (``board.py``). An
+access that would hang a real board is an ``AssertionError``: no helper may make one.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def read_word(board: Board, logic: Logic, address: int) -> int:
 
     Raises:
         OSError: no logic is loaded.
+        AssertionError: the board hangs.
     """
     if address == board.silicon:
         return board.idcode | REVISION
@@ -54,6 +56,7 @@ def write_word(board: Board, logic: Logic, address: int, value: int, fault: str)
 
     Raises:
         OSError: no logic is loaded.
+        AssertionError: the board hangs.
     """
     if board.has_window(address, 4):
         _check_answers(logic)
@@ -73,6 +76,8 @@ def is_locked(board: Board, logic: Logic, address: int) -> bool:
 def _check_answers(logic: Logic) -> None:
     if logic["loaded"] is None:
         raise OSError(errno.EIO, "the bus does not answer: no logic is loaded")
+    if logic.get("gated"):
+        raise AssertionError("the board hangs: the logic has no clock")
 
 
 def _reset(logic: Logic, offset: int, value: int, fault: str) -> Logic:
