@@ -187,27 +187,23 @@ def run_jobs(session: Session, jobs: list[_Job], scale: float) -> F32:
     """Runs commands one behind another; their results ``[queries, kv_heads, head_dim]``."""
     overlay = session.overlay
     packed = [job.packed(scale) for job in jobs]
+    starts = np.cumsum([0, *(part.size for part in packed)])
     sizes = [RESULT_BYTES * job.queries.size for job in jobs]
-    x = overlay.allocate(sum(part.size for part in packed))
-    y = overlay.allocate(sum(sizes))
-    try:
-        x.array[:] = np.concatenate(packed)
-        x.flush()
-        starts = np.cumsum([0, *(part.size for part in packed)])
-        places = np.cumsum([0, *sizes])
-        commands = [
-            job.command(x.address + int(start), y.address + int(place))
-            for job, start, place in zip(jobs, starts, places, strict=False)
-        ]
-        overlay.wait(overlay.submit_all(commands))
-        session.count(len(commands))
-        y.invalidate()
-        outs = []
-        for job, place, nbytes in zip(jobs, places, sizes, strict=False):
-            count, heads, dim = job.queries.shape
-            part = y.array[place : place + nbytes].view(np.float32)
-            outs.append(part.reshape(heads, count, dim).transpose(1, 0, 2))
-        return np.concatenate(outs)
-    finally:
-        x.free()
-        y.free()
+    places = np.cumsum([0, *sizes])
+    x = session.scratch.take("queries", int(starts[-1]))
+    y = session.scratch.take("attention", int(places[-1]))
+    x.array[: starts[-1]] = np.concatenate(packed)
+    x.flush()
+    commands = [
+        job.command(x.address + int(start), y.address + int(place))
+        for job, start, place in zip(jobs, starts, places, strict=False)
+    ]
+    overlay.wait(overlay.submit_all(commands))
+    session.count(len(commands))
+    y.invalidate()
+    outs = []
+    for job, place, nbytes in zip(jobs, places, sizes, strict=False):
+        count, heads, dim = job.queries.shape
+        part = y.array[place : place + nbytes].view(np.float32)
+        outs.append(part.reshape(heads, count, dim).transpose(1, 0, 2))
+    return np.concatenate(outs)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from edgerun.ops.linear import quantize_block, quantize_row
 from edgerun_hw.backend.matrix import DeviceMatrix, Piece
+from edgerun_hw.backend.scratch import Scratch
 from edgerun_hw.overlay.errors import OverlayError
 from edgerun_hw.overlay.packing import LookupMode, pack_activations, result_words
 from edgerun_hw.overlay.port import Buffer, Overlay, Ticket
@@ -30,7 +31,6 @@ I8: TypeAlias = NDArray[np.int8]
 I32: TypeAlias = NDArray[np.int32]
 F32: TypeAlias = NDArray[np.float32]
 WORD_BYTES = 4
-MIN_INPUT_BYTES = 4096
 
 
 class WrongResultError(OverlayError):
@@ -124,8 +124,7 @@ class Multiplier:
         self._overlay = overlay
         self._columns = overlay.capabilities.columns
         self._ports = overlay.capabilities.ports
-        # By size: a flush copies all of a buffer, and tokens after a long prompt need little of it.
-        self._x: dict[int, Buffer] = {}
+        self._scratch = Scratch(overlay)
         self._y: list[Buffer] = []
         self._y_bytes = 0
         self.commands = self.round_trips = 0
@@ -157,17 +156,15 @@ class Multiplier:
 
     def free(self) -> None:
         """Gives the buffers back."""
-        for buffer in (*self._y, *self._x.values()):
+        self._scratch.free()
+        for buffer in self._y:
             buffer.free()
-        self._x, self._y, self._y_bytes = {}, [], 0
+        self._y, self._y_bytes = [], 0
 
     def _write(self, inputs: dict[_Key, _Input]) -> None:
         """Packs the activations and writes them to the device, one input after the other."""
-        needed = sum(operand.nbytes for operand in inputs.values())
-        size = max(MIN_INPUT_BYTES, 1 << (needed - 1).bit_length())
-        if size not in self._x:
-            self._x[size] = self._overlay.allocate(size)
-        x, offset = self._x[size], 0
+        x = self._scratch.take("x", sum(operand.nbytes for operand in inputs.values()))
+        offset = 0
         for operand in inputs.values():
             operand.address = x.address + offset
             x.array[offset : offset + operand.nbytes] = operand.packed

@@ -23,6 +23,7 @@ from edgerun_hw.backend.kv_copy import KvCopy
 from edgerun_hw.backend.matrix import DeviceMatrix, integers_of, stack
 from edgerun_hw.backend.native.sequence_copy import SequenceCopy
 from edgerun_hw.backend.products import Multiplier, Product, WrongResultError, quantise_activations
+from edgerun_hw.backend.scratch import Scratch
 from edgerun_hw.backend.screen import Screen, make_screen
 from edgerun_hw.devices.native.port import NativePort
 from edgerun_hw.devices.registry import Device
@@ -69,6 +70,7 @@ class Session:
         self.sequence_copies: dict[tuple[tuple[str, ...], int], SequenceCopy] = {}
         self._overlay: Overlay | None = None
         self._multiplier: Multiplier | None = None
+        self._scratch: Scratch | None = None
         self._matrices: dict[tuple[int, ...], tuple[list[PackedWeight], DeviceMatrix]] = {}
         self._screens: dict[int, tuple[Screen, DeviceMatrix]] = {}
         self.screened: NDArray[np.int64] = np.zeros(2, np.int64)
@@ -95,6 +97,12 @@ class Session:
         """Runs products; only where ``attempt`` calls."""
         assert self._multiplier is not None
         return self._multiplier
+
+    @property
+    def scratch(self) -> Scratch:
+        """Memory for what layers other than ``multiplier``'s send; only where ``attempt`` calls."""
+        assert self._scratch is not None
+        return self._scratch
 
     @property
     def native(self) -> tuple[Tlmm, NativePort] | None:
@@ -226,6 +234,7 @@ class Session:
         self._commands, self._round_trips = self.commands, self.round_trips
         overlay, self._overlay = self._overlay, None
         multiplier, self._multiplier = self._multiplier, None
+        scratch, self._scratch = self._scratch, None
         placed = [*self._matrices.values(), *self._screens.values()]
         matrices = [matrix for _, matrix in placed]
         self._matrices.clear()
@@ -243,8 +252,9 @@ class Session:
                 matrix.free()  # programs hold on to them
             for copy in copies:
                 copy.free()
-            if multiplier is not None:
-                multiplier.free()
+            for shared in (multiplier, scratch):
+                if shared is not None:
+                    shared.free()
         except DEVICE_ERRORS as error:
             logger.debug("closing the device failed: %s", error)
 
@@ -255,6 +265,7 @@ class Session:
                 self._overlay = self.device.open()
                 self._capabilities = self._overlay.capabilities
                 self._multiplier = Multiplier(self._overlay)
+                self._scratch = Scratch(self._overlay)
                 self._test()
             except DEVICE_ERRORS as error:
                 self._recover(error)

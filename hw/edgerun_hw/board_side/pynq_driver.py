@@ -56,7 +56,7 @@ class PynqMemory:
         self._buffer.invalidate()
 
     def free(self) -> None:
-        # pynq unmaps the memory at once: whoever still reads an array would crash.
+        # pynq, from 3.0 on, unmaps the memory at once: whoever still reads an array would crash.
         if self._array is not None:
             self._array = None
             self._buffer.freebuffer()

@@ -101,8 +101,7 @@ def read_hwh(content: bytes, family: str) -> Hardware:
     Raises:
         PackageError: it is no such description, or is of another family.
     """
-    if len(content) > MAX_HWH_BYTES or b"<!" in content.replace(b"<!--", b""):
-        raise PackageError("the .hwh is too large or declares entities, which Vivado never does")
+    _check_text(content)
     try:
         root = ElementTree.fromstring(content)
     except ElementTree.ParseError as error:
@@ -123,6 +122,22 @@ def read_hwh(content: bytes, family: str) -> Hardware:
         raise PackageError(f"the .hwh lacks the processing system's {error.args[0]}") from None
     except (ValueError, OverflowError) as error:
         raise PackageError(f"the .hwh has a value that is no number: {error}") from None
+
+
+def _check_text(content: bytes) -> None:
+    """Refuses what the parser must not see.
+
+    Raises:
+        PackageError: it is too large, declares entities, or is in an encoding that would hide that.
+    """
+    if len(content) > MAX_HWH_BYTES or b"<!" in content.replace(b"<!--", b""):
+        raise PackageError("the .hwh is too large or declares entities, which Vivado never does")
+    try:
+        is_plain = "\0" not in content.decode("utf-8")
+    except UnicodeDecodeError:
+        is_plain = False
+    if not is_plain:
+        raise PackageError("the .hwh is not in UTF-8, as Vivado writes it")
 
 
 def _parameters(module: ElementTree.Element) -> dict[str, str]:

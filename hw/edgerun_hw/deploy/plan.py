@@ -52,7 +52,7 @@ class Outcome:
 
 
 def is_running(package: Package, board: Board) -> bool:
-    """Whether the board runs exactly this package already."""
+    """Whether the board runs exactly this package already, and nobody is about to change that."""
     status = board.ask("status")
     active = status["active"]
     return bool(
@@ -60,6 +60,7 @@ def is_running(package: Package, board: Board) -> bool:
         and active["digest"] == package.manifest.digest
         and status["is_loaded"]
         and not status["interrupted"]
+        and not status["locked_by"]
     )
 
 

@@ -142,7 +142,7 @@ def show_status(status: dict[str, Any]) -> None:
             "does so too.",
             soft_wrap=True,
         )
-    elif status["active"] and not status["is_loaded"]:
+    elif status["active"] and not status["is_loaded"] and not status["locked_by"]:
         console.print(
             "[yellow]The active application is not loaded[/], as after a start of the board: run "
             "the helper with [bold]boot[/] (docs/fpga-deploy.md), or deploy again.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -13,8 +14,10 @@ from edgerun.llm.llm import load
 from edgerun_hw.backend import attention as fabric
 from edgerun_hw.backend.attention import obstacle
 from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.command import Command
 from edgerun_hw.overlay.driver import Tlmm
 from edgerun_hw.overlay.geometry import PRESETS
+from edgerun_hw.overlay.port import Buffer, Ticket
 from edgerun_hw.simulate.fake import FakeDevice, Faults
 from tests.hw.support.overlays import replace_fake
 from tests.support.bundles import SMALL_MODEL
@@ -204,3 +207,41 @@ def test_its_cost_grows_with_the_context():
     costs = [backend.cost(None, node(), Shape.of(1)), backend.cost(None, node(), Shape.of(2))]  # type: ignore[arg-type]
     assert 0 < costs[0] <= costs[1]
     backend.close()
+
+
+def test_memory_is_asked_for_once_and_not_in_every_layer_of_every_token(monkeypatch):
+    asked: list[int] = []
+    allocate = Tlmm.allocate
+
+    def counting(self: Tlmm, nbytes: int) -> Buffer:
+        asked.append(nbytes)
+        return allocate(self, nbytes)
+
+    monkeypatch.setattr(Tlmm, "allocate", counting)
+    counts = []
+    for tokens in (2, TOKENS):
+        generate(tokens=tokens, backend="fpga", device=FAKE, kv_cache="int8")
+        counts.append(len(asked))
+        asked.clear()
+    assert counts[0] == counts[1] > 0
+
+
+def test_memory_that_commands_write_to_is_kept_when_they_are_cut_off(monkeypatch):
+    device = FakeDevice(PRESETS["attention-300"], memory_bytes=64 << 20)
+    replace_fake(monkeypatch, lambda: Tlmm(device))
+    submit_all = Tlmm.submit_all
+
+    def cutting_off(self: Tlmm, commands: Sequence[Command]) -> Ticket:
+        submit_all(self, commands)
+        raise KeyboardInterrupt
+
+    with load(SMALL_MODEL, backend="fpga", device="fake", kv_cache="int8") as llm:
+        llm.generate(PROMPT, max_tokens=2, temperature=0.0)
+        released: list[slice] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(Tlmm, "submit_all", cutting_off)
+            patch.setattr(device, "release", released.append)
+            with pytest.raises(KeyboardInterrupt):
+                llm.generate(PROMPT, max_tokens=2, temperature=0.0)
+        assert device._queue and not released
+    assert device.allocated_bytes == 0

@@ -89,6 +89,7 @@ def allocate_gives_device_memory(folder):
     device, _ = _overlay(folder, FakeDevice)
     buffer = pynq.allocate((4, 5), "i4", target=device)
     assert device.port.allocated_bytes == 4096
+    assert not hasattr(buffer, "pointer")  # nor has a board's: pynq frees another way then
     buffer[:] = np.arange(20).reshape(4, 5)
     buffer.flush()
     at = buffer.device_address - 0x2_4000_0000

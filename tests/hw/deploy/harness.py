@@ -33,6 +33,7 @@ from edgerun_hw.deploy.broker.session import Session
 from edgerun_hw.deploy.emulate.board import (
     FAULTS,
     LOGIC,
+    SIGNALS,
     EmulatedSystem,
     Faults,
     make_root,
@@ -108,12 +109,10 @@ ROLLBACK: list[tuple[str, bytes, dict[str, Any]]] = [
 
 
 def converse(root: Path, steps: list[tuple[str, bytes, dict[str, Any]]]) -> Conversation:
-    """Goes through the steps until one fails; without a kill in the faults, in this process."""
+    """Goes through the steps until one fails; without a signal in the faults, in this process."""
     faults = json.loads((root / FAULTS).read_text()) if (root / FAULTS).exists() else {}
-    if "kill" in (
-        faults.get("at") and faults["kind"],
-        faults.get("then_at") and faults["then_kind"],
-    ):
+    kinds = [faults[f"{then}kind"] for then in ("", "then_") if faults.get(f"{then}at")]
+    if not SIGNALS.keys().isdisjoint(kinds):
         return _in_child(root, steps)
     return _serve(root, steps)
 

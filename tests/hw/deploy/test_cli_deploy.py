@@ -84,6 +84,9 @@ def test_from_bitstream_to_board_and_back(run, place: Path) -> None:
     assert status["active"]["digest"] == first and status["previous"]["digest"] == second
     code, _, err = run("deploy", "one", "--sysroot", "board")
     assert code == 0 and "runs on emulated board board already" in err
+    with EmulatedSystem(place / "board").locked(LOCK, "somebody@there"):
+        code, _, err = run("deploy", "one", "--sysroot", "board")
+    assert code == 2 and "in use (somebody@there)" in err  # who may be about to replace it
     code, _, err = run("deploy", "one", "--sysroot", "board", "--force")
     assert code == 0 and "confirm" in err
 

@@ -346,12 +346,19 @@ def test_description_that_lacks_a_parameter_of_its_clock_is_refused(board: str) 
             hardware.read_hwh(content.replace(name, b"X"), family)
 
 
+ENTITY = '<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>'
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"<x", "broken"),
         (b"<x/>", "no processing system"),
-        (b'<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>', "declares entities"),
+        (ENTITY.encode(), "declares entities"),
+        (ENTITY.encode("utf-16"), "not in UTF-8"),
+        (ENTITY.encode("utf-16-le"), "not in UTF-8"),
+        (ENTITY.encode("utf-16-be"), "not in UTF-8"),
+        (b"<x>\xe9</x>", "not in UTF-8"),
         (hwh("processing_system7"), "which the board has not"),
         (
             hwh("zynq_ultra_ps_e", **{"C_SAXIGP2_DATA_WIDTH": "x", "PSU__USE__S_AXI_GP2": 1}),

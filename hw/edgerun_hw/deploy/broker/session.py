@@ -7,16 +7,16 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from . import PROTOCOL
 from .application.intake import Intake
-from .application.store import JOURNAL, STATE, Application, Journal
+from .application.store import JOURNAL, STATE, Application, Journal, State
 from .board.boards import identify
 from .board.identity import DEVICE_TREE, board_of, compatible
-from .board.loader import foreign_overlays, state
+from .board.loader import OPERATING, foreign_overlays, state
 from .board.policy import read_policy
 from .board.system import System
 from .errors import BrokerError, BusyError, ProtocolError, RefusalError
@@ -64,7 +64,7 @@ class Session:
         except EndOfSession:
             pass
         finally:
-            # A second signal must not stop us from putting things back.
+            # A signal must not stop us from putting things back.
             _on_signals(dict.fromkeys(SIGNALS, signal.SIG_IGN))
             if self._stage != "idle":
                 with contextlib.suppress(BrokerError, OSError):
@@ -151,7 +151,7 @@ class Session:
     def _status(self) -> Answer:
         store = self._changer.store
         recorded, journal = store.state(), self._changer.pending()
-        holder = self._holder()
+        holder, is_loaded = self._holder(), self._changer.is_loaded()
         return {
             "state": state(self._system),
             "loader": self._changer.loader.name,
@@ -159,11 +159,11 @@ class Session:
             "active": _shown(recorded.active),
             "previous": _shown(recorded.previous),
             "since": recorded.since or None,
-            "is_loaded": self._changer.is_loaded(),
+            "is_loaded": is_loaded,
             "interrupted": asdict(journal) if journal and holder is None else None,
             "damaged": self._damaged(),
             "locked_by": holder,
-            "registers": self._registers(recorded.active),
+            "registers": self._registers(recorded) if is_loaded else None,
             "applications": store.installed(),
             "overlays": foreign_overlays(self._system),
         }
@@ -177,12 +177,25 @@ class Session:
             damaged.append(JOURNAL)
         return damaged
 
-    def _registers(self, active: Application | None) -> Answer | None:
-        """ID and version of the running overlay; None where reading could hang the bus."""
-        if active is None or state(self._system) != "operating" or not self._changer.is_loaded():
+    def _registers(self, recorded: State) -> Answer | None:
+        """ID and version of the running overlay; None where reading could hang the bus.
+
+        Whoever replaces logic holds the lock, leaves a journal where it has not come to an end, and
+        another record where it has. So what was loaded when ``recorded`` was read still is.
+        """
+        if self._stage != "idle":
             return None
-        manifest = self._changer.store.manifest(active.name)
-        if manifest is None or manifest.digest != active.digest:
+        with self._system.kept_free(LOCK) as holder:
+            store, is_pending = self._changer.store, self._changer.pending() is not None
+            if holder is not None or is_pending or store.state() != recorded:
+                return None
+            return self._read_registers(recorded.active)
+
+    def _read_registers(self, active: Application | None) -> Answer | None:
+        manifest = self._changer.store.manifest(active.name) if active else None
+        if active is None or manifest is None or manifest.digest != active.digest:
+            return None
+        if state(self._system) != OPERATING:
             return None
         try:
             registers = self._changer.registers(manifest)
@@ -208,7 +221,8 @@ class Session:
                 f"this board's logic is in use ({busy}): wait until that is done"
             ) from None
         try:
-            return self._changer.undo()
+            with _undisturbed():
+                return self._changer.undo()
         except (BrokerError, OSError):
             self._lock.close()
             raise
@@ -235,7 +249,7 @@ class Session:
             self._changer.store.collect()
             self._journal = begin()
         except (BrokerError, OSError):
-            with contextlib.suppress(BrokerError, OSError):
+            with contextlib.suppress(BrokerError, OSError), _undisturbed():
                 self._changer.undo()
             self._lock.close()
             raise
@@ -253,7 +267,8 @@ class Session:
     def _recover(self, by: str) -> Answer:
         self._take_lock(by)
         try:
-            undone = self._changer.boot_up()
+            with _undisturbed():
+                undone = self._changer.boot_up()
             return {"recovered": undone.sentence() if undone else None}
         finally:
             self._lock.close()
@@ -306,13 +321,14 @@ class Session:
 
     def _take_back(self) -> Undone | None:
         """Takes the change back; the lock goes only after that."""
-        self._system.allow(WORK_S)
-        try:
-            if self._intake is not None:
-                self._intake.close()
-            return self._changer.undo()
-        finally:
-            self._finish()
+        with _undisturbed():
+            self._system.allow(WORK_S)
+            try:
+                if self._intake is not None:
+                    self._intake.close()
+                return self._changer.undo()
+            finally:
+                self._finish()
 
     def _finish(self) -> None:
         self._stage, self._journal, self._intake = "idle", None, None
@@ -344,5 +360,17 @@ def _on_signals(handlers: Mapping[int, Any]) -> dict[int, Any]:
         return {}
 
 
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ignores signals while things are put back, in the programs that do it as well."""
+    before = _on_signals(dict.fromkeys(SIGNALS, signal.SIG_IGN))
+    try:
+        yield
+    finally:
+        _on_signals(before)
+
+
 def _end(number: int, frame: Any) -> None:
+    # A second one must not end what the first one begins.
+    _on_signals(dict.fromkeys(SIGNALS, signal.SIG_IGN))
     raise EndOfSession

@@ -15,7 +15,7 @@ from .application.manifest import MANIFEST, Manifest
 from .application.store import ELSEWHERE, Application, Journal, State, Store
 from .board import settings
 from .board.identity import board_of
-from .board.loader import NODE, OPERATING, Loader, check_state, loader_of, state
+from .board.loader import OPERATING, Loader, check_state, is_applied, loader_of, state
 from .board.policy import read_policy
 from .board.quiesce import quiesce
 from .board.system import System
@@ -69,9 +69,12 @@ class Changer:
     def is_loaded(self) -> bool:
         """Whether the confirmed application has been loaded since the board was started."""
         recorded = self.store.state()
+        if recorded.active is None:
+            return False
         if self.loader.name == "xmutil":
-            return recorded.active is not None and self.loader.running() == recorded.active.name
-        return recorded.active is not None and recorded.boot == self.boot
+            return self.loader.running() == recorded.active.name
+        # Without its overlay the logic has no clock, and reading its registers may stop the board.
+        return recorded.boot == self.boot and is_applied(self._system)
 
     def begin(self, kind: str, new: Application, by: str) -> Journal:
         """Writes down what is about to happen.
@@ -248,7 +251,7 @@ class Changer:
         name = self.loader.running()
         if name is not None:
             return self.store.in_place(name)
-        if self.loader.name == "xmutil" or not self._system.is_folder(NODE):
+        if self.loader.name == "xmutil" or not is_applied(self._system):
             return None
         journal = self.store.journal()
         if journal is not None and journal.phase == "loading" and journal.boot == self.boot:

@@ -8,7 +8,7 @@ failure erases lies in ``DIR/.emulator``::
     python -m edgerun_hw.deploy.emulate.board make DIR --board kv260
     python -m edgerun_hw.deploy.emulate.board power-cycle DIR
 
-Faults are asked for in ``DIR/.emulator/faults.json`` (``Faults``): a kill, a full disk or an I/O
+Faults are asked for in ``DIR/.emulator/faults.json`` (``Faults``): a signal, a full disk or an I/O
 error at the n-th action of the helper, logic that does not start, or that is not what it should be.
 """
 
@@ -41,13 +41,13 @@ from edgerun_hw.deploy.broker.board.loader import (
     XMUTIL,
 )
 from edgerun_hw.deploy.broker.board.policy import SETTINGS, read_policy
-from edgerun_hw.deploy.broker.board.quiesce import CONTROL, IDLE, RESETTING, SOFT_RESET, STATUS
-from edgerun_hw.deploy.broker.board.system import PAGE, System
+from edgerun_hw.deploy.broker.board.system import System
 from edgerun_hw.deploy.broker.errors import BrokerError
 from edgerun_hw.deploy.broker.formats import configuration
 from edgerun_hw.deploy.broker.protocol import MAX_FILE_BYTES, Channel
 from edgerun_hw.deploy.broker.session import Session, boot
 from edgerun_hw.deploy.broker.transaction import BOOT_ID
+from edgerun_hw.deploy.emulate import bus
 from edgerun_hw.deploy.emulate.dfx_mgr import DEFAULT_RELEASE, RELEASES, DfxMgr
 from edgerun_hw.deploy.emulate.example_bit import registers_of
 from edgerun_hw.deploy.emulate.kernel import (
@@ -60,6 +60,7 @@ from edgerun_hw.deploy.emulate.kernel import (
 VOLATILE = ".emulator"
 LOGIC, FAULTS = f"{VOLATILE}/logic.json", f"{VOLATILE}/faults.json"
 ERRORS = {"full": errno.ENOSPC, "io": errno.EIO}
+SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM}
 
 
 @dataclass
@@ -68,7 +69,7 @@ class Faults:
 
     Attributes:
         at: number of the action that goes wrong, from 1; 0 for none.
-        kind: "kill", "full" or "io".
+        kind: "kill", "full", "io", or "term" (a signal comes that asks the helper to end).
         then_at: number of a second action that goes wrong.
         then_kind: how that one does.
         logic: "" or what new logic does: "error" (does not configure), "dead" (registers read
@@ -109,8 +110,8 @@ class EmulatedSystem(System):
             self._log.append(f"{action} {path}")
         faults = self._faults
         for at, kind in ((faults.at, faults.kind), (faults.then_at, faults.then_kind)):
-            if self._count == at and kind == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
+            if self._count == at and kind in SIGNALS:
+                os.kill(os.getpid(), SIGNALS[kind])
             elif self._count == at:
                 raise OSError(ERRORS[kind], os.strerror(ERRORS[kind]), path)
 
@@ -169,11 +170,12 @@ class EmulatedSystem(System):
             raise
         self.path(f"{node}/dtbo").write_bytes(overlay)
         self.path(f"{node}/status").write_text("applied\n")
+        self.keep({**self.logic(), "gated": False})
         for name, hertz in assigned_rates(overlay, _board(self).family).items():
             self._set_rate(name, hertz)
 
     def withdraw(self, node: str) -> None:
-        """Takes an overlay away; the logic keeps running.
+        """Takes an overlay away; the logic stays, and the kernel switches off its clocks.
 
         Raises:
             OSError: a driver does not let go of it.
@@ -181,6 +183,7 @@ class EmulatedSystem(System):
         if self._faults.logic == "held":
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), node)
         shutil.rmtree(self.path(node))
+        self.keep({**self.logic(), "gated": True})
 
     def rename(self, old: str, new: str) -> None:
         """Renames; dfx-mgr sees it."""
@@ -210,6 +213,8 @@ class EmulatedSystem(System):
         name, logic = os.path.basename(file), self.logic()
         if logic.get("busy"):
             raise AssertionError("the board hangs: logic was replaced in the middle of a burst")
+        if logic.get("locked"):
+            raise AssertionError("the FPGA manager's writes are lost: the slcr is locked")
         logic["loaded"] = None
         self.keep(logic)
         data = configuration.swap_words(self.read(file, MAX_FILE_BYTES))
@@ -242,41 +247,17 @@ class EmulatedSystem(System):
     # Bus
 
     def read_word(self, address: int) -> int:
-        """Registers of the logic at any 4 KiB of its windows, and those of the processors."""
-        logic = self.logic()
-        board = _board(self)
-        if address == board.silicon:
-            return board.idcode | 0x1000_0000  # some revision
-        if board.has_window(address, 4):
-            if logic["loaded"] is None:
-                raise OSError(errno.EIO, "the bus does not answer: no logic is loaded")
-            if logic.get("dead"):
-                return 0xFFFFFFFF
-            registers = dict(enumerate(logic["registers"]))
-            registers[STATUS // 4] = RESETTING if logic.get("busy") else IDLE
-            registers[CONTROL // 4] = SOFT_RESET if logic.get("resetting") else 0
-            return int(registers.get(address % PAGE // 4, 0))
-        return int(logic["words"].get(f"{address:#x}", 0))
+        """Reads a register of the logic or of the processors."""
+        return bus.read_word(_board(self), self.logic(), address)
 
     def write_word(self, address: int, value: int) -> None:
-        """Keeps what is written, unless it is stuck."""
+        """Keeps what is written, unless it is stuck or locked."""
         self.about_to("word", f"{address:#x}")
-        logic = self.logic()
-        if _board(self).has_window(address, 4):
-            self._reset_logic(logic, address % PAGE, value)
-            return
-        if self._faults.logic != "stuck":
-            logic["words"][f"{address:#x}"] = value
-        self.keep(logic)
-        rate = divided_rate(_board(self).family, address, value)
-        if rate is not None:
+        board, logic = _board(self), self.logic()
+        self.keep(bus.write_word(board, logic, address, value, self._faults.logic))
+        rate = divided_rate(board.family, address, value)
+        if rate is not None and not bus.is_locked(board, logic, address):
             self._set_rate(*rate)
-
-    def _reset_logic(self, logic: dict[str, Any], offset: int, value: int) -> None:
-        """A soft reset ends once memory has answered, which with "endless" it never does."""
-        if offset == CONTROL and value & SOFT_RESET:
-            endless = bool(logic.get("busy")) and self._faults.logic == "endless"
-            self.keep({**logic, "busy": endless, "resetting": endless})
 
     def _set_rate(self, name: str, hertz: int) -> None:
         """What the kernel says of a clock of the logic from now on."""

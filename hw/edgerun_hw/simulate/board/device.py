@@ -7,11 +7,14 @@ addresses, memory in one piece, and loading.
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pynq.buffer
 from pynq import Device
 from pynq.buffer import PynqBuffer
 from pynqmetadata.frontends import Metadata
@@ -23,6 +26,21 @@ from edgerun_hw.simulate.board.bitstream import bitstream_name, write_bitstream
 from edgerun_hw.simulate.board.logic import MakePort, SimulatedBoard
 
 HARDWARE_DESCRIPTION = Path(__file__).with_name("tlmm.hwh")
+
+
+# With these pynq frees memory; it has them on boards only. NumPy's memory is not unmapped here.
+pynq.buffer.ctypes = ctypes
+pynq.buffer.libc = SimpleNamespace(munmap=lambda address, nbytes: 0)
+
+
+class _BufferObject:
+    """In place of ``pyxrt.bo``: memory goes back when the last that refers to it lets go."""
+
+    def __init__(self, memory: Buffer) -> None:
+        self.memory = memory
+
+    def __del__(self) -> None:
+        self.memory.free()
 
 
 class SimulatedDevice(Device):  # type: ignore[misc]  # pynq has no types
@@ -67,24 +85,19 @@ class SimulatedDevice(Device):  # type: ignore[misc]  # pynq has no types
             buffer=memory.array,
             device=self,
             device_address=memory.address,
-            bo=memory,
+            bo=_BufferObject(memory),
         )
-        # What pynq looks at to free a buffer.
-        buffer.memory = buffer.return_to = self
-        buffer.pointer = memory
+        # As XRT's memories do (``XrtMemory.allocate``): pynq frees what has this and no pointer.
+        buffer.memory = self
         return buffer
 
-    def return_pointer(self, memory: Buffer) -> None:
-        """Frees a buffer; pynq calls this."""
-        memory.free()
-
-    def flush(self, memory: Buffer, offset: int, address: int, nbytes: int) -> None:
+    def flush(self, bo: _BufferObject, offset: int, address: int, nbytes: int) -> None:
         """Makes what the processor wrote visible to the overlay."""
-        memory.flush()
+        bo.memory.flush()
 
-    def invalidate(self, memory: Buffer, offset: int, address: int, nbytes: int) -> None:
+    def invalidate(self, bo: _BufferObject, offset: int, address: int, nbytes: int) -> None:
         """Makes what the overlay wrote visible to the processor."""
-        memory.invalidate()
+        bo.memory.invalidate()
 
     def get_bitfile_metadata(self, bitfile_name: str, partial: bool = False) -> Any:
         """Reads the .hwh beside the bitstream with pynq's own parser."""

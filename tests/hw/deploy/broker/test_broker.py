@@ -17,7 +17,7 @@ from edgerun_hw.deploy.broker.board.system import System
 from edgerun_hw.deploy.broker.errors import BusyError, FailureError, RefusalError
 from edgerun_hw.deploy.broker.session import LOCK
 from edgerun_hw.deploy.broker_file import broker_file
-from edgerun_hw.deploy.emulate.board import Faults, set_faults
+from edgerun_hw.deploy.emulate.board import Faults, make_root, set_faults
 from edgerun_hw.deploy.emulate.example_bit import example_bit
 from edgerun_hw.deploy.emulate.sample import sample_overlay, sample_package
 from tests.hw.deploy.harness import (
@@ -105,15 +105,36 @@ def test_clock_and_width_registers_of_zynq_ultrascale(tmp_path: Path) -> None:
     ]
 
 
-def test_clock_registers_of_zynq_7000_are_unlocked_and_locked(tmp_path: Path) -> None:
+def test_clock_registers_of_zynq_7000_are_unlocked_and_stay_so(tmp_path: Path) -> None:
+    """Linux unlocks them once: behind a lock its FPGA manager and clocks would write to nothing."""
     system = Recorder(tmp_path)
     clocks = {"pl0": settings.Clock("IO", (5, 2), 100_000_000)}
     settings.apply(system, settings.clock_updates("zynq7", clocks), "zynq7")
     assert system.writes == [
         ("0xf8000008", hex(0xDF0D)),
         ("0xf8000170", hex(0xFFFF_FFFF & ~0x03F03F30 | 0x0020_0500)),
-        ("0xf8000004", hex(0x767B)),
     ]
+
+
+def test_emulated_zynq_7000_loses_what_is_written_behind_its_lock(tmp_path: Path) -> None:
+    """Its rules themselves: without them the tests of that board would show nothing."""
+    make_root(tmp_path, "pynq-z2", xmutil=False)
+    files = sample_package(example_bit(BOARDS["pynq-z2"]), board="pynq-z2")
+    system, clock, port = Quick(tmp_path), 0xF800_0180, 0xF800_8000
+    system.write_word(clock, 5)
+    system.write_word(0xF800_0004, 0x767B)
+    for register in (clock, port):
+        system.write_word(register, 6)
+    assert (system.read_word(clock), system.read_word(port)) == (5, 6)
+    (tmp_path / "lib/firmware/any").touch()
+    with pytest.raises(AssertionError, match="the slcr is locked"):
+        system.write_attribute("sys/class/fpga_manager/fpga0/firmware", b"any")
+    system.write_word(*settings.SLCR_UNLOCK)
+    system.write_word(clock, 7)
+    assert system.read_word(clock) == 7
+    assert deploy(tmp_path, files).is_confirmed
+    system.write_word(clock, 8)
+    assert system.read_word(clock) == 8
 
 
 def test_rates_are_read_where_the_kernel_says_them() -> None:

@@ -78,13 +78,21 @@ class Loader(Protocol):
         ...
 
     def unload(self) -> None:
-        """Takes the loaded application's device tree overlay away; the logic may keep running."""
+        """Takes the loaded application's device tree overlay away.
+
+        The logic stays, without a clock: an access to its registers may never be answered.
+        """
         ...
 
 
 def loader_of(system: System) -> Loader:
     """What this board loads with."""
     return Xmutil(system) if system.exists(XMUTIL) else Sysfs(system)
+
+
+def is_applied(system: System) -> bool:
+    """Whether the overlay of this helper is applied, where it does so itself (``Sysfs``)."""
+    return system.read_text(f"{NODE}/status") == "applied"
 
 
 def state(system: System) -> str:
@@ -238,8 +246,8 @@ class Sysfs:
     def _apply(self, overlay: bytes) -> None:
         self._system.make_node(NODE)
         self._system.write_attribute(f"{NODE}/dtbo", overlay)
-        status = self._system.read_text(f"{NODE}/status")
-        if status != "applied":
+        if not is_applied(self._system):
+            status = self._system.read_text(f"{NODE}/status")
             raise FailureError(f"the device tree overlay is {status or 'not'!r} and not 'applied'")
 
     def unload(self) -> None:

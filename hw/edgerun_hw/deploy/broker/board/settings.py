@@ -40,7 +40,7 @@ PORTS: Mapping[str, Mapping[str, int]] = {
 }
 _WRITE_CHANNEL = 0x14
 MASTER_CODES, SLAVE_CODES = {32: 0, 64: 1, 128: 2}, {128: 0, 64: 1, 32: 2}
-_SLCR_UNLOCK, _SLCR_LOCK = (0xF8000008, 0xDF0D), (0xF8000004, 0x767B)
+SLCR_UNLOCK = (0xF8000008, 0xDF0D)
 CLOCK_REGISTERS = {"zynqmp": (0xFF5E00C0, 4), "zynq7": (0xF8000170, 0x10)}
 _CLOCK_ENABLED = 1 << 24  # CLKACT; Zynq-7000 has no such bit
 
@@ -125,11 +125,14 @@ def width_updates(family: str, widths: Mapping[str, int]) -> list[Update]:
 def apply(words: Words, updates: list[Update], family: str) -> None:
     """Writes the updates and reads them back.
 
+    Registers of Zynq-7000 are unlocked and never locked again: Linux unlocks them when it starts
+    (zynq_early_slcr_init), and its drivers of clocks and of the logic count on that ever after.
+
     Raises:
         FailureError: a register does not keep what was written.
     """
     if family == "zynq7" and updates:
-        words.write_word(*_SLCR_UNLOCK)
+        words.write_word(*SLCR_UNLOCK)
     for address, mask, value in updates:
         words.write_word(address, words.read_word(address) & ~mask & 0xFFFFFFFF | value)
         actual = words.read_word(address) & mask
@@ -138,8 +141,6 @@ def apply(words: Words, updates: list[Update], family: str) -> None:
                 f"register {address:#010x} holds {actual:#x} where {value:#x} was written: the "
                 "kernel or the firmware does not let clocks and port widths be set"
             )
-    if family == "zynq7" and updates:
-        words.write_word(*_SLCR_LOCK)
 
 
 def rate_file(family: str, name: str) -> str:

@@ -244,12 +244,23 @@ class System:
 
         A process that was killed leaves its text behind and no lock: that counts as nobody.
         """
+        with self.kept_free(path) as holder:
+            return holder
+
+    @contextlib.contextmanager
+    def kept_free(self, path: str) -> Iterator[str | None]:
+        """Like ``holder``; if nobody holds the lock, nobody takes it meanwhile.
+
+        Only for moments: others try for as long as ``locked`` does, then they give up.
+        """
         descriptor = self._open_lock(path)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return None
-        except BlockingIOError:
-            return _lock_text(descriptor)
+            holder = None
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = _lock_text(descriptor)
+            yield holder
         finally:
             os.close(descriptor)
 
