@@ -102,6 +102,7 @@ class Recipe:
         tensors: those that are stored otherwise than the rest, by their module path
             (``model.layers.0.mlp.down_proj``).
         transforms: what was done to the weights before they were rounded.
+        ruled: those that a rule concerns, also where it says what holds for the rest.
     """
 
     weights: str
@@ -115,6 +116,7 @@ class Recipe:
     rules: tuple[str, ...] = ()
     tensors: Mapping[str, TensorRecipe] = field(default_factory=dict)
     transforms: tuple[str, ...] = ()
+    ruled: frozenset[str] = frozenset()
 
     @property
     def scale_bytes(self) -> int:
@@ -137,8 +139,8 @@ class Recipe:
         return PROFILES[self.profile]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for the manifest."""
-        return asdict(self)
+        """Plain values for the manifest, which has the rules themselves."""
+        return {key: value for key, value in asdict(self).items() if key != "ruled"}
 
 
 def make_recipe(

@@ -285,7 +285,12 @@ def with_rules(
     if recipe.activations == "int8":
         _check_rounding({**dict.fromkeys(dict(_projections(spec)), usual), **tensors}, spec)
     changed = {module: kind for module, kind in tensors.items() if kind != usual}
-    return replace(recipe, rules=tuple(rule.text for rule in rules), tensors=changed)
+    return replace(
+        recipe,
+        rules=tuple(rule.text for rule in rules),
+        tensors=changed,
+        ruled=frozenset(tensors),
+    )
 
 
 def _projections(spec: DecoderSpec) -> Iterator[tuple[str, int]]:

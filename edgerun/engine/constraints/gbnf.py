@@ -12,9 +12,12 @@ import string
 
 SPANS = re.compile(
     r'#[^\r\n]*|"(?P<literal>(?:\\.|[^"\\])*)"|\[(?P<negated>\^?)(?P<choice>(?:\\.|[^\]\\])*)\]'
-    r"|(?<=[*+?}])(?P<close>[ \t\r\n)]*\))(?=[ \t\r\n]*[*+?{])",
+    r"|(?<=[*+?}])(?P<close>[ \t\r\n)]*\))(?=[ \t\r\n]*[*+?{])|(?P<any>\.)"
+    r"|(?<![\w-])start(?![\w-])",
     re.DOTALL,
 )
+LARK = re.compile(r"^\s*(%llguidance\b|start\s*:(?!:=))", re.MULTILINE)
+ANY = "[\\x00-\U0010ffff]"  # "." is no line break in regular expressions
 CHARACTERS = re.compile(
     r"\\(?:x(?P<x>[0-9a-fA-F]{2})|u(?P<u>[0-9a-fA-F]{4})|U(?P<U>[0-9a-fA-F]{8})|(?P<short>.))"
     r"|(?P<raw>.)",
@@ -36,14 +39,22 @@ def to_lark(text: str) -> str:
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     names = SPANS.sub(lambda span: "\n" * span[0].count("\n"), text)
+    own = "start-0"  # instead of start, which the conversion calls root
+    while own in names:
+        own += "0"
     if other := re.search(r"[^\x00-\x7f]", names):
         line = names.count("\n", 0, other.start()) + 1
         raise ValueError(f"line {line}: {other[0]!r} may stand in texts, classes and comments only")
-    lark: str = gbnf_to_lark(SPANS.sub(lambda span: _respelled(span, text), text))
+    lark: str = gbnf_to_lark(SPANS.sub(lambda span: _respelled(span, text, own), text))
     return lark
 
 
-def _respelled(span: re.Match[str], text: str) -> str:
+def is_lark(text: str) -> bool:
+    """Whether a text is a grammar of Lark, by a rule that only those have."""
+    return LARK.search(text) is not None
+
+
+def _respelled(span: re.Match[str], text: str, start: str) -> str:
     """A literal or a class in which each character means itself; a comment stays what it is.
 
     What is repeated in a group that is repeated gets an empty text beside it: llguidance leaves out
@@ -70,4 +81,8 @@ def _respelled(span: re.Match[str], text: str) -> str:
     if span["choice"] is not None:
         spelled = CHARACTERS.sub(lambda match: respell(match, ORDINARY), span["choice"])
         return f"[{span['negated']}{spelled}]"
+    if span["any"]:
+        return ANY
+    if span[0] == "start":
+        return start
     return f' ""{span[0]}' if span["close"] else span[0]

@@ -237,11 +237,9 @@ def _from_regex(text: str) -> tuple[str, bool]:
 
 
 def _from_grammar(text: str) -> tuple[str, bool]:
-    from llguidance.gbnf_to_lark import is_lark_syntax
+    from edgerun.engine.constraints.gbnf import is_lark, to_lark
 
-    from edgerun.engine.constraints.gbnf import to_lark
-
-    if "::=" in text and not is_lark_syntax(text):
+    if "::=" in text and not is_lark(text):
         return to_lark(text) + OPTIONS, False
     return text + OPTIONS, True
 

@@ -41,6 +41,16 @@ def limit_memory(spare_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, most))
 
 
+def unlimit_memory() -> None:
+    """Ends what ``limit_memory`` began: the next request may be longer than this one's room."""
+    try:
+        import resource
+    except ImportError:
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
 def forbid_core_files() -> None:
     """A process that is killed leaves nothing behind."""
     try:
@@ -91,6 +101,7 @@ def main() -> None:
         set_timer(1e-6 * request["cpu_us"])
         reply = answer(module, request, payload) + b"\n"
         set_timer(0)
+        unlimit_memory()
         sink.write(reply)
         sink.flush()
 

@@ -89,7 +89,7 @@ def mixed_recipe(
             for kind, nats in costs.items()
         ]
         for first, costs in sensitivity.nats.items()
-        if first not in recipe.tensors
+        if first not in recipe.ruled
     }
     chosen = allocate(choices, budget - fixed)
     tensors = dict(recipe.tensors)
@@ -154,7 +154,7 @@ def _free(source: SourceWeights, recipe: Recipe) -> list[str]:
         for layer in range(source.spec.num_layers)
         for projection in source.spec.projections(layer)
     ]
-    return [path for path in paths if path not in recipe.tensors]
+    return [path for path in paths if path not in recipe.ruled]
 
 
 def _bytes(

@@ -49,6 +49,9 @@ def test_a_character_is_itself_however_it_is_spelled(start: int) -> None:
         ("root ::= [a&&b~~c|(d)*.]+", "ab&~c|(d)*.", "e"),
         ('root ::= "a\nb" [\n] # "c\n', "a\nb\n", "ab"),
         ('root ::= [^"] "#" [#"]', 'a#"', '"##'),
+        (r'root ::= "a" . "b"', "a\nb", "ab"),
+        (r"root ::= .+ [.]", "\n\r\U0001f600.", "a"),
+        ('root ::= start\nstart ::= "a" start | restart\nrestart ::= "."', "aa.", "a"),
         ('root ::= x\nx ::= "é" | [ぁ-ゟ] | "\\t\\r\\n"', "\t\r\n", "゠"),
     ],
 )

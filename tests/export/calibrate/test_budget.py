@@ -158,6 +158,17 @@ def test_projections_that_rules_concern_keep_their_format(golden, tmp_path):
     assert not any("v_proj" in module for module in manifest["quality"]["budget"]["tensors"])
 
 
+def test_a_rule_that_says_what_holds_for_the_rest_is_kept(golden, tmp_path):
+    given = options(tmp_path, budget=135_000, weights="int4", rules=("*.v_proj=int4",))
+    manifest = export(golden("llama").folder, tmp_path / "out", given).manifest
+    stored, chosen = manifest["recipe"]["tensors"], manifest["quality"]["budget"]["tensors"]
+    assert not any("v_proj" in module for module in (*stored, *chosen))
+    assert stored and "ruled" not in manifest["recipe"]
+    with pytest.raises(UnsupportedError, match="rules leave no projection"):
+        given = options(tmp_path, budget=135_000, weights="int4", rules=("*=int4",))
+        export(golden("llama").folder, tmp_path / "none", given)
+
+
 def test_scales_of_experts_count_as_they_are_stored(golden, source_weights):
     """Each has four bytes where the rest has two, in whatever group is chosen."""
     source = source_weights(golden("mixtral"))

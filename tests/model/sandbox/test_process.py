@@ -114,6 +114,14 @@ def test_memory_is_limited_for_each_request_anew(box: Sandbox) -> None:
         assert more == {"error": "it needs more memory than is allowed", "is_limit": True}
 
 
+def test_a_long_request_is_read_whatever_the_one_before_it_may_take(box: Sandbox) -> None:
+    assert echo(box, "a") == "a"
+    child, text = box._process, "я" * (30 << 20)  # as JSON three times as long
+    asked = {"do": "take", "size": 1, "text": text}
+    assert box.ask("told", asked, cpu_s=5, memory_bytes=1 << 30) == {"text": "1"}
+    assert box._process is child
+
+
 def test_what_native_code_says_reaches_nobody(
     box: Sandbox, capfd: pytest.CaptureFixture[str]
 ) -> None:
