@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -74,10 +75,47 @@ def public_config(config: Mapping[str, Any], spec: DecoderSpec) -> dict[str, Any
     say what the tensors showed. Of a model with parts beside the text they are the text's.
     """
     text = text_keys(config)
-    public = {key: value for key, value in text.items() if key != "_name_or_path"}
+    public = {key: _finite(value) for key, value in text.items() if key != "_name_or_path"}
     if "tie_word_embeddings" in public or text is not config:
         public["tie_word_embeddings"] = spec.tied
     return public | bias_keys(public["model_type"], spec.biases)
+
+
+def _finite(value: Any) -> Any:
+    """The same as JSON has it: numbers that it lacks are spelled as transformers 5 spells them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"__float__": json.dumps(value)}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    return value
+
+
+def implied_generation(
+    config: Mapping[str, Any], settings: Mapping[str, Any], tokenizer: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A generation_config.json for a checkpoint without one.
+
+    A text ends where ``config`` says it, and where the tokenizer does: of models that chat, the
+    latter is the end of a turn (Qwen3.5).
+
+    Args:
+        config: keys of config.json.
+        settings: tokenizer_config.json.
+        tokenizer: tokenizer.json.
+    """
+    keys = ("bos_token_id", "eos_token_id", "pad_token_id")
+    generation = {key: config[key] for key in keys if config.get(key) is not None}
+    end = settings.get("eos_token")
+    end = end.get("content") if isinstance(end, dict) else end
+    added = (token for token in tokenizer.get("added_tokens") or () if token["content"] == end)
+    id_ = next((token["id"] for token in added), None)
+    said = generation.get("eos_token_id")
+    said = said if isinstance(said, list) else [said] * (said is not None)
+    if id_ is not None and id_ not in said:
+        generation["eos_token_id"] = [*said, id_] if said else id_
+    return generation
 
 
 def special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from edgerun_export.bundle_files import (
     file_entry,
     foreign_entries,
     genai_config,
+    implied_generation,
     manifest,
     padding_id,
     parse_object,
@@ -343,8 +344,8 @@ class _Job:
         """The checkpoint's own, or what its configuration implies."""
         if "generation_config.json" in self._texts:
             return self._text_object("generation_config.json")
-        keys = ("bos_token_id", "eos_token_id", "pad_token_id")
-        return {key: config[key] for key in keys if config.get(key) is not None}
+        settings = self._text_object("tokenizer_config.json")
+        return implied_generation(config, settings, self._tokenizer)
 
     def _text_object(self, name: str) -> dict[str, Any]:
         return parse_object(name, self._texts.get(name, b"{}"))

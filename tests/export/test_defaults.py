@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from edgerun_export.architectures import DecoderSpec, describe
 from edgerun_export.architectures.decoder.multimodal import Multimodal
 from edgerun_export.architectures.decoder.usual_texts import USUAL
 from edgerun_export.architectures.registry import _architectures
+from edgerun_export.bundle_files import implied_generation, public_config
 from tests.support.bundles import GOLDEN
 
 SAVED: dict[str, dict[str, Any]] = json.loads((GOLDEN / "configs.json").read_text())["configs"]
@@ -103,6 +105,45 @@ def test_values_without_a_meaning_here_are_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         describe({**SAVED[name], **changes})
+
+
+def test_dots1_as_it_is_released_has_sigmoids() -> None:
+    said = {"n_routed_experts": 128, "num_experts_per_tok": 6, "scoring_func": "noaux_tc"}
+    experts = describe({**SAVED["dots1"], **said}).layers[-1].feed_forward
+    assert experts.scoring == "sigmoid"  # type: ignore[union-attr]
+
+
+def test_a_limit_beyond_float32_is_none() -> None:
+    config = {**SAVED["nemotron_h"], "time_step_limit": [0.0, 1e308]}
+    assert describe(config).num_layers == describe(SAVED["nemotron_h"]).num_layers
+    with pytest.raises(UnsupportedError, match="time_step_limit"):
+        describe({**config, "time_step_limit": [0.0, 10.0]})
+
+
+def test_numbers_that_json_lacks_are_spelled_as_transformers_does() -> None:
+    config = {**SAVED["nemotron_h"], "time_step_limit": [0.0, math.inf]}
+    public = public_config(config, describe(config))
+    assert public["time_step_limit"] == [0.0, {"__float__": "Infinity"}]
+    assert describe(public).num_layers == describe(config).num_layers
+
+
+@pytest.mark.parametrize(
+    ("ended", "eos_token", "ids"),
+    [
+        (7, "<|im_end|>", [7, 9]),
+        ([7, 9], {"content": "<|im_end|>"}, [7, 9]),
+        (None, "<|im_end|>", 9),
+        (7, None, 7),
+        (7, "<unknown>", 7),
+    ],
+)
+def test_a_text_ends_where_the_tokenizer_says_it_too(
+    ended: Any, eos_token: Any, ids: int | list[int]
+) -> None:
+    """Qwen3.5's configuration names the end of a document alone."""
+    tokenizer = {"added_tokens": [{"id": 9, "content": "<|im_end|>"}]}
+    config, settings = {"eos_token_id": ended}, {"eos_token": eos_token}
+    assert implied_generation(config, settings, tokenizer) == {"eos_token_id": ids}
 
 
 def test_gpt_oss_is_stretched_where_nothing_is_said() -> None:

@@ -13,6 +13,7 @@ from edgerun_export.architectures.deepseek.deepseek_v3 import with_experts
 _MAX_LAYERS = 1024  # that may come before those with a window, whether there are so many or not
 # Dots1Config's, where what is reused has others or none.
 _USUAL = {"norm_topk_prob": False, "routed_scaling_factor": 1.0}
+_AS_RELEASED = "noaux_tc"  # which names how experts are chosen; scores are sigmoids
 
 
 def describe(config: Config) -> DecoderSpec:
@@ -36,6 +37,8 @@ def describe(config: Config) -> DecoderSpec:
     )
     first = natural(config, "first_k_dense_replace", 0, limit=spec.num_layers)
     said = {key: value for key, value in config.items() if value is not None}
+    if said.get("scoring_func") == _AS_RELEASED:
+        said["scoring_func"] = "sigmoid"
     return with_experts(spec, {**_USUAL, **said}, [n >= first for n in layers])
 
 

@@ -18,7 +18,7 @@ def describe(config: Config) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    spec = with_latent_attention(config)
+    spec = with_latent_attention({"rms_norm_eps": 1e-5, **config})
     types = names(config, "mlp_layer_types")
     types = types or ["dense"] + ["sparse"] * (spec.num_layers - 1)
     if len(types) != spec.num_layers or not {*types} <= {*_TYPES}:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.state_space import StateSpace
 
 MAX_TAPS, MAX_HEADS, MAX_DIM = 64, 4096, 4096  # more than any model has
+FLOAT32_MAX = 3.4028235e38
 # As released models call layers, and as transformers 5 does.
 SPACES, ATTENTION = ("mamba", "linear_attention"), ("attention", "full_attention")
 # Defaults that the configurations of transformers have in common.
@@ -127,12 +127,15 @@ def check_variant(
 
 
 def _is_no_limit(limit: object) -> bool:
-    """Whether a time is kept from 0, where softplus begins, to infinity, in any spelling."""
+    """Whether a time is kept from 0, where softplus begins, to infinity, in any spelling.
+
+    Numbers that float32 does not have are some tools' spelling of infinity.
+    """
     if not isinstance(limit, (list, tuple)) or len(limit) != 2:
         return False
     ends = [each.get("__float__") if isinstance(each, Mapping) else each for each in limit]
     try:
-        return float(str(ends[0])) <= 0 and math.isinf(float(str(ends[1])))
+        return float(str(ends[0])) <= 0 and float(str(ends[1])) > FLOAT32_MAX
     except ValueError:
         return False
 
