@@ -13,6 +13,7 @@ from edgerun_export.bundle_files import parse_object
 
 _MAX_IDS = 1 << 31
 _TOKENIZER, _CONFIG = "tokenizer.json", "tokenizer_config.json"
+_NEEDED = ("bos_token", "eos_token", "chat_template")
 
 
 def with_embeddings(
@@ -22,7 +23,8 @@ def with_embeddings(
 
     Added tokens behind the embedding's last row, which no text model is ever given, are left out:
     Gemma 3's smaller models come with the tokenizer of those that see pictures, whose token for one
-    is the first that has no row.
+    is the first that has no row. Those that begin or end texts, or stand in the chat template,
+    would be missed.
 
     Returns:
         the files, and a warning where something was left out.
@@ -31,7 +33,10 @@ def with_embeddings(
         CheckpointError: it has no vocabulary, an id is none, or words of its own have no embedding.
     """
     tokenizer = parse_object(_TOKENIZER, files[_TOKENIZER])
-    names = _without_embedding(spec, tokenizer)
+    settings = parse_object(_CONFIG, files.get(_CONFIG, b"{}"))
+    needed = [json.dumps(settings.get(key), ensure_ascii=False) for key in _NEEDED]
+    behind = _without_embedding(spec, tokenizer)
+    names = [name for name in behind if not any(name in text for text in needed)]
     if not names:
         _check_vocabulary(spec, tokenizer)
         return dict(files), []

@@ -231,15 +231,18 @@ def test_what_is_not_there_is_not_said_to_be_left_out(exported: Any, tmp_path: P
     ("inside", "beside", "expected"),
     [
         ({}, {}, {}),
-        ({"eos_token_id": 7}, {}, {"eos_token_ids": [7]}),
-        ({"eos_token_id": 7}, {"eos_token_id": [1, 106]}, {"eos_token_ids": [1, 106]}),
+        ({"eos_token_id": 7}, {}, {"eos_token_ids": [7, 257]}),
+        ({"eos_token_id": 7}, {"eos_token_id": [1, 106]}, {"eos_token_ids": [1, 106, 257]}),
         ({"bos_token_id": 2, "pad_token_id": 0}, {"pad_token_id": 3, "eos_token_id": None}, None),
     ],
 )
 def test_tokens_that_end_a_text_may_be_said_in_both_places(
     inside: Config, beside: Config, expected: Config | None, tmp_path: Path
 ) -> None:
-    """Those beside ``text_config`` count, as transformers makes its generation_config.json."""
+    """Those beside ``text_config`` count, as transformers makes its generation_config.json.
+
+    The tokenizer's own does as well.
+    """
 
     def config(content: Config) -> Config:
         content["text_config"] |= inside
