@@ -87,8 +87,9 @@ def test_the_terminal_is_as_before_whatever_happens(
     master, handle = os.openpty()
     monkeypatch.setenv("TERM", term)
     before = termios.tcgetattr(handle)
-    with os.fdopen(handle) as stream:
+    with os.fdopen(handle) as stream, os.fdopen(os.dup(handle), "w") as shown:
         monkeypatch.setattr("sys.stdin", stream)
+        monkeypatch.setattr("sys.stderr", shown)
         for error in (KeyboardInterrupt, SystemExit):
             with pytest.raises(error), typing_waits():
                 inside = termios.tcgetattr(handle)[LOCAL]
