@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.decoder.fields import number, positive, section
-from edgerun_export.architectures.decoder.rope import rope
+from edgerun_export.architectures.decoder.fields import number, positive
+from edgerun_export.architectures.decoder.rope import rope, said_of_rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 _DEFAULT = {
@@ -32,8 +32,8 @@ def describe(config: Config) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    parameters = section(config, "rope_parameters") or _DEFAULT
-    config = {**config, "rope_parameters": parameters}
+    parameters = said_of_rope(config) or _DEFAULT
+    config = {**config, "rope_parameters": parameters, "rope_scaling": None}
     spec = llama.describe(config)
     if config.get("sliding_window") is not None:
         spec = spec.with_windows([positive(config, "sliding_window")] * spec.num_layers)

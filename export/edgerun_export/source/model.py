@@ -35,7 +35,8 @@ def interpret(checkpoint: Checkpoint) -> tuple[SourceWeights, list[str]]:
         if any(name.startswith(begin) for name in stored)
     ]
     warnings = [*spec.notes, *left_out, *checkpoint.notes]
-    embedding, head = spec.storage.placed(spec.embedding_weight), spec.storage.head
+    storage, embedding = spec.storage, spec.embedding_weight
+    embedding, head = storage.placed(storage.names.get(embedding, embedding)), storage.head
     if spec.tied and head in stored:
         if embedding not in stored:
             aliases[spec.embedding_weight] = HEAD_WEIGHT

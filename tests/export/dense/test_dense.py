@@ -51,12 +51,6 @@ def without(name: str, *keys: str, **changes: Any) -> DecoderSpec:
         ("ernie4_5", {"rope_parameters": {"rope_type": "spiral"}}, UnsupportedError, "'spiral'"),
         (
             "hunyuan_v1_dense",
-            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
-            UnsupportedError,
-            "rope type 'dynamic' is not supported",
-        ),
-        (
-            "hunyuan_v1_dense",
             {"rope_parameters": {"rope_type": "dynamic", "alpha": -1.0}},
             CheckpointError,
             "'alpha' is -1.0",

@@ -45,7 +45,7 @@ def config_of(name: str, **changes: Any) -> dict[str, Any]:
         ({"linear_key_head_dim": True}, CheckpointError, "'linear_key_head_dim' is True"),
         ({"linear_value_head_dim": "128"}, CheckpointError, "'linear_value_head_dim' is '128'"),
         ({"rope_parameters": {"partial_rotary_factor": 2.0}}, CheckpointError, "64 would be"),
-        ({"rope_parameters": {"rope_type": "dynamic"}}, UnsupportedError, "rope type 'dynamic'"),
+        ({"rope_parameters": {"rope_type": "spiral"}}, UnsupportedError, "rope type 'spiral'"),
     ],
 )
 @pytest.mark.parametrize("name", NAMES)

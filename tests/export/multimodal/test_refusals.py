@@ -148,7 +148,7 @@ def test_a_text_model_of_another_architecture_is_refused(name: str, kind: Any, w
         ("gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
         ("gemma3", {"use_bidirectional_attention": True}, "bidirectional"),
         ("qwen3_vl_moe", {"norm_topk_prob": False}, "norm_topk_prob of false"),
-        ("qwen2_5_vl", {"rope_parameters": {"rope_type": "dynamic"}}, "'dynamic' is not supported"),
+        ("qwen2_5_vl", {"rope_parameters": {"rope_type": "spiral"}}, "'spiral' is not supported"),
         ("lfm2_vl", {"conv_bias": True}, "biases in convolutions"),
     ],
 )

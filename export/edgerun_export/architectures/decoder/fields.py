@@ -185,9 +185,9 @@ def layer_windows(config: Config, num_layers: int) -> tuple[int | None, ...]:
         CheckpointError: ``layer_types`` has another length than the model has layers.
         UnsupportedError: it names a type without an implementation.
     """
-    if not flag(config, "use_sliding_window") or config.get("sliding_window") is None:
+    if not flag(config, "use_sliding_window") or config.get("sliding_window", 4096) is None:
         return (None,) * num_layers
-    window = positive(config, "sliding_window")
+    window = positive(config, "sliding_window", 4096)
     first = config.get("max_window_layers", 28)
     if not isinstance(first, int):
         raise CheckpointError(f"config.json: 'max_window_layers' is {first!r}, not a whole number")

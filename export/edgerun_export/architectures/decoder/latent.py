@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.decoder.fields import flag, number, positive, section
+from edgerun_export.architectures.decoder.fields import flag, number, positive
 from edgerun_export.architectures.decoder.layer import LatentAttention
-from edgerun_export.architectures.decoder.rope import behind, rope
+from edgerun_export.architectures.decoder.rope import behind, rope, said_of_rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import Storage
 
@@ -75,7 +75,7 @@ def _names_of_queries(spec: DecoderSpec) -> dict[str, str]:
 
 def _score_scale(config: Config, head_dim: int) -> float:
     """With YaRN scores are multiplied by what all dimensions are said to be scaled by, twice."""
-    scaling = section(config, "rope_parameters") or section(config, "rope_scaling")
+    scaling = said_of_rope(config)
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     scale = float(head_dim**-0.5)
     if kind == "default" or not scaling.get("mscale_all_dim"):

@@ -22,10 +22,20 @@ _F32 = np.float32
 _Parameters = Mapping[str, Any]
 
 
+def said_of_rope(config: Config) -> Config:
+    """What is said of the rope: ``rope_scaling`` where there is one, or ``rope_parameters``.
+
+    The first is older, and still what people add to a configuration that has the second; then
+    transformers 5 goes by it alone.
+    """
+    return section(config, "rope_scaling") or section(config, "rope_parameters")
+
+
 def rope(config: Config, head_dim: int, default_theta: float = 10000.0) -> Rope:
     """Returns the rotary embedding that ``config`` describes.
 
-    Reads ``rope_parameters`` (transformers 5) or ``rope_scaling`` with ``rope_theta`` (before).
+    Reads ``rope_parameters`` (transformers 5) or ``rope_scaling`` with ``rope_theta`` (before); the
+    latter where both are there.
 
     Raises:
         UnsupportedError: a scaling variant without an implementation, or partial rotary.
@@ -66,7 +76,8 @@ def rope_of_type(config: Config, kind: str, head_dim: int, default_theta: float)
     by_type = section(config, "rope_parameters")
     own = {**config, "rope_parameters": None}
     if any(isinstance(value, Mapping) for value in by_type.values()):
-        own |= {"rope_scaling": section(by_type, kind), "rope_theta": None}
+        added = section(config, "rope_scaling") if kind == "full_attention" else {}
+        own |= {"rope_scaling": {**section(by_type, kind), **added}, "rope_theta": None}
     elif kind == "sliding_attention":
         own |= {"rope_scaling": None, "rope_theta": config.get("rope_local_base_freq")}
     return rope(own, head_dim, default_theta)
@@ -180,7 +191,7 @@ def _long_contexts(parameters: _Parameters) -> set[int]:
 
 def _parameters(config: Config, default_theta: float, usual_part: float = 1.0) -> dict[str, Any]:
     """Brings both spellings to one: a flat mapping with rope_type and rope_theta."""
-    config_section = section(config, "rope_parameters") or section(config, "rope_scaling")
+    config_section = said_of_rope(config)
     if any(isinstance(v, Mapping) for v in config_section.values()):
         raise UnsupportedError("rope parameters that differ between layers are not supported")
     parameters = dict(config_section)
@@ -322,6 +333,7 @@ def _yarn_range(
 
 _VARIANTS: dict[str, Callable[[_Parameters, float, int], Rope]] = {
     "default": _default,
+    "dynamic": _default,  # up to max_position_embeddings, where contexts end here
     "linear": _linear,
     "llama3": _llama3,
     "longrope": _longrope,

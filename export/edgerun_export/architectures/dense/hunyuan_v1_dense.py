@@ -7,8 +7,8 @@ from dataclasses import replace
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.biases import declared_biases
-from edgerun_export.architectures.decoder.fields import number, section
-from edgerun_export.architectures.decoder.rope import rope
+from edgerun_export.architectures.decoder.fields import number
+from edgerun_export.architectures.decoder.rope import rope, said_of_rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 
@@ -38,7 +38,7 @@ def _with_theta(config: Config, head_dim: int) -> Config:
     Source: transformers 5.24, ``HunYuanDenseV1RotaryEmbedding``; its frequencies are the same for
     texts of every length.
     """
-    said = section(config, "rope_parameters") or section(config, "rope_scaling")
+    said = said_of_rope(config)
     kind = said.get("rope_type") or said.get("type")
     if kind != "dynamic" or not said.get("alpha"):
         return config

@@ -242,7 +242,7 @@ def _ropes(config: Config, spec: DecoderSpec) -> tuple[Rope, ...]:
                 "those of different types may differ"
             )
         width = widths.pop() if widths else spec.head_dim
-        own = {**config, "rope_parameters": given}
+        own = {**config, "rope_parameters": given, "rope_scaling": None}  # which it does not read
         ropes.append(rope_of_type(own, kind, width, _THETA[kind]))
     return tuple(ropes)
 

@@ -7,6 +7,6 @@ from edgerun_export.architectures.decoder.layouts import BESIDE, INSIDE
 from edgerun_export.architectures.decoder.multimodal import Multimodal
 
 ARCHITECTURE = Multimodal(
-    texts={"llama": llama.describe, "mistral": mistral.describe, "qwen2": qwen2.describe},
+    texts={"llama": llama.describe, "mistral": mistral.without_types, "qwen2": qwen2.describe},
     layouts=(BESIDE, INSIDE),
 )

@@ -13,7 +13,7 @@ from edgerun_export.architectures.decoder.layouts import BESIDE, INSIDE
 from edgerun_export.architectures.decoder.multimodal import Multimodal
 
 ARCHITECTURE = Multimodal(
-    texts={"mistral": mistral.describe, "ministral3": ministral3.describe},
+    texts={"mistral": mistral.without_types, "ministral3": ministral3.describe},
     layouts=(BESIDE, INSIDE),
     tied=True,
 )

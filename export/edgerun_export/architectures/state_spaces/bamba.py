@@ -41,7 +41,8 @@ def describe(config: Config) -> DecoderSpec:
     config = {**_USUAL, **{key: value for key, value in config.items() if value is not None}}
     norm_eps = number(config, "rms_norm_eps", _EPS)
     plain = llama.describe({**config, **dict.fromkeys(_ROPE), "rms_norm_eps": norm_eps})
-    turning, head_rows = partial(rope_of_part(config, plain.head_dim, _TURNED), plain.head_dim)
+    silent = {**config, "partial_rotary_factor": None}
+    turning, head_rows = partial(rope_of_part(silent, plain.head_dim, _TURNED), plain.head_dim)
     attends = _attending(config, plain.num_layers)
     check_attention(attends, _NAME)
     names = {plain.final_norm_weight: "model.final_layernorm.weight"}

@@ -10,7 +10,8 @@ Biases are ``[experts, N]``. Granite has ``input_linear`` and ``output_linear``,
 factor each, by which the down projection is multiplied here. Qwen3-VL is released with floats
 ``[experts, K, N]``, all outputs of gate before those of up, and transformers may write
 ``[experts, N, K]`` (``conversion_mapping.py``, ``qwen3_vl_moe``): both stacks of a layer together
-tell which.
+tell which. So are experts without biases of other models, where transformers writes them as it
+holds them.
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ class StackedExperts(Replacing):
             if stack is not None:
                 del self._others[name]
                 module, part, kind = stack
+                if not kind and f"{module}.gate_up_proj_bias" not in self._stored:
+                    kind = _COLUMNS  # not gpt-oss's, whose experts have biases
                 is_turned = kind == _COLUMNS and _is_by_output(self._stored, module)
                 self._add(info, module, part, _ROWS if is_turned else kind)
         self._held: dict[tuple[str, int], Array] = {}
