@@ -86,7 +86,8 @@ _ROTATED = ("attn_q", "attn_k")
 _BARE = {"attn_sinks": ".weight", "exp_probs_b": ".bias", "layer_output_scale": ".weight"}
 _BARE |= {"altup_correct_scale": ".weight", "ssm_a": ".weight", "ssm_dt": ".bias"}
 _BARE |= {"ssm_d": ".weight"}
-_NAKED = (".ssm_a", ".ssm_d")  # have no suffix in GGUF either
+# Have no suffix in GGUF either; the last of Falcon H1 alone, by a slip of the gguf package.
+_NAKED = (".ssm_a", ".ssm_d", ".ffn_norm")
 
 
 def claims(path: Path) -> bool:

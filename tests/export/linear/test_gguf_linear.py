@@ -100,6 +100,8 @@ def written(
 
     def extra(writer: Any) -> None:
         writer.add_rope_dimension_count(8)
+        writer.add_uint32(f"{ARCHITECTURES[name]}.full_attention_interval", 2)
+        writer.add_array(f"{ARCHITECTURES[name]}.rope.dimension_sections", [2, 1, 1, 0])
         for key, value in sizes.items():
             writer.add_uint32(f"{ARCHITECTURES[name]}.{key}", value)
         kept = [kind == "linear_attention" for kind in config["layer_types"]]

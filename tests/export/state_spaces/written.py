@@ -161,12 +161,13 @@ def nemotron(config: dict[str, Any], tensors: Tensors) -> tuple[Tensors, Tensors
                 config["num_key_value_heads"] if kind == "full_attention" else 0 for kind in kinds
             ],
             "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
+            "attention.layer_norm_epsilon": config["layer_norm_epsilon"],
         },
     )
 
 
 def falcon(config: dict[str, Any], tensors: Tensors) -> tuple[Tensors, Tensors, dict[str, Any]]:
-    """The same; factors go into the weights."""
+    """The same; factors go into the weights, and a norm has no suffix (llama.cpp reads it so)."""
     attention = config["attention_in_multiplier"]
     gate, down = config["mlp_multipliers"]
     inner, keys = config["mamba_d_ssm"], config["mamba_n_groups"] * config["mamba_d_state"]
@@ -194,9 +195,10 @@ def falcon(config: dict[str, Any], tensors: Tensors) -> tuple[Tensors, Tensors, 
         if part:
             name, stored = of_space(part, value, config["mamba_n_groups"])
             own[f"blk.{key.split('.')[2]}.{name}"] = stored
+        elif ".pre_ff_layernorm." in key:
+            own[f"blk.{key.split('.')[2]}.ffn_norm"] = value
         else:
-            key = key.replace("feed_forward", "mlp").replace("final_layernorm", "norm")
-            others[key.replace("pre_ff_layernorm", "post_attention_layernorm")] = value
+            others[key.replace("feed_forward", "mlp").replace("final_layernorm", "norm")] = value
     return others, own, ssm(config, inner)
 
 
