@@ -1,0 +1,1 @@
+"""Random tiny checkpoints of every family, compared with transformers: see docs/fuzzing.md."""
