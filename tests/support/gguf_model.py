@@ -140,8 +140,15 @@ def write_metadata(writer: gguf.GGUFWriter, name: str, metadata: Mapping[str, An
     """Writes keys of an architecture, with dots for double underscores; none that is None."""
     for key, value in metadata.items():
         if value is not None:
-            kind = gguf.GGUFValueType.get_type(value)
+            kind = type_of(value)
             writer.add_key_value(f"{name}.{key.replace('__', '.')}", value, kind)
+
+
+def type_of(value: Any) -> gguf.GGUFValueType:
+    """The type of a key, as converters write it and llama.cpp asks for: counts have no sign."""
+    kind = gguf.GGUFValueType.get_type(value)
+    has_sign = kind != gguf.GGUFValueType.INT32 or value < 0
+    return kind if has_sign else gguf.GGUFValueType.UINT32
 
 
 def write_vocabulary(writer: gguf.GGUFWriter) -> None:

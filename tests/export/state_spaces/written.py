@@ -9,7 +9,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from tests.support.gguf_model import source_of, write_gguf
+from tests.support.gguf_model import source_of, type_of, write_gguf
 
 Tensors = dict[str, np.ndarray]
 Alteration = Callable[[Tensors], object]
@@ -220,7 +220,7 @@ def written(
         for key, value in {**metadata, **changes}.items():
             writer.kv_data[0].pop(f"{architecture}.{key}", None)
             if value is not None:
-                full, kind = f"{architecture}.{key}", gguf.GGUFValueType.get_type(value)
+                full, kind = f"{architecture}.{key}", type_of(value)
                 if isinstance(value, list):
                     writer.add_array(full, value)
                 else:

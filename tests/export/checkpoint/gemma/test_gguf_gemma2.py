@@ -11,7 +11,7 @@ from edgerun.errors import EdgerunError
 from edgerun_export.architectures import DecoderSpec, describe
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
-from tests.support.gguf_model import difference, source_of, write_gguf
+from tests.support.gguf_model import difference, source_of, type_of, write_gguf
 from tests.support.peers import needs_bounds_of_onnxruntime
 
 gguf = pytest.importorskip("gguf")
@@ -38,7 +38,7 @@ def written(
     def extra(writer: Any) -> None:
         for key, value in keys.items():
             if value is not None:
-                kind = gguf.GGUFValueType.get_type(value)
+                kind = type_of(value)
                 writer.add_key_value(f"gemma2.{key}", value, kind)
 
     path = tmp_path / "model.gguf"

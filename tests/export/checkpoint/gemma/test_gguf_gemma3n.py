@@ -15,7 +15,7 @@ from edgerun_export.architectures import describe
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.source.model import interpret
-from tests.support.gguf_model import difference, source_of, write_gguf
+from tests.support.gguf_model import difference, source_of, type_of, write_gguf
 
 gguf = pytest.importorskip("gguf")
 
@@ -51,7 +51,7 @@ def written(
     def extra(writer: Any) -> None:
         for key, value in keys.items():
             if value is not None:
-                kind = gguf.GGUFValueType.get_type(value)
+                kind = type_of(value)
                 writer.add_key_value(f"gemma3n.{key}", value, kind)
 
     plain = {**config, "rope_theta": 1000000.0, "vocab_size_per_layer_input": 264}

@@ -13,7 +13,7 @@ from edgerun.errors import EdgerunError
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.tokenizers import from_gguf
-from tests.support.gguf_model import difference, source_of, stored_of, write_gguf
+from tests.support.gguf_model import difference, source_of, stored_of, type_of, write_gguf
 
 gguf = pytest.importorskip("gguf")
 
@@ -70,7 +70,7 @@ def written(
             writer.add_tensor("rope_freqs.weight", np.array(divisors, np.float32))
         for key, value in keys.items():
             if value is not None:
-                kind = gguf.GGUFValueType.get_type(value)
+                kind = type_of(value)
                 writer.add_key_value(f"gemma4.{key}", value, kind)
 
     tensors = {key: value for key, value in tensors.items() if key not in without}
