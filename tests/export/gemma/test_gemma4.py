@@ -323,7 +323,7 @@ def test_a_model_with_pictures_becomes_that_of_its_text(
     own = json.loads((plain.folder / "config.json").read_text())
     assert written == {**own, "eos_token_id": [1, 106], "model_type": "gemma4_text"}
     assert result.manifest["model"]["architecture"] == model_type
-    assert result.manifest["model"]["eos_token_ids"] == [1, 106]
+    assert result.manifest["model"]["eos_token_ids"] == [1, 106, 257]  # the last: the tokenizer's
 
 
 def test_other_parts_of_a_model_with_pictures_are_refused(altered, tmp_path):
