@@ -53,7 +53,8 @@ def test_architectures_are_those_of_the_documentation():
         *("gemma4_text", "gemma4_unified", "gemma4_unified_text", "glm", "glm4", "glm4_moe"),
         *("glm4_moe_lite", "gpt_oss", "granite", "granitemoe", "granitemoehybrid"),
         *("hunyuan_v1_dense", "hunyuan_v1_moe", "idefics3", "kimi_k2", "lfm2", "lfm2_moe"),
-        *("lfm2_vl", "llama", "llava", "llava_next", "minimax_m2", "ministral3", "mistral"),
+        *("lfm2_vl", "llama", "llava", "llava_next", "minimax_m2", "ministral"),
+        *("ministral3", "mistral"),
         *(
             "mistral3",
             "mixtral",

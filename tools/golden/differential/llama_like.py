@@ -59,6 +59,11 @@ def qwen3(draw: Draw) -> Config:
     }
 
 
+def ministral(draw: Draw) -> Config:
+    sizes = own_heads(draw)
+    return {**sizes, **usual_windows(draw, sizes, {}), "rope_parameters": rope(draw)}
+
+
 def smollm3(draw: Draw) -> Config:
     sizes = shared_width(draw)
     turns = [draw.of(0, 1) for _ in range(sizes["num_hidden_layers"])]
@@ -176,6 +181,7 @@ FAMILIES = {
     "granite": granite,
     "hunyuan_v1_dense": hunyuan_v1_dense,
     "llama": llama,
+    "ministral": ministral,
     "ministral3": ministral3,
     "mistral": mistral,
     "olmo2": olmo2,
