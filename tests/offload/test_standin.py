@@ -109,6 +109,13 @@ def test_tokens_are_those_of_the_processor_bit_for_bit(
     assert any(row["there"] != "0%" for row in report.rows)
 
 
+def test_a_device_takes_no_more_memory_than_all_experts_need() -> None:
+    with model("olmoe", "int4", "memory=8M") as running:
+        experts = [layer.experts for layer in running.backend._layers.values()]
+        assert len(experts) > 1
+        assert session_of(running.backend).device.sizes.slots == sum(experts)
+
+
 def attract(backend: StandinBackend) -> None:
     """Makes the stand-in seem so fast that it gets something to do, however slow it is."""
     assert backend._estimates is not None

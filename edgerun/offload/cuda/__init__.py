@@ -69,15 +69,14 @@ class CudaBackend(SharingBackend):
 
         return obstacle(graph, node)
 
-    def make_device(self, layer: Layer, rows: int) -> Device:
+    def make_device(self, layer: Layer, slots: int, rows: int) -> Device:
         from edgerun.offload.cuda.arithmetic import SIMULATED
         from edgerun.offload.cuda.device import CudaDevice
 
         if SIMULATED:
             self.report_title = "layers shared with a GPU that is simulated: no time is any GPU's"
-        number, memory_bytes = self._number, self._memory_bytes
         attributes = layer.node.attrs
-        return CudaDevice(number, memory_bytes, layer.layout, layer.shape, rows, attributes)
+        return CudaDevice(self._number, slots, layer.layout, layer.shape, rows, attributes)
 
     def slots(self, slot_bytes: int) -> int:
         from edgerun.offload.cuda.device import slots_of

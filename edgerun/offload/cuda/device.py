@@ -40,26 +40,22 @@ class CudaDevice(Device):
     def __init__(
         self,
         number: int,
-        memory_bytes: int | None,
+        slots: int,
         layout: SlotLayout,
         widths: tuple[int, int],
         rows: int,
         attributes: Mapping[str, Any],
     ) -> None:
-        """Decides how many slots there will be.
+        """Takes no memory yet.
 
         Args:
             number: of the GPU.
-            memory_bytes: for slots; None for what is free, less a margin.
+            slots: for experts.
             layout: of a slot.
             widths: of a row, and of one between the products.
             rows: that go to the device in one command.
             attributes: of the layers.
-
-        Raises:
-            BackendError: there is no room for one expert, or the GPU does not answer.
         """
-        slots = slots_of(number, memory_bytes, layout.nbytes)
         self.sizes = DeviceSizes(layout.nbytes, slots, rows, *widths)
         self._number, self._activation = number, str(attributes["activation"])
         self._matrices = matrices_of(layout, str(attributes["activations"]))
@@ -113,10 +109,15 @@ class CudaDevice(Device):
 
 
 def slots_of(number: int, memory_bytes: int | None, slot_bytes: int) -> int:
-    """How many slots there will be.
+    """How many slots there is room for.
+
+    Args:
+        number: of the GPU.
+        memory_bytes: for slots; None for what is free, less a margin.
+        slot_bytes: of one.
 
     Raises:
-        DeviceError: there is no room for one.
+        DeviceError: there is no room for one, or the GPU does not answer.
     """
     if memory_bytes is None:
         free = free_bytes(number)

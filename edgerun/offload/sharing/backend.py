@@ -58,6 +58,7 @@ class SharingBackend(Backend):
         self._tallies: list[Tally] = []
         self._numbers: dict[str, int] = {}
         self._layers: dict[str, Layer] = {}  # that are shared, in order
+        self._experts: dict[str, int] = {}  # of layers that may be, by the name of the node
         self._history: History | None = None
         self._is_required = False
         self._shares_always, self._keeps_costs, self._reads_experts = False, False, False
@@ -66,15 +67,16 @@ class SharingBackend(Backend):
         self._choices: dict[tuple[int, Shape], tuple[Graph, Choice]] = {}
 
     @abstractmethod
-    def make_device(self, layer: Layer, rows: int) -> Device:
+    def make_device(self, layer: Layer, slots: int, rows: int) -> Device:
         """Makes the device, which is not started yet.
 
         Args:
             layer: the first one; slots are as it needs them.
+            slots: that it is to have.
             rows: that go to the device in one command, at most.
 
         Raises:
-            BackendError: it has no room for an expert.
+            BackendError: there is not so much memory.
         """
 
     @abstractmethod
@@ -168,12 +170,14 @@ class SharingBackend(Backend):
 
         if node.op != "experts":
             return Support(False, f"{self.title} shares layers of experts only")
-        if not stacks_of(graph, node)[0].has_choice:
+        stack = stacks_of(graph, node)[0]
+        if not stack.has_choice:
             return Support(False, "an expert that all tokens go through is the processor's")
         if self._reads_experts:
             return FROM_MEMORY
         if problem := self.obstacle(graph, node):
             return Support(False, problem)
+        self._experts[node.name] = stack.shape[0]
         return self._cpu.supports(graph, node, shape)
 
     def _choice(self, graph: Graph, shape: Shape) -> Choice:
@@ -289,7 +293,8 @@ class SharingBackend(Backend):
         attributes, is_first = layer.node.attrs, self._session is None
         rows = shape.rows * int(attributes["top_k"])
         if self._session is None:
-            self._session = Session(self.make_device(layer, rows), layer.layout, attributes)
+            device = self.make_device(layer, self._useful_slots(layer.layout.nbytes), rows)
+            self._session = Session(device, layer.layout, attributes)
             # As plans see it, which look at the first expert only.
             self._kind = layer.shape, self._cpu.expert_bytes(segment, layer.node)
             self._estimates, _ = self.costs(*self._kind)
@@ -305,6 +310,11 @@ class SharingBackend(Backend):
             self._check(session, options.required)
         self._layers.setdefault(layer.node.name, layer)
         return part
+
+    def _useful_slots(self, slot_bytes: int) -> int:
+        """As many as there is room for, but no more than there are experts."""
+        slots = self.slots(slot_bytes)
+        return min(slots, sum(self._experts.values()) or slots)
 
     def _faster(
         self, part: SharedLayer, graph: Graph, shape: Shape, options: CompileOptions

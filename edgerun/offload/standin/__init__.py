@@ -52,11 +52,11 @@ class StandinBackend(SharingBackend):
             return Support(False, "it shares memory by memfd_create, which Linux has")
         return Support(True, "a process of this machine; says nothing about any GPU")
 
-    def make_device(self, layer: Layer, rows: int) -> Device:
+    def make_device(self, layer: Layer, slots: int, rows: int) -> Device:
         from edgerun.offload.standin.device import StandinDevice
 
         assert self._spec is not None
-        return StandinDevice(self._spec, layer.layout, layer.shape, rows, layer.node.attrs)
+        return StandinDevice(self._spec, slots, layer.layout, layer.shape, rows, layer.node.attrs)
 
     def slots(self, slot_bytes: int) -> int:
         from edgerun.offload.standin.device import slots_of

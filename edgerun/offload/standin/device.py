@@ -44,6 +44,7 @@ class StandinDevice(Device):
     def __init__(
         self,
         spec: StandinSpec,
+        slots: int,
         layout: SlotLayout,
         widths: tuple[int, int],
         rows: int,
@@ -53,16 +54,16 @@ class StandinDevice(Device):
 
         Args:
             spec: what was asked for.
+            slots: for experts.
             layout: of a slot.
             widths: of a row, and of one between the products.
             rows: that go to the device in one command.
             attributes: of the layers.
 
         Raises:
-            DeviceError: its memory has not room for one expert, or there is not so much.
+            DeviceError: this machine has not so much memory.
         """
-        count = slots_of(spec, layout.nbytes)
-        self.sizes = DeviceSizes(layout.nbytes, count, rows, *widths)
+        self.sizes = DeviceSizes(layout.nbytes, slots, rows, *widths)
         free = available_memory()
         if self.sizes.nbytes > free:
             raise DeviceError(
@@ -156,7 +157,7 @@ class StandinDevice(Device):
 
 
 def slots_of(spec: StandinSpec, slot_bytes: int) -> int:
-    """How many slots a stand-in has.
+    """How many slots a stand-in has room for.
 
     Raises:
         DeviceError: there is no room for one.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from edgerun.offload.cuda import CudaBackend
 from edgerun.offload.estimates import Estimate, Estimates
-from edgerun.offload.sharing.device import Device
-from edgerun.offload.sharing.layer import Layer
 
 FORM = "olmoe", "int4"
 PROMPT = [256, 1]
@@ -26,9 +24,9 @@ class Placed(CudaBackend):
         self.prices, self.slot_count = (cpu_s, gpu_s), slots
         self.configure({"threads": 1, "share_always": True})
 
-    def make_device(self, layer: Layer, rows: int) -> Device:
-        self._memory_bytes = self.slot_count * layer.layout.nbytes
-        return super().make_device(layer, rows)
+    def slots(self, slot_bytes: int) -> int:
+        del slot_bytes
+        return self.slot_count
 
     def assumed_costs(self, shape: tuple[int, int], nbytes: int) -> Estimates:
         cpu_s, gpu_s = self.prices

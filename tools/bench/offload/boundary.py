@@ -95,8 +95,8 @@ class ImmediateBackend(StandinBackend):
 
     device: Immediate
 
-    def make_device(self, layer: Layer, rows: int) -> Device:
-        standin = super().make_device(layer, rows)
+    def make_device(self, layer: Layer, slots: int, rows: int) -> Device:
+        standin = super().make_device(layer, slots, rows)
         assert isinstance(standin, StandinDevice)
         self.device = Immediate(standin)
         return self.device
