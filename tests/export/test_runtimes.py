@@ -32,9 +32,7 @@ CALIBRATION = CalibrationOptions((Path(__file__),), windows=8, tokens=32, thread
 TINY = [
     ("llama", {"weights": "fp32"}),
     ("llama", {"weights": "int4"}),
-    ("mistral", {"weights": "int8"}),
     ("mistral", {"weights": "int2"}),
-    ("qwen2", {"weights": "int4"}),
     ("qwen2", {"weights": "int4", "rules": ("*.down_proj=int8:16", "layers.1.*=int2")}),
     (
         "llama",

@@ -88,7 +88,7 @@ def _odd_file(files: Files, draw: random.Random) -> Files:
 
 
 KINDS: dict[str, Kind] = {
-    "onnx": Kind(sources.bundle, on_file(MODEL, mutate_onnx), ends.generate, 400, True),
+    "onnx": Kind(sources.bundle, on_file(MODEL, mutate_onnx), ends.generate, 280, True),
     "sizes": Kind(sources.bundle, on_file(MODEL, mutate_sizes), ends.generate, 200, True),
     "onnx-bytes": Kind(sources.bundle, on_file(MODEL, damage), ends.generate, 120, True),
     "weights": Kind(sources.bundle, on_file(DATA, mutate_weights), ends.generate, 100, True),

@@ -83,6 +83,7 @@ def logits(model: Running) -> F32:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    monkeypatch.setattr("edgerun.offload.standin.link.CLOSING_S", 0.05)
     return Gate(monkeypatch)
 
 

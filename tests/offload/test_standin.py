@@ -197,6 +197,7 @@ def test_a_link_that_stalls_is_not_waited_for(
         pace(link, due)
 
     monkeypatch.setattr(Link, "_pace", stuck)
+    monkeypatch.setattr("edgerun.offload.standin.link.CLOSING_S", 0.05)
     ends = []
 
     def strike(backend: StandinBackend, token: int) -> None:

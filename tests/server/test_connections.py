@@ -61,8 +61,8 @@ def is_over(connection: socket.socket) -> bool:
 def test_who_asks_for_nothing_is_let_go(
     monkeypatch: pytest.MonkeyPatch, first: bytes, next_: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "IDLE_S", 0.3)
-    monkeypatch.setattr("edgerun.server.serving.IDLE_S", 0.3)
+    monkeypatch.setattr(connections, "IDLE_S", 0.15)
+    monkeypatch.setattr("edgerun.server.serving.IDLE_S", 0.15)
     with served() as client, connected(client) as connection:
         connection.sendall(first)
         connection.settimeout(0.1)

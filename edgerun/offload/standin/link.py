@@ -14,6 +14,7 @@ from edgerun.offload.sharing.device import U8
 
 PIECE_BYTES = 256 << 10
 LINK_THREAD = "edgerun-link"
+CLOSING_S = 1.0  # a thread that is stuck does no harm: nobody waits for it any more
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Link:
         self._stopped = True
         self._waiting.put(None)
         if threading.current_thread() is not self._thread:
-            self._thread.join(1.0)  # one that is stuck does no harm: nobody waits for it any more
+            self._thread.join(CLOSING_S)
 
     def _work(self) -> None:
         while (upload := self._waiting.get()) is not None and not self._stopped:

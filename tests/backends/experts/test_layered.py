@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -217,6 +218,8 @@ def reads_by_expert(llm: LLM) -> Counter[tuple[int, int]]:
     """How often each expert is read from now on."""
     counts, stream = Counter[tuple[int, int]](), stream_of(llm)
     bring = stream._bring
+    while stream._pool._reading:  # for what ran before, which may not need it any more
+        time.sleep(0.001)
 
     def counted(read: Any, buffer: Any, reader: Any) -> None:
         counts[read.entry] += 1

@@ -63,7 +63,7 @@ def smallest(folder: Path) -> int:
 
 def generated(llm: LLM) -> list[list[int]]:
     """Ids of some prompts, alone and together."""
-    alone = [llm.generate(prompt, max_tokens=64, **GREEDY).ids for prompt in prompts()]
+    alone = [llm.generate(prompt, max_tokens=32, **GREEDY).ids for prompt in prompts()]
     together = llm.generate_many(prompts(), max_tokens=20, **GREEDY)
     assert [done.ids for done in together] == [ids[:20] for ids in alone]
     return alone

@@ -133,6 +133,7 @@ def test_a_link_that_stalls_while_slots_are_filled_is_given_up(
 ) -> None:
     let_go = threading.Event()
     monkeypatch.setattr("edgerun.offload.sharing.session.ANSWER_S", 0.2)
+    monkeypatch.setattr("edgerun.offload.standin.link.CLOSING_S", 0.05)
     monkeypatch.setattr(Link, "_pace", lambda self, due: let_go.wait(10))
     monkeypatch.setattr("edgerun.offload.sharing.executable.SharedLayer.test", lambda self: None)
     begin = time.monotonic()
