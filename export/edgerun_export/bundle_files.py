@@ -109,8 +109,8 @@ def implied_generation(
     generation = {key: config[key] for key in keys if config.get(key) is not None}
     end = settings.get("eos_token")
     end = end.get("content") if isinstance(end, dict) else end
-    added = (token for token in tokenizer.get("added_tokens") or () if token["content"] == end)
-    id_ = next((token["id"] for token in added), None)
+    added = tokenizer.get("added_tokens") or ()
+    id_ = next((token["id"] for token in added if end and token.get("content") == end), None)
     said = generation.get("eos_token_id")
     said = said if isinstance(said, list) else [said] * (said is not None)
     if id_ is not None and id_ not in said:

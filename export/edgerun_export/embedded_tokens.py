@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from edgerun.errors import CheckpointError
@@ -74,17 +74,23 @@ def vocabulary_size(tokenizer: Mapping[str, Any]) -> int:
 def _without_embedding(spec: DecoderSpec, tokenizer: Mapping[str, Any]) -> list[str]:
     vocabulary_size(tokenizer)  # which checks the ids
     vocabulary = tokenizer["model"]["vocab"]
-    own = vocabulary if isinstance(vocabulary, dict) else {piece[0] for piece in vocabulary}
+    own = vocabulary if isinstance(vocabulary, dict) else _pieces(vocabulary)
     added = tokenizer.get("added_tokens") or []
     behind = [token.get("content") for token in added if token["id"] >= spec.vocab_size]
     return [text for text in behind if isinstance(text, str) and text not in own]
+
+
+def _pieces(vocabulary: Iterable[Any]) -> set[str]:
+    """The pieces of a Unigram model; what else stands among them is nobody's token."""
+    pieces = (each[0] for each in vocabulary if isinstance(each, list) and each)
+    return {piece for piece in pieces if isinstance(piece, str)}
 
 
 def _without_tokens(names: Collection[str], files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The files of a tokenizer that name added tokens, without some of them."""
     tokenizer = parse_object(_TOKENIZER, files[_TOKENIZER])
     added = tokenizer["added_tokens"]
-    tokenizer["added_tokens"] = [token for token in added if token["content"] not in names]
+    tokenizer["added_tokens"] = [token for token in added if token.get("content") not in names]
     changed = {_TOKENIZER: tokenizer}
     config = parse_object(_CONFIG, files.get(_CONFIG, b"{}"))
     described = config.get("added_tokens_decoder")

@@ -141,7 +141,7 @@ def test_a_text_ends_where_the_tokenizer_says_it_too(
     ended: Any, eos_token: Any, ids: int | list[int]
 ) -> None:
     """Qwen3.5's configuration names the end of a document alone."""
-    tokenizer = {"added_tokens": [{"id": 9, "content": "<|im_end|>"}]}
+    tokenizer = {"added_tokens": [{"id": 8}, {"id": 9, "content": "<|im_end|>"}]}
     config, settings = {"eos_token_id": ended}, {"eos_token": eos_token}
     assert implied_generation(config, settings, tokenizer) == {"eos_token_id": ids}
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures import describe
@@ -98,21 +97,6 @@ def test_what_a_configuration_leaves_out_is_as_transformers_has_it():
     )
 
 
-@pytest.fixture
-def altered(tmp_path):
-    """Copies the golden checkpoint, with other tensors and another configuration."""
-
-    def make(tensors=lambda tensors: tensors, config=lambda config: config):
-        folder = shutil.copytree(GOLDEN / NAME, tmp_path / "checkpoint")
-        stored = tensors(load_file(folder / "model.safetensors"))
-        save_file(stored, folder / "model.safetensors")
-        text = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config(text)))
-        return folder
-
-    return make
-
-
 @pytest.mark.parametrize(
     "tensor",
     [
@@ -130,7 +114,7 @@ def altered(tmp_path):
     ],
 )
 def test_missing_tensors_are_named(tensor, altered, tmp_path):
-    folder = altered(lambda tensors: {k: v for k, v in tensors.items() if k != tensor})
+    folder = altered(NAME, lambda tensors: {k: v for k, v in tensors.items() if k != tensor})
     with pytest.raises(CheckpointError, match=f"no tensor '{tensor}', which gemma3n_text needs"):
         export(folder, tmp_path / "out", ExportOptions())
 
@@ -145,13 +129,13 @@ def test_missing_tensors_are_named(tensor, altered, tmp_path):
     ],
 )
 def test_tensors_without_a_place_are_refused(tensor, altered, tmp_path):
-    folder = altered(lambda tensors: {**tensors, tensor: np.ones(64, np.float32)})
+    folder = altered(NAME, lambda tensors: {**tensors, tensor: np.ones(64, np.float32)})
     with pytest.raises(CheckpointError, match=f"'{tensor}' has no place in the gemma3n_text"):
         export(folder, tmp_path / "out", ExportOptions())
 
 
 def test_a_table_has_as_many_rows_as_the_configuration_says(altered, tmp_path):
-    folder = altered(lambda tensors: {**tensors, TABLE: tensors[TABLE][:-1]})
+    folder = altered(NAME, lambda tensors: {**tensors, TABLE: tensors[TABLE][:-1]})
     with pytest.raises(CheckpointError, match=r"has shape \[255, 96\]; config.json asks for"):
         export(folder, tmp_path / "out", ExportOptions())
 
@@ -174,7 +158,7 @@ def test_keys_of_layers_that_share_them_may_be_there(altered, golden):
         for layer in (4, 5)
         for part in ("k_proj", "v_proj", "k_norm")
     }
-    folder = altered(lambda tensors: {**tensors, **others})
+    folder = altered(NAME, lambda tensors: {**tensors, **others})
     with open_checkpoint(str(folder)) as checkpoint:
         weights, _ = interpret(checkpoint)
         logits = forward(weights.spec, weights, golden(NAME).ids)
@@ -192,7 +176,9 @@ def test_the_first_stream_may_open_gates_as_it_is(altered, golden, tmp_path):
     ]
     logits = []
     for number, (tensors, flag) in enumerate(variants):
-        folder = altered(tensors, lambda config, flag=flag: {**config, "altup_correct_scale": flag})
+        folder = altered(
+            NAME, tensors, lambda config, flag=flag: {**config, "altup_correct_scale": flag}
+        )
         bundle = export(folder, tmp_path / str(number), ExportOptions(weights="fp32")).folder
         shutil.rmtree(folder)
         with runner(bundle, "cpu") as model:
@@ -217,7 +203,7 @@ def test_a_model_with_pictures_becomes_that_of_its_text(altered, exported, tmp_p
         return {"model_type": "gemma3n", "text_config": text, "vision_config": {"hidden_size": 8}}
 
     plain = exported(NAME, weights="int4")
-    folder = altered(with_pictures, nested)
+    folder = altered(NAME, with_pictures, nested)
     result = export(folder, tmp_path / "out", ExportOptions(weights="int4"))
     assert result.warnings == [*plain.warnings, PICTURES_AND_SOUND]
     for file in ("model.onnx", "model.onnx.data"):
@@ -243,7 +229,7 @@ def test_the_genai_profile_has_a_form_for_all_else(altered, tmp_path):
             for layer, source, part in names
         }
 
-    folder = altered(own_keys, lambda config: {**config, "num_kv_shared_layers": 0})
+    folder = altered(NAME, own_keys, lambda config: {**config, "num_kv_shared_layers": 0})
     spec, logits = describe(config_of(num_kv_shared_layers=0)), []
     for profile in ("portable", "genai"):
         options = ExportOptions(weights="fp32", profile=profile)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 import edgerun
 from edgerun.errors import CheckpointError, UnsupportedError
@@ -175,22 +174,6 @@ def test_layers_share_keys_with_the_last_of_their_kind():
     assert "self_attn.k_norm" not in spec.norms(3)
     dense = describe(config_of(DENSE))
     assert [layer.keys_are_values for layer in dense.layers] == [False, True, True]
-
-
-@pytest.fixture
-def altered(tmp_path):
-    """Copies a golden checkpoint, with other tensors and another configuration."""
-
-    def make(name, tensors=lambda tensors: None, config=lambda config: config):
-        folder = shutil.copytree(GOLDEN / name, tmp_path / "checkpoint")
-        stored = load_file(folder / "model.safetensors")
-        stored = tensors(stored) or stored
-        save_file(stored, folder / "model.safetensors")
-        text = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config(text)))
-        return folder
-
-    return make
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 
 import edgerun
 from edgerun.errors import CheckpointError
+from edgerun_export.architectures import describe
+from edgerun_export.embedded_tokens import with_embeddings
 from edgerun_export.pipeline import export
 from tests.support.bundles import GOLDEN
 
@@ -68,3 +71,17 @@ def test_a_word_behind_the_embedding_is_refused(checkpoint: Path, tmp_path: Path
     change(checkpoint, "tokenizer.json", add)
     with pytest.raises(CheckpointError, match="do not belong together"):
         export(checkpoint, tmp_path / "bundle")
+
+
+@pytest.mark.parametrize("vocabulary", [[["a", 0.0], []], [["a", 0.0], 1], [["a", 0.0], [[], 0.0]]])
+def test_what_is_no_piece_of_a_unigram_model_is_no_token(
+    vocabulary: list[Any], checkpoint: Path
+) -> None:
+    """Nor is an added token without a text; those who read the tokenizer refuse it."""
+    added = [{"id": 9}, {"id": 99, "content": "b"}]
+    tokenizer = {"added_tokens": added, "model": {"vocab": vocabulary}}
+    config = json.loads((checkpoint / "config.json").read_text())
+    spec = replace(describe(config), vocab_size=10)
+    files, warnings = with_embeddings(spec, {"tokenizer.json": json.dumps(tokenizer).encode()})
+    assert json.loads(files["tokenizer.json"])["added_tokens"] == added[:1]
+    assert len(warnings) == 1

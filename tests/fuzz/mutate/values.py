@@ -58,10 +58,13 @@ def anything(draw: random.Random) -> Any:
 
 
 def write_json(tree: Any, *, ascii_only: bool = True) -> bytes:
-    """A document as text, in which ``DEEP`` stands for more lists than any parser can follow."""
+    """A document as text, in which ``DEEP`` stands for more lists than any parser can follow.
+
+    The first is enough: a list of 5,000 would be a gigabyte, which is the fuzzer's and no file's.
+    """
     written = json.dumps(tree, ensure_ascii=ascii_only)
     deep = "[" * DEPTH + "]" * DEPTH
-    return written.replace(f'"{DEEP}"', deep).encode("utf-8", "surrogatepass")
+    return written.replace(f'"{DEEP}"', deep, 1).encode("utf-8", "surrogatepass")
 
 
 def nested(depth: int) -> list[Any]:
