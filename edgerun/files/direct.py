@@ -15,6 +15,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +25,25 @@ from edgerun.files.positioned import advise, open_again, read_at
 logger = logging.getLogger(__name__)
 
 ALIGNMENT = 4096  # covers blocks of 512 bytes, too
+
+
+@dataclass(frozen=True, slots=True)
+class DirectRead:
+    """What to ask the system for to have a piece of a file.
+
+    Attributes:
+        descriptor: of the file, open for direct reads.
+        offset: where the read begins, a multiple of ``ALIGNMENT``.
+        span: bytes to ask for, likewise.
+        skipped: bytes from ``offset`` to the piece.
+        needed: bytes from ``offset`` to the end of the piece, which is not there with fewer.
+    """
+
+    descriptor: int
+    offset: int
+    span: int
+    skipped: int
+    needed: int
 
 
 class DirectFile:
@@ -85,6 +105,22 @@ class DirectFile:
                 "see whether its disk is still there, and load the model again"
             ) from error
         return buffer[skipped : skipped + length]
+
+    def direct_read(self, offset: int, length: int) -> DirectRead | None:
+        """How others can read a piece, who ``check`` afterwards; None where they cannot so."""
+        if self._direct is None or not self.is_direct:
+            return None
+        skipped = offset % ALIGNMENT
+        start, size = offset - skipped, span(offset, length)
+        return DirectRead(self._direct, start, size, skipped, skipped + length)
+
+    def check(self) -> None:
+        """Checks that the file is what it was when it was opened.
+
+        Raises:
+            BackendError: it is not.
+        """
+        self._check()
 
     def forget(self, offset: int, length: int) -> None:
         """Lets the system's cache forget a piece, so that the disk is asked for it again."""

@@ -201,6 +201,37 @@ def write_byte(typingctx, descriptor):  # type: ignore[no-untyped-def]
     return types.void(types.intp), codegen
 
 
+@intrinsic
+def read_byte(typingctx, descriptor):  # type: ignore[no-untyped-def]
+    """Waits for a byte of a pipe; -1 where none came, as after a signal."""
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        with builder.goto_entry_block():
+            byte = builder.alloca(I64)
+        builder.store(ir.Constant(I64, 0), byte)
+        number = builder.trunc(args[0], I32)
+        name, result, size = ("_read", I32, I32) if WINDOWS else ("read", I64, I64)
+        function = declare(builder, name, result, I32, I64, size)
+        count = builder.call(function, [number, builder.ptrtoint(byte, I64), ir.Constant(size, 1)])
+        came = builder.icmp_signed("==", count, ir.Constant(result, 1))
+        return builder.select(came, builder.load(byte), ir.Constant(I64, -1))
+
+    return types.int64(types.intp), codegen
+
+
+@intrinsic
+def read_piece(typingctx, descriptor, address, size, offset):  # type: ignore[no-untyped-def]
+    """Reads bytes at a place of a file, where the system can; how many came, -1 if it failed."""
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        if WINDOWS:
+            return ir.Constant(I64, -1)
+        function = declare(builder, "pread", I64, I32, I64, I64, I64)
+        return builder.call(function, [builder.trunc(args[0], I32), *args[1:]])
+
+    return types.int64(types.intp, types.intp, types.intp, types.intp), codegen
+
+
 def _prefetch(name: str, cache: int) -> Any:
     def ask(typingctx, address):  # type: ignore[no-untyped-def]
         def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]

@@ -6,6 +6,8 @@ two addresses: where the file's bytes are, and where the slot is.
 
 from __future__ import annotations
 
+from numba import njit
+
 from edgerun.kernels.jit.declare import function
 from edgerun.kernels.lang.intrinsics import call_chunk
 from edgerun.kernels.lang.tiles import scratch
@@ -26,6 +28,12 @@ def fill(steps: int, count: int, source: int, slot: int) -> int:
     Returns:
         a bit for each step, set where its kernel has raised a flag.
     """
+    return rearrange(steps, count, source, slot)  # type: ignore[no-any-return]
+
+
+@njit
+def rearrange(steps, count, source, slot):  # type: ignore[no-untyped-def]
+    """What ``fill`` does."""
     arguments, flags, flagged = scratch(STEP_BYTES), scratch(FLAG_BYTES), 0
     for number in range(count):
         step = steps + number * STEP_BYTES

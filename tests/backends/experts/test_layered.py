@@ -217,7 +217,7 @@ def calls_of(llm: LLM) -> list[int]:
 def reads_by_expert(llm: LLM) -> Counter[tuple[int, int]]:
     """How often each expert is read from now on."""
     counts, stream = Counter[tuple[int, int]](), stream_of(llm)
-    bring = stream._bring
+    bring, ask = stream._bring, stream._slot_readers.ask
     while stream._pool._reading:  # for what ran before, which may not need it any more
         time.sleep(0.001)
 
@@ -225,7 +225,13 @@ def reads_by_expert(llm: LLM) -> Counter[tuple[int, int]]:
         counts[read.entry] += 1
         bring(read, buffer, reader)
 
+    def counted_if(read: Any, *arguments: Any) -> bool:
+        is_taken = ask(read, *arguments)
+        counts[read.entry] += is_taken
+        return is_taken
+
     stream._bring = counted  # type: ignore[method-assign]
+    stream._slot_readers.ask = counted_if  # type: ignore[method-assign]
     return counts
 
 
@@ -371,6 +377,7 @@ def test_a_fault_ends_the_prompt_at_once_and_nothing_else(
             return read(expert, buffer)
 
         monkeypatch.setattr(layer, "read", fails)
+        monkeypatch.setattr(layer, "direct_read", lambda expert: None)
         runs = acts_at(monkeypatch, 0, lambda: None)
         with pytest.raises(BackendError, match="no such sector"):
             llm.generate(prompt, max_tokens=12, **GREEDY)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from edgerun.kernels.host.huge_pages import ReadBuffer
 from edgerun.kernels.run.residency import LOCK, PATIENCE
 from edgerun.llm.llm import LLM
 from tests.support.bundles import bundle_of
+from tests.support.expert_faults.process import in_child
 from tests.support.interrupts import repeat_until_interrupted
 
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
@@ -152,7 +151,7 @@ def data_file(folder: Path) -> Path:
 
 
 class Faulty(DirectFile):
-    """A file whose reads do what a test says, from some read on."""
+    """A file whose reads do what a test says, from some read on, and are left to nobody else."""
 
     reads = 0
     from_read = 0
@@ -163,6 +162,9 @@ class Faulty(DirectFile):
         if Faulty.reads >= Faulty.from_read:
             Faulty.act()
         return super().read_into(offset, length, buffer)
+
+    def direct_read(self, offset: int, length: int) -> None:
+        return None
 
 
 @pytest.fixture
@@ -332,28 +334,11 @@ def test_a_forked_child_reads_for_itself(
         wait_for_reads(llm, 60)
         control = stream_of(llm)._words.control
         control[LOCK] = 1  # somebody holds it who will not be in the child
-        child = os.fork()
-        if not child:
-            with contextlib.suppress(BaseException):
-                replies = [ids_of(llm) for _ in range(2)]
-                os._exit(replies != [expected] * 2)
-            os._exit(2)
+        status = in_child(lambda: [ids_of(llm) for _ in range(2)] == [expected] * 2)
         control[LOCK] = 0
         goes_on.set()
-        assert exit_code(child) == 0
+        assert status == 0
         assert ids_of(llm) == expected
-
-
-def exit_code(child: int) -> int:
-    """How a child ended, within a minute."""
-    for _ in range(600):
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.1)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    raise AssertionError("the child hangs")
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="threads get no signals")

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
-from edgerun.backends.cpu.experts import source
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.cpu.experts import slot_readers, source
 from edgerun.files import direct
 from edgerun.files.positioned import read_at
+from edgerun.kernels.jit.service import native_function
+from edgerun.kernels.run.read_jobs import (
+    BELL,
+    DONE,
+    ENTRY,
+    FILE,
+    JOB_BYTES,
+    JOB_WORDS,
+    MATRICES,
+    NEEDED,
+    OFFSET,
+    SKIPPED,
+    SLOT,
+    SPAN,
+    STATE,
+    STEP_COUNT,
+    STEPS,
+    STOP,
+    UNDONE,
+)
 
 # Descriptor, memory and offset of a read; returns how many bytes came, None for a usual read.
 Act: TypeAlias = Callable[[int, memoryview, int], int | None]
@@ -27,6 +51,7 @@ class Disk:
         self._act: Act | None = None
         self._first = 0
         direct.read_at = self._read_at
+        slot_readers.native_function = lambda *_, **__: self._bring
 
     @contextmanager
     def faulty(self, act: Act, read: int = 1) -> Iterator[None]:
@@ -43,6 +68,47 @@ class Disk:
             act = self._act if self.reads >= self._first else None
         count = act(descriptor, out, offset) if act else None
         return read_at(descriptor, out, offset) if count is None else count
+
+    def _bring(self, pipe: int, jobs: int, memory: int, size: int) -> int:
+        """What ``kernels/run/slot_reader.py`` does, with this disk's reads."""
+        while (number := os.read(pipe, 1)[0]) != STOP:
+            words = _words(jobs + number * JOB_BYTES, JOB_WORDS)
+            state, bell = self._state(words, memory), int(words[BELL])
+            words[STATE] = state
+            with suppress(BlockingIOError):
+                os.write(bell, b"\0")
+        return 1
+
+    def _state(self, words: NDArray[np.int64], memory: int) -> int:
+        read = (ctypes.c_uint8 * int(words[SPAN])).from_address(memory)
+        try:
+            count = self._read_at(int(words[FILE]), memoryview(read).cast("B"), int(words[OFFSET]))
+        except Exception:  # the reader that asked has words for it
+            return UNDONE
+        if count < words[NEEDED]:
+            return UNDONE
+        fill = native_function("slot-fill", 4, result=True)
+        steps, slot = map(int, words[[STEPS, STEP_COUNT]]), int(words[SLOT])
+        if fill(*steps, memory + int(words[SKIPPED]), slot) & (1 << int(words[MATRICES])) - 1:
+            return UNDONE
+        native_function("pool-publish", 2, result=False)(int(words[ENTRY]), slot)
+        return DONE
+
+
+def _words(address: int, count: int) -> NDArray[np.int64]:
+    """Words in memory."""
+    return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(address))
+
+
+@contextmanager
+def by_readers() -> Iterator[None]:
+    """Readers do meanwhile themselves what they hand to others."""
+    before = slot_readers.SlotReaders.ask
+    slot_readers.SlotReaders.ask = lambda *_: False  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        slot_readers.SlotReaders.ask = before  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import edgerun
-from edgerun.llm.experts import forecast_for
+from edgerun.llm.experts import PromptCalls, forecast_for
 from edgerun.llm.tracing import load_traced
 from edgerun.offload.trace_file import write_trace
 from tests.support.altered import AlteredBundle
@@ -215,7 +215,8 @@ def _trace(spoil: Change, session: Session) -> None:
         spoil(path)
         model = llm.model
         try:
-            forecast_for(model.bundle, model.experts, model.everyone, path)
+            calls = PromptCalls(model.context, model.chunk_rows, model.chunk_rows)
+            forecast_for(model.bundle, model.experts, model.everyone, calls, path)
         except edgerun.EdgerunError as error:
             check_message(str(error), "trace")
         else:

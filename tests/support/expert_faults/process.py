@@ -85,9 +85,9 @@ def _closed(place: int, session: Session) -> None:
     before, stream.CLOSING_S = stream.CLOSING_S, 0.05
     try:
         with session.loaded() as llm:
-            threads = stream_of(llm)._threads
             with _hanging(session, llm, place):
-                threads = stream_of(llm)._threads
+                expert_stream = stream_of(llm)
+                threads = [*expert_stream._threads, *expert_stream._slot_readers._threads]
                 llm.close()
             for thread in threads:
                 thread.join(CHILD_S)
@@ -212,7 +212,7 @@ def _threads(started: int, session: Session) -> None:
     start, count = threading.Thread.start, [0]
 
     def limited(self: threading.Thread) -> None:
-        if self.name.startswith("edgerun-experts"):
+        if self.name.startswith(("edgerun-experts", "edgerun-slots")):
             count[0] += 1
             if count[0] > started:
                 raise RuntimeError("can't start new thread")

@@ -176,7 +176,7 @@ def _spoiled(place: int, matrix: int, value: float, session: Session) -> None:
             content.matrices[matrix].scales[-1, -1] = value
         return content
 
-    with session.loaded() as llm:
+    with disk.by_readers(), session.loaded() as llm:
         source.ExpertSource.read = spoil  # type: ignore[method-assign]
         try:
             act = disk.once(lambda: state.__setitem__("on", True))
@@ -196,7 +196,7 @@ def _defect(place: int, session: Session) -> None:
             raise IndexError("of all things")
         fill(*args, **options)
 
-    with session.loaded() as llm:
+    with disk.by_readers(), session.loaded() as llm:
         filler.SlotFiller.fill = fail  # type: ignore[method-assign]
         try:
             act = disk.once(lambda: state.__setitem__("on", True))

@@ -77,7 +77,8 @@ class Session:
             assert not pool._reading, "something is still being read"
             assert len(pool._free) + len(pool.resident) == len(stream.slots), "a slot is lost"
             assert len({*pool._free, *pool.resident.values()}) == len(stream.slots), "shared slot"
-        assert all(thread.is_alive() for thread in stream._threads), "a reader is gone"
+        threads = [*stream._threads, *stream._slot_readers._threads]
+        assert all(thread.is_alive() for thread in threads), "a reader is gone"
 
 
 def reply(llm: LLM) -> list[int]:

@@ -32,10 +32,10 @@ from edgerun.backends.cpu.emit.linear import (
     rounding_of,
     tiles_of,
 )
-from edgerun.backends.cpu.experts.dispatch import Units, emit_dispatch
 from edgerun.backends.cpu.experts.layout import Projection, rows_of
-from edgerun.backends.cpu.experts.places import Places, emit_plan, emit_rows, emit_sum
-from edgerun.backends.cpu.experts.waves import Wave, emit_fetch, waves_of
+from edgerun.backends.cpu.experts.program.dispatch import Units, emit_dispatch
+from edgerun.backends.cpu.experts.program.places import Places, emit_plan, emit_rows, emit_sum
+from edgerun.backends.cpu.experts.program.waves import Wave, emit_fetch, waves_of
 from edgerun.backends.cpu.experts.weights import ExpertWeights, stacks_of
 from edgerun.backends.cpu.families import AMX, family_of, weight_bytes
 from edgerun.backends.cpu.row_paths import block_tokens

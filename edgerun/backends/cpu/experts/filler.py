@@ -40,17 +40,24 @@ class SlotFiller:
         if content.memory is None or not self._is_filled(slot, content.memory, content.stored):
             self._layout.fill(slot, content.matrices, reader, alone=True)
 
-    def _is_filled(
-        self, slot: NDArray[np.uint8], memory: NDArray[np.uint8], stored: StoredExpert
-    ) -> bool:
+    def steps(self, stored: StoredExpert) -> Steps | None:
+        """What puts an expert in order, int64 ``[steps, STEP_WORDS]``, if native code can.
+
+        The first steps, one a matrix, raise a flag where scales are no numbers.
+        """
         steps = self._steps.get(stored.places)
         if steps is None:
             words = list(_steps(self._layout, stored))
             steps = self._steps[stored.places] = np.array(words, np.int64).reshape(-1, STEP_WORDS)
-        count = len(steps)
-        if not 0 < count <= MOST_STEPS:
+        return steps if 0 < len(steps) <= MOST_STEPS else None
+
+    def _is_filled(
+        self, slot: NDArray[np.uint8], memory: NDArray[np.uint8], stored: StoredExpert
+    ) -> bool:
+        steps = self.steps(stored)
+        if steps is None:
             return False
-        flags = self._fill(steps.ctypes.data, count, memory.ctypes.data, slot.ctypes.data)
+        flags = self._fill(steps.ctypes.data, len(steps), memory.ctypes.data, slot.ctypes.data)
         return not flags & (1 << len(stored.matrices)) - 1  # of scales; of codes they mean nothing
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.files.direct import DirectFile, span
+from edgerun.files.direct import DirectFile, DirectRead, span
 from edgerun.formats.base import PackedWeight
 from edgerun.formats.stack import ExpertStack, Matrix
 from edgerun.graph.mapped_file import MappedFile, find_file
@@ -33,6 +33,15 @@ class OpenFiles:
             opened = DirectFile(file.descriptor, file.check, direct=self._direct)
             self._files[id(file)] = file, opened
         return self._files[id(file)][1]
+
+    def check(self) -> None:
+        """Checks that the files are what they were when they were opened.
+
+        Raises:
+            BackendError: one is not.
+        """
+        for _, opened in self._files.values():
+            opened.check()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +105,27 @@ class ExpertSource:
         Raises:
             BackendError: the file was changed or cut off, or cannot be read.
         """
-        stored = self._stored.get(expert)
-        if stored is None:
-            stored = self._stored[expert] = self._find(expert)
+        stored = self.stored(expert)
         piece = stored.slab
         if piece is None:
             return Content(stored, None)
         room = buffer.take(span(piece.offset, piece.length))
         content = self._files.open(piece.file).read_into(piece.offset, piece.length, room)
         return Content(stored, np.frombuffer(content, np.uint8))
+
+    def stored(self, expert: int) -> StoredExpert:
+        """Where an expert is."""
+        stored = self._stored.get(expert)
+        if stored is None:
+            stored = self._stored[expert] = self._find(expert)
+        return stored
+
+    def direct_read(self, expert: int) -> DirectRead | None:
+        """How others can read an expert all at once; None where they cannot."""
+        piece = self.stored(expert).slab
+        if piece is None:
+            return None
+        return self._files.open(piece.file).direct_read(piece.offset, piece.length)
 
     def _find(self, expert: int) -> StoredExpert:
         matrices = tuple(stack.matrices[expert] for stack in self._stacks)

@@ -1,9 +1,10 @@
 """Experts that do not all fit into memory: threads read those that a program is waiting for.
 
 A program rings a bell, a pipe, when something is missing, and each byte in it wakes one reader.
-Readers decide under a lock what is read next (``pool.py``), read and rearrange it without. What
-goes wrong ends the run under way and nothing else; a read that came too late for its run
-serves the next one.
+It decides under a lock what is read next (``pool.py``) and hands that to threads which need no
+interpreter (``slot_readers.py``), so that one reader is enough. What these cannot do readers do
+themselves, and for that more of them are started. What goes wrong ends the run under way and
+nothing else; a read that came too late for its run serves the next one.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edgerun.backends.base import ExpertMemory
 from edgerun.backends.cpu.experts.filler import SlotFiller
@@ -25,6 +27,7 @@ from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.backends.cpu.experts.pool import Pool
 from edgerun.backends.cpu.experts.prefetch import ALL, Prefetch
 from edgerun.backends.cpu.experts.protocol import Aborted, Glance, Post, Read
+from edgerun.backends.cpu.experts.slot_readers import Job, SlotReaders
 from edgerun.backends.cpu.experts.source import ExpertSource, OpenFiles
 from edgerun.backends.cpu.experts.words import LayerWords, SharedWords
 from edgerun.backends.figures import ExpertReads
@@ -51,6 +54,20 @@ class _Layer:
     name: str
     filler: SlotFiller
     source: ExpertSource
+    jobs: dict[int, Job] = field(default_factory=dict)
+
+    def job(self, expert: int) -> Job | None:
+        """How an expert is brought into a slot natively; None where that cannot be."""
+        read = self.source.direct_read(expert)  # none any more, where the first was refused
+        if read is None:
+            return None
+        if expert not in self.jobs:
+            stored = self.source.stored(expert)
+            steps = self.filler.steps(stored)
+            if steps is None:
+                return None
+            self.jobs[expert] = Job.of(read, steps, len(stored.matrices))
+        return self.jobs[expert]
 
 
 class ExpertStream:
@@ -81,6 +98,8 @@ class ExpertStream:
         self._gates: dict[int, Gate] = {}
         self._files = OpenFiles(direct=memory.direct)
         self._readers = self._prefetch.at_once + OTHER_READERS
+        self._slot_readers = SlotReaders(self._prefetch.at_once + 1)
+        self._refused: deque[Read] = deque()  # by those
         self._read_bytes = 0
         self._fault: Exception | None = None
         self._is_closed = False
@@ -125,6 +144,7 @@ class ExpertStream:
             self._ring()
         if self._words.aborted:
             raise self._failure()
+        self._files.check()  # after all reads that the run could use
 
     def reads(self) -> ExpertReads:
         """What became of the experts that were needed so far."""
@@ -152,7 +172,8 @@ class ExpertStream:
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(CLOSING_S)
-        if not any(thread.is_alive() for thread in threads):
+        have_ended = self._slot_readers.close(CLOSING_S)  # which nobody asks any more
+        if have_ended and not any(thread.is_alive() for thread in threads):
             self._close_bell()
 
     def _failure(self) -> BackendError:
@@ -171,21 +192,30 @@ class ExpertStream:
     def _start(self) -> None:
         if self._is_closed:
             raise RuntimeError("the readers of experts are closed")
-        threads: list[threading.Thread] = []
         try:
-            for index in range(self._readers):
-                name = f"edgerun-experts-{index}"
-                thread = threading.Thread(target=self._work, daemon=True, name=name)
-                thread.start()
-                threads.append(thread)
-        except RuntimeError as error:  # the system has no more; fewer will do
-            logger.info("%d threads read experts, not %d", len(threads), self._readers)
-            if not threads:
-                raise BackendError(
-                    "the system starts no more threads, and experts are read by one: end other "
-                    "programs, or load the model without a limit to the memory of experts"
-                ) from error
-        self._threads = threads
+            self._start_reader()
+        except RuntimeError as error:
+            raise BackendError(
+                "the system starts no more threads, and experts are read by one: end other "
+                "programs, or load the model without a limit to the memory of experts"
+            ) from error
+        jobs = [layer.job(0) for layer in self._layers]
+        self._slot_readers.start(max((job.span for job in jobs if job is not None), default=0))
+
+    def _start_reader(self) -> None:
+        name = f"edgerun-experts-{len(self._threads)}"
+        thread = threading.Thread(target=self._work, daemon=True, name=name)
+        thread.start()
+        self._threads.append(thread)
+
+    def _start_another(self) -> None:
+        """Starts one more reader, up to the number that keeps the disk busy."""
+        if len(self._threads) < self._readers and not self._is_closed:
+            try:
+                self._start_reader()
+            except RuntimeError:  # the system has no more; fewer will do
+                logger.info("%d threads read experts, not %d", len(self._threads), self._readers)
+                self._readers = len(self._threads)
 
     def _ring(self) -> None:
         """Wakes a reader; a pipe that is full wakes all of them anyway."""
@@ -225,11 +255,33 @@ class ExpertStream:
         read, glance = None, None
         with self._deciding():
             if not self._is_closed:
-                read = self._pool.next_read()
+                self._take_answers()
+                read = self._refused.popleft() if self._refused else self._hand_over()
                 glance = None if read is not None else self._pool.next_glance()
-            if read is not None and self._pool.has_more:
-                self._ring()
+            if read is not None:
+                self._start_another()
+                if self._pool.has_more:
+                    self._ring()
         return read, glance
+
+    def _take_answers(self) -> None:
+        for read, is_done, seconds in self._slot_readers.answers():
+            if is_done:
+                layer, expert = read.entry
+                self._read_bytes += self._layers[layer].jobs[expert].nbytes
+                self._pool.finish(read, seconds)
+            else:
+                self._refused.append(read)
+
+    def _hand_over(self) -> Read | None:
+        """Hands over what is to be read; what is left for the reader that asks, if anything."""
+        while (read := self._pool.next_read()) is not None:
+            layer, expert = read.entry
+            job = self._layers[layer].job(expert)
+            places = self._words.places(read)
+            if job is None or not self._slot_readers.ask(read, job, *places, self._bell[1]):
+                return read
+        return None
 
     def _bring(self, read: Read, buffer: ReadBuffer, reader: ArrayReader) -> None:
         """Reads an expert into its slot."""
@@ -289,6 +341,9 @@ class ExpertStream:
     def _begin_child(self) -> None:
         """In a forked child: the readers are gone, and their bell is the parent's."""
         self._lock, self._threads = threading.Lock(), []
+        self._slot_readers.close_pipe()
+        self._slot_readers = SlotReaders(self._prefetch.at_once + 1)
+        self._refused.clear()
         if self._is_closed:
             return
         self._close_bell()

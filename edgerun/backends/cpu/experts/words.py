@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.backends.cpu.experts.protocol import Entry, Post
+from edgerun.backends.cpu.experts.protocol import Entry, Post, Read
 from edgerun.kernels.jit.service import native_function
 from edgerun.kernels.run.residency import (
     ABORT,
@@ -166,7 +166,14 @@ class SharedWords:
         return bool(self._evict(self._address, self._word(entry), number))
 
     def publish(self, entry: Entry, slot: int) -> None:
-        self._publish(self._word(entry), self._first_slot + slot * self._slot_bytes)
+        self._publish(self._word(entry), self._slot(slot))
+
+    def places(self, read: Read) -> tuple[int, int]:
+        """Addresses of the slot of a read, and of the word that gets it."""
+        return self._slot(read.slot), self._word(read.entry)
+
+    def _slot(self, slot: int) -> int:
+        return self._first_slot + slot * self._slot_bytes
 
     def _word(self, entry: Entry) -> int:
         layer, expert = entry

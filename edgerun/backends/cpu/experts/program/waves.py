@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from edgerun.backends.cpu.binder import ONE, Binder
 from edgerun.backends.cpu.buffers import Buffer
 from edgerun.backends.cpu.experts.gate import gate_of
-from edgerun.backends.cpu.experts.places import Places
+from edgerun.backends.cpu.experts.program.places import Places
 from edgerun.backends.cpu.experts.weights import ExpertWeights
 from edgerun.graph.ir import Node
 
