@@ -32,6 +32,7 @@ class DirectRead:
     """What to ask the system for to have a piece of a file.
 
     Attributes:
+        file: who says whether there still are such reads (``is_direct``).
         descriptor: of the file, open for direct reads.
         offset: where the read begins, a multiple of ``ALIGNMENT``.
         span: bytes to ask for, likewise.
@@ -39,6 +40,7 @@ class DirectRead:
         needed: bytes from ``offset`` to the end of the piece, which is not there with fewer.
     """
 
+    file: DirectFile
     descriptor: int
     offset: int
     span: int
@@ -112,7 +114,7 @@ class DirectFile:
             return None
         skipped = offset % ALIGNMENT
         start, size = offset - skipped, span(offset, length)
-        return DirectRead(self._direct, start, size, skipped, skipped + length)
+        return DirectRead(self, self._direct, start, size, skipped, skipped + length)
 
     def check(self) -> None:
         """Checks that the file is what it was when it was opened.

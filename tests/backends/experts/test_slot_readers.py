@@ -19,7 +19,7 @@ from edgerun.backends.cpu.experts.layout import SlotLayout, form_of
 from edgerun.backends.cpu.experts.protocol import Read
 from edgerun.backends.cpu.experts.slot_readers import Job, SlotReaders
 from edgerun.backends.cpu.experts.source import Content, StoredExpert
-from edgerun.files.direct import DirectRead, span
+from edgerun.files.direct import DirectFile, DirectRead, span
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.mapped_file import ArrayReader
 from edgerun.graph.slabs import arrays_of
@@ -63,13 +63,15 @@ def experts(tmp_path: Path) -> Iterator[Experts]:
         parts += [array.tobytes() for array in arrays_of(matrix)]
     path.write_bytes(b"".join(parts))
     descriptor = os.open(path, os.O_RDONLY)
+    file = DirectFile(descriptor, lambda: None)
+    file.is_direct = True  # as far as anybody asks: reads are those of the system's cache
     length = matrices[0].nbytes
     jobs = []
     for number, matrix in enumerate(matrices):
         offset = SKIPPED + number * length
         start = offset // 4096 * 4096
         skipped = offset - start
-        read = DirectRead(descriptor, start, span(offset, length), skipped, skipped + length)
+        read = DirectRead(file, descriptor, start, span(offset, length), skipped, skipped + length)
         steps = filler.steps(stored(matrix))
         assert steps is not None
         jobs.append(Job.of(read, steps, 1))
@@ -167,7 +169,15 @@ def test_reads_that_bring_too_little_are_left_to_others(
 def test_what_is_larger_than_a_threads_memory_is_left_to_others(
     experts: Experts, readers: SlotReaders, bell: tuple[int, int]
 ) -> None:
-    experts.jobs[0] = replace(experts.jobs[0], span=1 << 30)
+    job = experts.jobs[0]
+    experts.jobs[0] = replace(job, read=replace(job.read, span=1 << 30))
+    assert not experts.ask(readers, 0, bell[1])
+
+
+def test_what_is_in_no_file_for_direct_reads_any_more_is_left_to_others(
+    experts: Experts, readers: SlotReaders, bell: tuple[int, int]
+) -> None:
+    experts.jobs[0].read.file.is_direct = False
     assert not experts.ask(readers, 0, bell[1])
 
 

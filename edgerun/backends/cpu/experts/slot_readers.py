@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,13 +41,13 @@ class Job:
 
     Attributes:
         words: int64, those of ``read_jobs.py`` that are alike every time.
-        span: bytes that are read.
+        read: how the system is asked.
         nbytes: bytes of the expert.
         steps: what ``words`` has the address of.
     """
 
     words: NDArray[np.int64]
-    span: int
+    read: DirectRead
     nbytes: int
     steps: NDArray[np.int64]
 
@@ -55,7 +56,7 @@ class Job:
         """Takes the read and what ``SlotFiller.steps`` says of an expert of so many matrices."""
         place = read.descriptor, read.offset, read.span, read.skipped, read.needed
         words = np.array([*place, steps.ctypes.data, len(steps), matrices], np.int64)
-        return cls(words, read.span, read.needed - read.skipped, steps)
+        return cls(words, read, read.needed - read.skipped, steps)
 
 
 class SlotReaders:
@@ -81,6 +82,7 @@ class SlotReaders:
                 thread.start()
             except RuntimeError:
                 logger.info("%d threads bring experts into slots, not %d", index, self._count)
+                self._asked = [None] * index  # a job that no thread takes would wait
                 break
             self._threads.append(thread)
 
@@ -94,8 +96,8 @@ class SlotReaders:
             entry: address of the word that gets that of the slot.
             bell: a descriptor that gets a byte in the end.
         """
-        busy = sum(each is not None for each in self._asked)
-        if self._pipe is None or busy >= len(self._threads) or job.span > self._room:
+        is_possible = job.read.file.is_direct and job.read.span <= self._room
+        if not is_possible or self._pipe is None or None not in self._asked:
             return False
         number = self._asked.index(None)
         words = self._jobs[number]
@@ -121,8 +123,9 @@ class SlotReaders:
         for _ in threads:
             assert self._pipe is not None
             os.write(self._pipe[1], bytes([STOP]))
+        end = time.monotonic() + timeout_s
         for thread in threads:
-            thread.join(timeout_s)
+            thread.join(max(0.0, end - time.monotonic()))
         if any(thread.is_alive() for thread in threads):
             return False
         self.close_pipe()

@@ -18,7 +18,6 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 
 from edgerun.backends.base import ExpertMemory
 from edgerun.backends.cpu.experts.filler import SlotFiller
@@ -27,8 +26,9 @@ from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.backends.cpu.experts.pool import Pool
 from edgerun.backends.cpu.experts.prefetch import ALL, Prefetch
 from edgerun.backends.cpu.experts.protocol import Aborted, Glance, Post, Read
-from edgerun.backends.cpu.experts.slot_readers import Job, SlotReaders
+from edgerun.backends.cpu.experts.slot_readers import SlotReaders
 from edgerun.backends.cpu.experts.source import ExpertSource, OpenFiles
+from edgerun.backends.cpu.experts.stored_layer import StoredLayer
 from edgerun.backends.cpu.experts.words import LayerWords, SharedWords
 from edgerun.backends.figures import ExpertReads
 from edgerun.errors import BackendError, EdgerunError
@@ -41,33 +41,10 @@ from edgerun.kernels.run.residency import FAILED, LATE
 logger = logging.getLogger(__name__)
 
 CLOSING_S = 1.0  # that closing waits for a read
-FILLING = 1  # readers that put in order what was read, while others read
+UNDER_WAY = 2  # beside what the disk reads: one is put in order, one is the next to be read
 OTHER_READERS = 2  # one for what a program waits for, one that looks ahead
 MOST_SPARE = 2  # slots
 SLOTS_A_SPARE = 64  # so that few experts have no room for it
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """A layer whose experts are read: its name, what fills its slots, and where from."""
-
-    name: str
-    filler: SlotFiller
-    source: ExpertSource
-    jobs: dict[int, Job] = field(default_factory=dict)
-
-    def job(self, expert: int) -> Job | None:
-        """How an expert is brought into a slot natively; None where that cannot be."""
-        read = self.source.direct_read(expert)  # none any more, where the first was refused
-        if read is None:
-            return None
-        if expert not in self.jobs:
-            stored = self.source.stored(expert)
-            steps = self.filler.steps(stored)
-            if steps is None:
-                return None
-            self.jobs[expert] = Job.of(read, steps, len(stored.matrices))
-        return self.jobs[expert]
 
 
 class ExpertStream:
@@ -85,7 +62,7 @@ class ExpertStream:
         self.slots = zeroed_memory(size)[:size].reshape(slots, slot_bytes)
         self._patience_s = memory.patience_s
         self._words = SharedWords(self.slots, memory.patience_s)
-        self._prefetch = Prefetch(memory.at_once + FILLING)
+        self._prefetch = Prefetch(memory.at_once + UNDER_WAY)
         self._pool = Pool(
             slots,
             self.wave,
@@ -94,7 +71,7 @@ class ExpertStream:
             self._prefetch,
             spare=min(MOST_SPARE, slots // SLOTS_A_SPARE),
         )
-        self._layers: list[_Layer] = []
+        self._layers: list[StoredLayer] = []
         self._gates: dict[int, Gate] = {}
         self._files = OpenFiles(direct=memory.direct)
         self._readers = self._prefetch.at_once + OTHER_READERS
@@ -111,7 +88,8 @@ class ExpertStream:
     def add_layer(self, name: str, layout: SlotLayout, stacks: Sequence[ExpertStack]) -> LayerWords:
         """Takes a layer, none of whose experts are in memory yet."""
         with self._lock:
-            self._layers.append(_Layer(name, SlotFiller(layout), ExpertSource(stacks, self._files)))
+            source = ExpertSource(stacks, self._files)
+            self._layers.append(StoredLayer(name, SlotFiller(layout), source))
             return self._words.add_layer(len(stacks[0].matrices), stacks[0].matrices[0].shape[1])
 
     def add_gate(self, words: LayerWords, gate: Gate) -> None:
@@ -162,9 +140,10 @@ class ExpertStream:
 
     def close(self) -> None:
         """Ends the readers; calling it twice is allowed, running a program after it is not."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        with self._lock:  # so that nobody starts another reader from here on
+            if self._is_closed:
+                return
+            self._is_closed = True
         _STREAMS.discard(self)  # its pipe's numbers may soon be another file's
         threads, self._threads = self._threads, []
         for _ in threads:
@@ -172,7 +151,8 @@ class ExpertStream:
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(CLOSING_S)
-        have_ended = self._slot_readers.close(CLOSING_S)  # which nobody asks any more
+        with self._lock:  # so that nobody asks them meanwhile
+            have_ended = self._slot_readers.close(CLOSING_S)
         if have_ended and not any(thread.is_alive() for thread in threads):
             self._close_bell()
 
@@ -199,8 +179,9 @@ class ExpertStream:
                 "the system starts no more threads, and experts are read by one: end other "
                 "programs, or load the model without a limit to the memory of experts"
             ) from error
-        jobs = [layer.job(0) for layer in self._layers]
-        self._slot_readers.start(max((job.span for job in jobs if job is not None), default=0))
+        jobs = (layer.job(0) for layer in self._layers)
+        if spans := [job.read.span for job in jobs if job is not None]:
+            self._slot_readers.start(max(spans))
 
     def _start_reader(self) -> None:
         name = f"edgerun-experts-{len(self._threads)}"
@@ -268,7 +249,8 @@ class ExpertStream:
         for read, is_done, seconds in self._slot_readers.answers():
             if is_done:
                 layer, expert = read.entry
-                self._read_bytes += self._layers[layer].jobs[expert].nbytes
+                job = self._layers[layer].job(expert)
+                self._read_bytes += job.nbytes if job is not None else 0
                 self._pool.finish(read, seconds)
             else:
                 self._refused.append(read)
