@@ -24,6 +24,7 @@ from edgerun.kernels.run.residency import LOCK, PATIENCE
 from edgerun.llm.llm import LLM
 from tests.support.bundles import bundle_of
 from tests.support.expert_faults.process import in_child
+from tests.support.expert_faults.session import check_slots
 from tests.support.interrupts import repeat_until_interrupted
 
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
@@ -183,9 +184,7 @@ def fails_and_recovers(
         ids_of(llm)
     faults.from_read = 1 << 30
     assert ids_of(llm) == expected
-    experts = stream_of(llm)
-    assert not experts._pool._reading
-    assert len(experts._pool._free) + len(experts._pool.resident) == len(experts.slots)
+    check_slots(stream_of(llm))
 
 
 def test_a_read_that_fails_ends_the_reply_and_nothing_else(
@@ -348,8 +347,7 @@ def test_ctrl_c_at_any_time_leaves_a_model_that_works(folder: Path, expected: li
         for _ in range(12):
             repeat_until_interrupted(lambda: ids_of(llm), rng, 0.15)
             assert ids_of(llm) == expected
-        experts = stream_of(llm)._pool
-        assert len(experts._free) + len(experts.resident) == len(stream_of(llm).slots)
+        check_slots(stream_of(llm))
 
 
 def test_closing_does_not_wait_for_a_read_that_hangs(

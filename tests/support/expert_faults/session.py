@@ -68,17 +68,21 @@ class Session:
         self.check_slots(llm)
 
     def check_slots(self, llm: LLM) -> None:
-        """Every slot is free or has an expert, within the budget, once nobody reads any more."""
-        stream = stream_of(llm)
-        pool, end = stream._pool, time.monotonic() + DRAINED_S
-        while pool._reading and time.monotonic() < end:
-            time.sleep(0.001)
-        with stream._lock:
-            assert not pool._reading, "something is still being read"
-            assert len(pool._free) + len(pool.resident) == len(stream.slots), "a slot is lost"
-            assert len({*pool._free, *pool.resident.values()}) == len(stream.slots), "shared slot"
-        threads = [*stream._threads, *stream._slot_readers._threads]
-        assert all(thread.is_alive() for thread in threads), "a reader is gone"
+        """Every slot is free or has an expert, and all readers are there."""
+        check_slots(stream_of(llm))
+
+
+def check_slots(stream: ExpertStream) -> None:
+    """Every slot is free or has an expert, once nobody reads any more, and no reader is gone."""
+    pool, end = stream._pool, time.monotonic() + DRAINED_S
+    while pool._reading and time.monotonic() < end:
+        time.sleep(0.001)
+    with stream._lock:
+        assert not pool._reading, "something is still being read"
+        assert len(pool._free) + len(pool.resident) == len(stream.slots), "a slot is lost"
+        assert len({*pool._free, *pool.resident.values()}) == len(stream.slots), "shared slot"
+    threads = [*stream._threads, *stream._slot_readers._threads]
+    assert all(thread.is_alive() for thread in threads), "a reader is gone"
 
 
 def reply(llm: LLM) -> list[int]:

@@ -41,7 +41,7 @@ class SlotFiller:
             self._layout.fill(slot, content.matrices, reader, alone=True)
 
     def steps(self, stored: StoredExpert) -> Steps | None:
-        """What puts an expert in order, int64 ``[steps, STEP_WORDS]``, if native code can.
+        """What puts an expert of a slab in order, int64 ``[steps, STEP_WORDS]``, if it can.
 
         The first steps, one a matrix, raise a flag where scales are no numbers.
         """

@@ -31,8 +31,9 @@ class StoredLayer:
         return self._jobs[expert]
 
     def _make_job(self, expert: int) -> Job | None:
-        stored, read = self.source.stored(expert), self.source.direct_read(expert)
-        steps = self.filler.steps(stored)
-        if read is None or steps is None:
+        read = self.source.direct_read(expert)
+        if read is None:
             return None
-        return Job.of(read, steps, len(stored.matrices))
+        stored = self.source.stored(expert)
+        steps = self.filler.steps(stored)
+        return None if steps is None else Job.of(read, steps, len(stored.matrices))
