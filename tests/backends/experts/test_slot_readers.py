@@ -140,7 +140,7 @@ def test_each_thread_has_one_at_a_time(
     assert experts.ask(readers, 0, bell[1]) and experts.ask(readers, 1, bell[1])
     assert not experts.ask(readers, 2, bell[1])
     os.read(bell[0], 1)
-    while not (answers := readers.answers()):
+    while not (answers := list(readers.answers())):
         time.sleep(0.001)
     assert experts.ask(readers, 2, bell[1])
     end = time.monotonic() + PATIENCE_S
@@ -164,6 +164,18 @@ def test_reads_that_bring_too_little_are_left_to_others(
     assert experts.ask(readers, last, bell[1])
     _, is_done, _ = answer(readers, bell)
     assert not is_done and not experts.table[last]
+
+
+def test_an_answer_that_nobody_took_is_told_again(
+    experts: Experts, readers: SlotReaders, bell: tuple[int, int]
+) -> None:
+    """Whoever takes one may fail before the next."""
+    assert experts.ask(readers, 0, bell[1]) and experts.ask(readers, 1, bell[1])
+    os.read(bell[0], 1)
+    os.read(bell[0], 1)
+    first, *_ = next(readers.answers())
+    ((second, *_),) = readers.answers()
+    assert {first.entry, second.entry} == {(0, 0), (0, 1)} and not list(readers.answers())
 
 
 def test_what_is_larger_than_a_threads_memory_is_left_to_others(

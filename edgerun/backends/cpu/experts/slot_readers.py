@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,6 +65,7 @@ class SlotReaders:
 
     def __init__(self, count: int) -> None:
         """Takes how many there are to be; none is started yet."""
+        count = min(count, STOP)  # numbers of jobs are bytes, and this one has a meaning
         self._count, self._room = count, 0
         self._jobs: NDArray[np.int64] = np.zeros((count, JOB_WORDS), np.int64)
         self._asked: list[Read | None] = [None] * count
@@ -72,7 +74,11 @@ class SlotReaders:
 
     def start(self, room: int) -> None:
         """Starts the threads, for pieces of up to ``room`` bytes; fewer where there are no more."""
-        self._pipe, self._room = os.pipe(), max(room, TURNS_BYTES)
+        try:
+            self._pipe, self._room = os.pipe(), max(room, TURNS_BYTES)
+        except OSError as error:
+            logger.info("no threads bring experts into slots: %s", error)
+            return
         bring = native_function("slot-reader", 4, result=True)
         arguments = bring, self._pipe[0], self._jobs, self._room
         for index in range(self._count):
@@ -107,15 +113,15 @@ class SlotReaders:
         os.write(self._pipe[1], bytes([number]))
         return True
 
-    def answers(self) -> list[tuple[Read, bool, float]]:
-        """Reads that are done with, whether the expert is in its slot, and seconds of the disk."""
-        answers = []
+    def answers(self) -> Iterator[tuple[Read, bool, float]]:
+        """Reads that are done with, whether the expert is in its slot, and seconds of the disk.
+
+        Each is told once; those that are not taken are told the next time.
+        """
         for number, read in enumerate(self._asked):
             if read is not None and (state := self._jobs[number, STATE]) != ASKED:
-                seconds = int(self._jobs[number, NANOSECONDS]) / 1e9
-                answers.append((read, bool(state == DONE), seconds))
                 self._asked[number] = None
-        return answers
+                yield read, bool(state == DONE), int(self._jobs[number, NANOSECONDS]) / 1e9
 
     def close(self, timeout_s: float) -> bool:
         """Ends the threads; whether all have ended within that time."""
@@ -138,8 +144,7 @@ class SlotReaders:
             os.close(descriptor)
 
 
-def _work(bring: object, pipe: int, jobs: NDArray[np.int64], room: int) -> None:
-    assert callable(bring)
+def _work(bring: Callable[..., int], pipe: int, jobs: NDArray[np.int64], room: int) -> None:
     take_short_turns()
     memory = np.frombuffer(ReadBuffer().take(room), np.uint8)
     while not bring(pipe, jobs.ctypes.data, memory.ctypes.data, len(memory)):
