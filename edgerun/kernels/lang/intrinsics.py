@@ -184,18 +184,24 @@ def nanoseconds(typingctx):  # type: ignore[no-untyped-def]
     return types.int64(), codegen
 
 
+def _pass_byte(builder: Any, descriptor: Any, call: str) -> tuple[Any, Any]:
+    """Writes or reads a byte of an open pipe: the byte, 0 at first, and whether it passed."""
+    with builder.goto_entry_block():
+        byte = builder.alloca(I64)
+    builder.store(ir.Constant(I64, 0), byte)
+    number = builder.trunc(descriptor, I32)
+    name, result, size = (f"_{call}", I32, I32) if WINDOWS else (call, I64, I64)
+    function = declare(builder, name, result, I32, I64, size)
+    count = builder.call(function, [number, builder.ptrtoint(byte, I64), ir.Constant(size, 1)])
+    return builder.load(byte), builder.icmp_signed("==", count, ir.Constant(result, 1))
+
+
 @intrinsic
 def write_byte(typingctx, descriptor):  # type: ignore[no-untyped-def]
     """Writes a byte of anything to an open pipe, if there is room for it."""
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        with builder.goto_entry_block():
-            byte = builder.alloca(I64)
-        builder.store(ir.Constant(I64, 0), byte)
-        number = builder.trunc(args[0], I32)
-        name, result, size = ("_write", I32, I32) if WINDOWS else ("write", I64, I64)
-        function = declare(builder, name, result, I32, I64, size)
-        builder.call(function, [number, builder.ptrtoint(byte, I64), ir.Constant(size, 1)])
+        _pass_byte(builder, args[0], "write")
         return context.get_dummy_value()
 
     return types.void(types.intp), codegen
@@ -206,15 +212,8 @@ def read_byte(typingctx, descriptor):  # type: ignore[no-untyped-def]
     """Waits for a byte of a pipe; -1 where none came, as after a signal."""
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        with builder.goto_entry_block():
-            byte = builder.alloca(I64)
-        builder.store(ir.Constant(I64, 0), byte)
-        number = builder.trunc(args[0], I32)
-        name, result, size = ("_read", I32, I32) if WINDOWS else ("read", I64, I64)
-        function = declare(builder, name, result, I32, I64, size)
-        count = builder.call(function, [number, builder.ptrtoint(byte, I64), ir.Constant(size, 1)])
-        came = builder.icmp_signed("==", count, ir.Constant(result, 1))
-        return builder.select(came, builder.load(byte), ir.Constant(I64, -1))
+        byte, passed = _pass_byte(builder, args[0], "read")
+        return builder.select(passed, byte, ir.Constant(I64, -1))
 
     return types.int64(types.intp), codegen
 

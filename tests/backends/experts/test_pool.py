@@ -98,6 +98,18 @@ def test_a_read_of_a_run_that_has_ended_is_tried_again_and_ends_no_other() -> No
     assert world.pool.fail(again)
 
 
+def test_a_forked_child_forgets_what_was_published_and_not_told_of() -> None:
+    """Or its programs would read a slot that another expert gets."""
+    world = Alone(3, ScanResistant())
+    world.ask(Post(0, (4,), (1.0,)))
+    read = world.pool.next_read()
+    assert read is not None
+    world.table[read.entry] = read.slot
+    world.last_over = 1
+    world.pool.forget_reads()
+    assert not world.table.get(read.entry) and read.slot in world.pool._free
+
+
 @pytest.mark.parametrize("late", ["another post", "the end of the run"])
 def test_a_wish_that_comes_too_late_is_forgotten(late: str) -> None:
     world = Alone(3, ScanResistant())

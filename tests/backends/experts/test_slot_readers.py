@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,7 +100,7 @@ def slot_of(layout: SlotLayout) -> NDArray[np.uint8]:
 def readers() -> Iterator[SlotReaders]:
     """Two threads."""
     both = SlotReaders(2)
-    both.start(0)
+    both.start(0, None)
     yield both
     assert both.close(PATIENCE_S)
 
@@ -198,10 +200,24 @@ def test_nobody_does_anything_before_the_start_and_after_the_end(
 ) -> None:
     readers = SlotReaders(2)
     assert not experts.ask(readers, 0, bell[1]) and readers.close(0)
-    readers.start(0)
+    readers.start(0, None)
     threads = list(readers._threads)
     assert readers.close(PATIENCE_S) and not any(thread.is_alive() for thread in threads)
     assert not experts.ask(readers, 0, bell[1])
+
+
+def test_memory_of_jobs_lives_as_long_as_the_threads() -> None:
+    class Owner:
+        pass
+
+    readers, owner = SlotReaders(2), Owner()
+    gone = weakref.ref(owner)
+    readers.start(0, owner)
+    del owner
+    assert gone() is not None
+    assert readers.close(PATIENCE_S)
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="threads get no signals")

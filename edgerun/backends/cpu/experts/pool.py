@@ -130,6 +130,7 @@ class Pool:
     def forget_reads(self) -> None:
         """Nobody reads any more what was being read: a process has no threads of its parent."""
         for entry, slot in list(self._reading.items()):
+            self._words.evict(entry, self._words.posted())  # published, and nobody was told yet
             self.fail(Read(entry, slot))
 
     def wish(

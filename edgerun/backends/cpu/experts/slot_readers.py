@@ -68,19 +68,25 @@ class SlotReaders:
         count = min(count, STOP)  # numbers of jobs are bytes, and this one has a meaning
         self._count, self._room = count, 0
         self._jobs: NDArray[np.int64] = np.zeros((count, JOB_WORDS), np.int64)
-        self._asked: list[Read | None] = [None] * count
+        self._asked: list[Read | None] = []  # for each thread, a job
+        self._bring = native_function("slot-reader", 4, result=True)
         self._threads: list[threading.Thread] = []
         self._pipe: tuple[int, int] | None = None
 
-    def start(self, room: int) -> None:
-        """Starts the threads, for pieces of up to ``room`` bytes; fewer where there are no more."""
+    def start(self, room: int, owner: object) -> None:
+        """Starts the threads, or fewer where the system has no more.
+
+        Args:
+            room: bytes that a read may have.
+            owner: of the memory that jobs name: it lives as long as a thread, which may come back
+                from its disk long after everybody else has gone.
+        """
         try:
             self._pipe, self._room = os.pipe(), max(room, TURNS_BYTES)
         except OSError as error:
             logger.info("no threads bring experts into slots: %s", error)
             return
-        bring = native_function("slot-reader", 4, result=True)
-        arguments = bring, self._pipe[0], self._jobs, self._room
+        arguments = self._bring, self._pipe[0], self._jobs, self._room, owner
         for index in range(self._count):
             name = f"edgerun-slots-{index}"
             thread = threading.Thread(target=_work, args=arguments, daemon=True, name=name)
@@ -88,9 +94,9 @@ class SlotReaders:
                 thread.start()
             except RuntimeError:
                 logger.info("%d threads bring experts into slots, not %d", index, self._count)
-                self._asked = [None] * index  # a job that no thread takes would wait
                 break
             self._threads.append(thread)
+            self._asked.append(None)
 
     def ask(self, read: Read, job: Job, slot: int, entry: int, bell: int) -> bool:
         """Has a read done, if there is a thread for it; whether it will be.
@@ -144,7 +150,9 @@ class SlotReaders:
             os.close(descriptor)
 
 
-def _work(bring: Callable[..., int], pipe: int, jobs: NDArray[np.int64], room: int) -> None:
+def _work(
+    bring: Callable[..., int], pipe: int, jobs: NDArray[np.int64], room: int, owner: object
+) -> None:
     take_short_turns()
     memory = np.frombuffer(ReadBuffer().take(room), np.uint8)
     while not bring(pipe, jobs.ctypes.data, memory.ctypes.data, len(memory)):

@@ -40,7 +40,7 @@ class OpenFiles:
         Raises:
             BackendError: one is not.
         """
-        for _, opened in self._files.values():
+        for _, opened in tuple(self._files.values()):  # a reader may open another
             opened.check()
 
 

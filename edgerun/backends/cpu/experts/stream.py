@@ -181,7 +181,7 @@ class ExpertStream:
             ) from error
         jobs = (layer.job(0) for layer in self._layers)
         if spans := [job.read.span for job in jobs if job is not None]:
-            self._slot_readers.start(max(spans))
+            self._slot_readers.start(max(spans), self)
 
     def _start_reader(self) -> None:
         name = f"edgerun-experts-{len(self._threads)}"
