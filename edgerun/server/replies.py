@@ -85,6 +85,7 @@ class Replies:
     Attributes:
         under_way: replies that run or wait.
         most: how many there may be.
+        is_stopped: whether no more are taken, and those under way were told to end.
     """
 
     def __init__(self, llm: LLM, queue: int, metrics: Metrics) -> None:
@@ -97,7 +98,7 @@ class Replies:
         self._metrics = metrics
         self._at_a_time = llm.model.options.max_sessions
         self._mean_s = 1.0
-        self._is_stopped = False
+        self.is_stopped = False
         self.under_way = 0
         self.most = self._at_a_time + queue
 
@@ -130,10 +131,10 @@ class Replies:
 
     def stop(self) -> None:
         """Ends all replies, whose callers are told so, and takes no more."""
-        self._is_stopped = True
         for stream, group in self._groups.items():
             group.is_stopped = True
             self._pump.cancel(stream)
+        self.is_stopped = True
 
     async def close(self) -> None:
         """Ends the threads, once all callers are gone."""
@@ -164,7 +165,7 @@ class Replies:
             self._loop.call_soon_threadsafe(self._free_encoders.release)
 
     def _check_running(self) -> None:
-        if self._is_stopped:
+        if self.is_stopped:
             raise _ended_early(True)
 
     def _admit(self, count: int) -> None:

@@ -211,7 +211,8 @@ def test_a_server_that_stops_says_so_by_a_status_or_an_event(calls: int, status:
         caller.start()
         executable.let(calls)
         until(lambda: client.server.replies.under_way == 1 and bool(lines) == bool(calls))
-        client.stop()
+        client.stop()  # soon: the server's own thread ends what is under way
+        until(lambda: client.server.replies.is_stopped)
         executable.let()
         caller.join(30)
     assert lines[0] == str(status)
