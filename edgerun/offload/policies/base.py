@@ -9,7 +9,7 @@ write a file with a ``POLICY``, a class that needs no arguments, into this folde
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeAlias
 
 Entry: TypeAlias = tuple[int, int]  # layer, expert
@@ -17,14 +17,7 @@ Rank: TypeAlias = tuple[float, ...]
 
 
 class Policy(ABC):
-    """Ranks experts by what it saw; the same steps lead to the same ranks.
-
-    Attributes:
-        is_timeless: the rank of an expert changes when it is used, and at no other time; then the
-            lowest is found without looking at all.
-    """
-
-    is_timeless: bool = False
+    """Ranks experts by what it saw; the same steps lead to the same ranks."""
 
     @abstractmethod
     def use(self, layer: int, experts: Sequence[int], scores: Sequence[float]) -> None:
@@ -36,6 +29,13 @@ class Policy(ABC):
 
         Of equal ones the expert of the lower layer and number leaves.
         """
+
+    def in_order(self) -> Iterable[Entry] | None:
+        """All that were used and did not leave since, by rank; None if all have to be ranked.
+
+        Whoever asks is done before the policy is told anything else.
+        """
+        return None
 
     def lowest(self, entries: Collection[Entry]) -> Entry:
         """Which of some experts of one layer leaves first; each was used before."""

@@ -15,8 +15,6 @@ from edgerun.offload.policies.base import Entry, Policy, Rank
 class LeastFrequentlyUsed(Policy):
     """Of those that count the same, the one that was not used for longest leaves."""
 
-    is_timeless = True
-
     def __init__(self) -> None:
         self._age = self._clock = 0
         self._uses: dict[Entry, int] = {}

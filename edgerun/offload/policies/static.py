@@ -15,8 +15,6 @@ from edgerun.offload.policies.base import Entry, Policy, Rank
 class Static(Policy):
     """Counts uses in the first ``profiled`` steps of each layer and never after."""
 
-    is_timeless = True
-
     def __init__(self, profiled: int = 128) -> None:
         self._profiled = profiled
         self._clock = 0

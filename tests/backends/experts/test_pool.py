@@ -238,7 +238,7 @@ def test_what_may_not_leave_now_is_the_first_to_leave_later(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(policies()))
-def test_who_leaves_first_is_who_is_worth_least_whatever_was_noted(name: str) -> None:
+def test_who_leaves_first_is_who_is_worth_least(name: str) -> None:
     """After uses, guesses that are right and wrong, and experts that left and came again."""
     chance, world = random.Random(3), Alone(7, policies()[name]())
     order = world.pool._order
@@ -248,9 +248,9 @@ def test_who_leaves_first_is_who_is_worth_least_whatever_was_noted(name: str) ->
         world.step(step)
         if layer < 2:
             world.pool.wish(layer + 1, chance.sample(range(6), 2))
-        by_worth = sorted(world.pool.resident, key=order._worth)
-        assert order.lowest(3, set()) == by_worth[:3]
-    assert len(order._notes) <= 5 * (7 + 1)
+        by_worth = sorted(world.pool.resident, key=order.worth)
+        assert order.lowest(7, set()) == by_worth
+        assert order.lowest(2, {*by_worth[:1], *by_worth[2:3]}) == by_worth[1:2] + by_worth[3:4]
 
 
 def test_two_reads_share_the_link_and_a_third_begins_when_one_is_done() -> None:
@@ -289,15 +289,25 @@ def test_from_a_prompt_one_layer_is_looked_ahead() -> None:
     assert [world.pool.next_glance() for _ in range(2)] == [Glance(post, 1), None]
 
 
-@pytest.mark.parametrize("is_timeless", [True, False])
-@pytest.mark.parametrize(("method", "calls"), [("rank", 5), ("leave", 2), ("use", 1)])
+@pytest.mark.parametrize(
+    ("method", "calls", "is_in_order"),
+    [
+        ("in_order", 1, True),
+        ("leave", 2, True),
+        ("use", 1, True),
+        ("rank", 2, False),
+        ("leave", 2, False),
+        ("use", 1, False),
+    ],
+)
 def test_after_a_policy_has_failed_every_slot_can_be_had(
-    monkeypatch: pytest.MonkeyPatch, method: str, calls: int, is_timeless: bool
+    monkeypatch: pytest.MonkeyPatch, method: str, calls: int, is_in_order: bool
 ) -> None:
     """Whichever of the first calls it is that fails."""
     for failing in range(calls):
         policy = ScanResistant()
-        policy.is_timeless = is_timeless
+        if not is_in_order:
+            monkeypatch.setattr(policy, "in_order", lambda: None)
         world, right, left = Alone(3, policy), getattr(policy, method), [failing]
 
         def fails_once(*arguments: object) -> object:

@@ -6,8 +6,9 @@ then from near. What counts is the last guess; those before it began to read ear
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import chain
 
 from edgerun.backends.cpu.experts.prefetch import ALL, Prefetch
 from edgerun.backends.cpu.experts.protocol import Entry
@@ -46,10 +47,14 @@ class Foresight:
         guess = self._guesses.get(entry[0])
         return guess is not None and entry in guess.entries
 
+    def awaited(self) -> Iterator[Entry]:
+        """All experts that layers will need."""
+        return chain.from_iterable(guess.entries for guess in self._guesses.values())
+
     def expect(
         self, layer: int, entries: Sequence[Entry], absent: Sequence[Entry], ahead: int
-    ) -> Iterable[Entry]:
-        """Takes a guess, the likeliest first; returns the experts that are awaited or were so far.
+    ) -> None:
+        """Takes a guess, the likeliest first.
 
         Args:
             layer: that will need them.
@@ -58,22 +63,19 @@ class Foresight:
             ahead: how many layers ahead it was made, or ``ALL``.
         """
         guess = self._guesses.setdefault(layer, Guess())
-        before, guess.entries = guess.entries, frozenset(entries)
+        guess.entries = frozenset(entries)
         guess.absent[ahead] = guess.absent.get(ahead, frozenset[Entry]()).union(absent)
         self._wish(layer, ahead, absent)
-        return before.union(entries)
 
     def pass_by(self, layer: int) -> None:
         """A layer has come: wishes for it are too late."""
         for each in [each for each in self._wishes if each <= layer]:
             del self._wishes[each]
 
-    def forget(self) -> Iterable[Entry]:
-        """Expects nothing any more; returns what was awaited."""
-        awaited = [entry for guess in self._guesses.values() for entry in guess.entries]
+    def forget(self) -> None:
+        """Expects nothing any more."""
         self._guesses.clear()
         self._wishes.clear()
-        return awaited
 
     def judge(
         self, layer: int, entries: Sequence[Entry], unused: Container[Entry]
@@ -97,16 +99,11 @@ class Foresight:
         self._prefetch.guesses.wasted += sum(entry in unused for entry in wasted)
         return guess.entries
 
-    def keep(self, layer: int, entries: Iterable[Entry]) -> Iterable[Entry]:
-        """Awaits experts of a layer that comes again, and none of those before it any more.
-
-        Returns:
-            what was awaited of these.
-        """
-        behind = [each for each in self._guesses if each < layer]
-        awaited = [entry for each in behind for entry in self._guesses.pop(each).entries]
+    def keep(self, layer: int, entries: Iterable[Entry]) -> None:
+        """Awaits experts of a layer that comes again, and none of those before it any more."""
+        for each in [each for each in self._guesses if each < layer]:
+            del self._guesses[each]
         self._guesses[layer] = Guess(frozenset(entries))
-        return awaited
 
     def next_wish(self, is_absent: Callable[[Entry], bool]) -> Entry | None:
         """What is to be read next, of the nearest layer, where that pays; it is wished no more.

@@ -109,7 +109,6 @@ class Pool:
         self._take_posts()  # which may ask for it
         is_wish = read.entry in self._order.unused and read.entry not in self._needed()
         self.prefetch.note_arrival(seconds, is_wish=is_wish)
-        self._order.note([read.entry])
 
     def fail(self, read: Read) -> bool:
         """An expert could not be read; whether that is why a program waits in vain.
@@ -148,7 +147,7 @@ class Pool:
         self._settle()
         entries = [(layer, expert) for expert in experts]
         absent = [entry for entry in entries if self._is_absent(entry)]
-        self._order.note(self._foresight.expect(layer, entries, absent, ahead))
+        self._foresight.expect(layer, entries, absent, ahead)
 
     def _take_posts(self) -> None:
         """Takes note of what was posted, until nothing new is."""
@@ -173,22 +172,19 @@ class Pool:
             entries, unused = post.entries, self._order.unused
             is_again = self.repeats and post.layer == self._settled
             if post.layer <= self._settled and not is_again:
-                self._order.note(self._foresight.forget())  # of a run that was given up
+                self._foresight.forget()  # of a run that was given up
             self._settled = post.layer
             awaited = self._foresight.judge(post.layer, entries, unused)
             if self.repeats:
-                awaited = [*awaited, *self._foresight.keep(post.layer, [*awaited, *entries])]
-            self._order.note(awaited)
+                self._foresight.keep(post.layer, [*awaited, *entries])
             try:
                 if post is self._live:
                     self._make_room(len(self._missing))
                 self._policy.use(post.layer, post.experts, post.scores)
             except Exception:
                 unused.update(entries)  # the policy may not know them
-                self._order.note(entries)
                 raise
             unused.difference_update(entries)
-            self._order.note(entries)
 
     def _is_absent(self, entry: Entry) -> bool:
         return entry not in self._resident and entry not in self._reading

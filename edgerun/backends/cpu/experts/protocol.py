@@ -8,7 +8,7 @@ in between, at any place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -17,19 +17,16 @@ Aborted: TypeAlias = Callable[[], bool]  # whether the run under way was given u
 
 
 class Eviction(Protocol):
-    """Says who leaves; ``edgerun.offload.policies`` has such.
-
-    Attributes:
-        is_timeless: the rank of an expert changes when it is used, and at no other time.
-    """
-
-    is_timeless: bool
+    """Says who leaves; ``edgerun.offload.policies`` has such."""
 
     def use(self, layer: int, experts: Sequence[int], scores: Sequence[float]) -> None:
         """A layer needs some experts, each once; a score is the weight of an expert's result."""
 
     def rank(self, entry: Entry) -> tuple[float, ...]:
         """How much an expert is worth that was used before; the lowest leaves first."""
+
+    def in_order(self) -> Iterable[Entry] | None:
+        """All that were used and did not leave, by rank; None if all have to be ranked."""
 
     def leave(self, entry: Entry) -> None:
         """An expert leaves."""
