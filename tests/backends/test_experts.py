@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -283,12 +283,12 @@ class Fails(LeastRecentlyUsed):
         assert self.method != "use", "out of its depth"
         super().use(layer, experts, scores)
 
-    def rank(self, entry: tuple[int, int]) -> tuple[float, ...]:
-        assert self.method != "rank", "out of its depth"
-        return super().rank(entry)
+    def in_order(self) -> Iterable[tuple[int, int]]:
+        assert self.method != "in_order", "out of its depth"
+        return super().in_order()
 
 
-@pytest.mark.parametrize("method", ["use", "rank"])
+@pytest.mark.parametrize("method", ["use", "in_order"])
 def test_a_policy_that_fails_ends_the_run_and_no_reader(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
