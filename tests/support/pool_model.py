@@ -261,6 +261,9 @@ class World:
             while True:
                 yield self._locked
                 self.is_locked = True
+                if self.chance.random() < 0.7 and self._rests():
+                    self.is_locked = False
+                    break
                 read = self.pool.next_read()
                 glance = None if read is not None else self.pool.next_glance()
                 if read is not None and self.pool.has_more:
@@ -272,6 +275,12 @@ class World:
                     yield from self._look_ahead(glance)
                 else:
                     break
+
+    def _rests(self) -> bool:
+        """Whether the reader leaves posts for later: all that the last needs is there."""
+        written = self.posts[self.log[self.number]] if self.number else None
+        is_there = written is not None and self.table.keys() >= {*written[1].entries}
+        return is_there and self.pool.is_at_rest
 
     def _look_ahead(self, glance: Glance) -> Steps:
         yield self._locked

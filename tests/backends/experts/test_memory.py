@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import edgerun
-from edgerun.backends.cpu.experts import gate, prefetch, source, stream
+from edgerun.backends.cpu.experts import outlook, prefetch, source, stream
+from edgerun.backends.cpu.experts.protocol import Post
 from edgerun.backends.cpu.experts.stream import ExpertStream
 from edgerun.errors import BackendError, InputError
 from edgerun.files.direct import DirectFile
@@ -122,15 +123,15 @@ def test_reading_ahead_changes_no_token(
     monkeypatch.setattr(prefetch.Prefetch, "pays", lambda self, ahead: True)
     monkeypatch.setattr(prefetch.Prefetch, "begin_run", lambda self: guess != "none")
     monkeypatch.setattr(prefetch.Prefetch, "looks", lambda self, ahead: guess != "none")
-    choose = gate.Gate.guess
     if guess == "wrong":
-        monkeypatch.setattr(
-            gate.Gate,
-            "guess",
-            lambda self, row, other: sorted(
-                {*range(len(self.weight))} - {*choose(self, row, other)}
-            )[: self.top_k],
-        )
+        choose = outlook.Outlook.guess
+
+        def wrong(self: outlook.Outlook, post: Post, layer: int) -> list[int]:
+            right = choose(self, post, layer)
+            experts = len(self._words.layers[layer].table)
+            return sorted({*range(experts)} - {*right})[: len(right)]
+
+        monkeypatch.setattr(outlook.Outlook, "guess", wrong)
     with loaded(folder, 2) as llm:
         assert ids_of(llm) == expected
         reads, slots = llm.expert_reads(), len(stream_of(llm).slots)

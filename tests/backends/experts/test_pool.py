@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from edgerun.backends.cpu.experts.pool import MOST_LATE
 from edgerun.backends.cpu.experts.prefetch import ALL, Guesses
 from edgerun.backends.cpu.experts.protocol import Glance, Post, Read
 from edgerun.offload.cache import ExpertCache, Step
@@ -96,6 +97,31 @@ def test_a_read_of_a_run_that_has_ended_is_tried_again_and_ends_no_other() -> No
     again = world.pool.next_read()
     assert again is not None and again.entry == (0, 4)
     assert world.pool.fail(again)
+
+
+def test_posts_are_left_for_later_while_nothing_is_to_be_read_and_not_for_long() -> None:
+    world = Alone(4, ScanResistant())
+    pool = world.pool
+    assert not pool.is_at_rest, "nothing was posted"
+    world.ask(Post(0, (4,), (1.0,)))
+    read = pool.next_read()
+    assert read is not None and not pool.is_at_rest
+    world.fill(read)
+    assert pool.is_at_rest
+    for layer in range(MOST_LATE):
+        world.ask(Post(layer % 3, (4,), (1.0,)))
+        assert pool.is_at_rest
+    world.ask(Post(0, (4,), (1.0,)))
+    assert not pool.is_at_rest and pool.next_read() is None and pool.is_at_rest
+    pool.wish(1, [2], world.number)
+    assert not pool.is_at_rest
+    pool._foresight.forget()
+    world.ask(Post(1, (), ()))
+    world.last_over = world.number
+    assert not pool.is_at_rest, "its run has ended"
+    world.ask(Post(0, (4,), (1.0,)))
+    assert not pool.is_at_rest, "posts of that run are still to be taken"
+    assert pool.next_read() is None and pool.is_at_rest
 
 
 def test_a_forked_child_forgets_what_was_published_and_not_told_of() -> None:

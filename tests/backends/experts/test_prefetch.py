@@ -20,7 +20,7 @@ from edgerun.backends.cpu.experts.gate import Gate
 from edgerun.backends.cpu.experts.pool import Pool
 from edgerun.backends.cpu.experts.prefetch import ALL, Prefetch
 from edgerun.backends.cpu.experts.protocol import Entry, Glance, Post, Read
-from edgerun.backends.cpu.experts.stream import ExpertStream
+from edgerun.backends.cpu.experts.stream import ExpertStream, _Deciding
 from edgerun.backends.cpu.experts.words import SharedWords
 from edgerun.errors import BackendError
 from edgerun.kernels.run.residency import COUNT, LOG, SEQUENCE
@@ -261,16 +261,19 @@ def test_a_batch_that_needs_most_of_a_layer_wishes_for_all_of_the_next(
     assert wishes == [(1, range(6), 7, ALL), (2, range(16), 7, ALL)]
 
 
-def test_a_guess_that_fails_ends_the_run_and_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["guess", "is_at_hand"])
+def test_a_guess_that_fails_ends_the_run_and_no_reader(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
     stream = ExpertStream(ExpertMemory(1024, ScanResistant), slots=4, slot_bytes=256, top_k=2)
     for _ in range(2):
         stream._words.add_layer(8, 4)
     glances = iter([Glance(Post(0, (), (), 1, has_input=True), 1)])
     monkeypatch.setattr(stream._pool, "next_glance", lambda: next(glances, None))
-    monkeypatch.setattr(stream._words, "input", lambda post: 1 / 0)
-    for number in range(2):
-        stream.add_gate(stream._words.layers[number], Gate(np.eye(8, 4, dtype="f"), None, None, 2))
-    with pytest.raises(BackendError, match="division by zero"), stream.run():
+    monkeypatch.setattr(Pool, "is_at_rest", method == "is_at_hand")
+    divisors = iter([0])
+    monkeypatch.setattr(stream._outlook, method, lambda *given: 1 // next(divisors, 2))
+    with pytest.raises(BackendError, match="ZeroDivisionError"), stream.run():
         stream._ring()
         end = time.monotonic() + 10
         while not stream._words.aborted and time.monotonic() < end:
@@ -316,7 +319,7 @@ def test_no_run_begins_while_a_reader_gives_up_the_one_before(
         abort(reason)
 
     def give_up() -> None:
-        with stream._deciding():
+        with _Deciding(stream):
             raise ValueError
 
     monkeypatch.setattr(stream._words, "abort", slowly)

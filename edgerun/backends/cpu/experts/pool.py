@@ -17,6 +17,8 @@ from edgerun.backends.cpu.experts.order import LeavingOrder
 from edgerun.backends.cpu.experts.prefetch import REACH, Prefetch
 from edgerun.backends.cpu.experts.protocol import Entry, Eviction, Glance, Post, Read, Words
 
+MOST_LATE = 16  # posts: many at once cost a program's own threads their turns
+
 
 class Pool:
     """Slots, and the experts in them.
@@ -100,6 +102,17 @@ class Pool:
             return bool(self._free or self._unsettled)
         has_wish = self._foresight.has_wishes and self._has_link(for_wish=True)
         return has_wish or bool(self._unsettled) or self._next_ahead() > 0
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is being read or to be read of what was posted, as far as it was taken.
+
+        Then posts may be taken later, some of them together, if all that they need is in memory.
+        """
+        if self._missing or self._reading or self._foresight.has_wishes:
+            return False
+        posted, over = self._words.posted(), self._words.over()
+        return over <= self._seen and over < posted <= self._seen + MOST_LATE
 
     def finish(self, read: Read, seconds: float = 0.0) -> None:
         """An expert lies in its slot; to read it took so long."""

@@ -23,9 +23,10 @@ from edgerun.backends.base import ExpertMemory
 from edgerun.backends.cpu.experts.filler import SlotFiller
 from edgerun.backends.cpu.experts.gate import Gate
 from edgerun.backends.cpu.experts.layout import SlotLayout
+from edgerun.backends.cpu.experts.outlook import Outlook
 from edgerun.backends.cpu.experts.pool import Pool
 from edgerun.backends.cpu.experts.prefetch import ALL, Prefetch
-from edgerun.backends.cpu.experts.protocol import Aborted, Glance, Post, Read
+from edgerun.backends.cpu.experts.protocol import Aborted, Glance, Read
 from edgerun.backends.cpu.experts.slot_readers import SlotReaders
 from edgerun.backends.cpu.experts.source import ExpertSource, OpenFiles
 from edgerun.backends.cpu.experts.stored_layer import StoredLayer
@@ -72,7 +73,7 @@ class ExpertStream:
             spare=min(MOST_SPARE, slots // SLOTS_A_SPARE),
         )
         self._layers: list[StoredLayer] = []
-        self._gates: dict[int, Gate] = {}
+        self._outlook = Outlook(self._words)
         self._files = OpenFiles(direct=memory.direct)
         self._readers = self._prefetch.at_once + OTHER_READERS
         self._slot_readers = SlotReaders(self._prefetch.at_once + 1)
@@ -94,7 +95,8 @@ class ExpertStream:
 
     def add_gate(self, words: LayerWords, gate: Gate) -> None:
         """Takes what says where the rows of a layer go."""
-        self._gates[words.number] = gate
+        with self._lock:
+            self._outlook.add(words, gate)
 
     @contextmanager
     def run(self, *, repeats: bool = False) -> Iterator[Aborted]:
@@ -207,8 +209,15 @@ class ExpertStream:
         take_short_turns()
         buffer, reader, bell = ReadBuffer(), ArrayReader(), self._bell[0]
         while os.read(bell, 1) and not self._is_closed:
-            while self._go_on(buffer, reader):
+            while not self._is_at_rest() and self._go_on(buffer, reader):
                 pass
+
+    def _is_at_rest(self) -> bool:
+        """Whether there is nothing to do, as after most layers if nearly all experts fit."""
+        with _Deciding(self):
+            if not self._refused and not self._is_closed and self._pool.is_at_rest:
+                return self._outlook.is_at_hand()
+        return False
 
     def _go_on(self, buffer: ReadBuffer, reader: ArrayReader) -> bool:
         """Reads what is to be read next, or looks ahead; whether there was anything to do."""
@@ -219,22 +228,13 @@ class ExpertStream:
             self._look_ahead(glance)
         return read is not None or glance is not None
 
-    @contextmanager
-    def _deciding(self) -> Iterator[None]:
-        """Holds the lock; a policy that fails ends the run under way, and no reader."""
-        with self._lock:
-            try:
-                yield
-            except Exception as error:  # belongs to whoever waits
-                self._give_up(error)
-
     def _give_up(self, error: Exception) -> None:
         self._fault = error
         self._words.abort(FAILED)
 
     def _next(self) -> tuple[Read | None, Glance | None]:
         read, glance = None, None
-        with self._deciding():
+        with _Deciding(self):
             if not self._is_closed:
                 self._take_answers()
                 read = self._refused.popleft() if self._refused else self._hand_over()
@@ -276,7 +276,7 @@ class ExpertStream:
         except Exception as error:  # belongs to whoever waits
             self._fail(read, error)
             return
-        with self._deciding():
+        with _Deciding(self):
             self._read_bytes += content.nbytes
             self._pool.finish(read, seconds)
 
@@ -286,28 +286,10 @@ class ExpertStream:
         kind = glance.ahead if post.has_input else ALL
         if layer >= len(self._words.layers) or not self._prefetch.looks(kind):
             return
-        try:
-            experts = self._foreseen(post, layer)
-        except Exception as error:  # a defect, which must not end a reader without a word
-            with self._lock:
-                self._give_up(error)
-            return
-        with self._deciding():
+        with _Deciding(self):
+            experts = self._outlook.guess(post, layer)
             if experts and not self._is_closed:
                 self._pool.wish(layer, experts, post.number, kind)
-
-    def _foreseen(self, post: Post, layer: int) -> Sequence[int]:
-        """Experts that a layer will need, the likeliest first, as its router says of a single row.
-
-        Of a batch that needs nearly all experts of a layer, those of the others are all.
-        """
-        if not post.has_input:
-            return range(len(self._words.layers[layer].table))
-        here, there = self._gates.get(post.layer), self._gates.get(layer)
-        row = self._words.input(post)
-        if here is None or there is None or row is None:
-            return ()
-        return there.guess(row, here)
 
     def _fail(self, read: Read, error: Exception) -> None:
         layer, expert = read.entry
@@ -333,6 +315,29 @@ class ExpertStream:
         self._words.unlock()
         self._words.end()
         self._pool.forget_reads()
+
+
+class _Deciding:
+    """Holds a stream's lock; a policy that fails ends the run under way, and no reader.
+
+    A class, for a generator would take twice as long, some hundred times a token.
+    """
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: ExpertStream) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        self._stream._lock.acquire()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        try:
+            if is_failure := isinstance(error, Exception):
+                self._stream._give_up(error)  # belongs to whoever waits
+        finally:
+            self._stream._lock.release()
+        return is_failure
 
 
 def _pipe() -> tuple[int, int]:
