@@ -72,7 +72,7 @@ def at_hand(
     number = atomic_load(control + POSTED * 8)
     layer = word(control, LOG + number % LOG_ENTRIES)
     here = gates + layer * GATE_BYTES
-    if word(here, CODES) == 0 or not _is_there(here, number):
+    if layer >= layers or word(here, CODES) == 0 or not _is_there(here, number):
         return 0
     for ahead in (1, reach):
         there, guess = here + ahead * GATE_BYTES, guesses + (ahead - 1) * size * 8

@@ -164,6 +164,10 @@ def test_nothing_is_said_of_posts_without_input_or_that_are_written_or_of_other_
     assert world.outlook.guess(post, 1) == world.expected(post, 1)
     world.post(LAYERS - 1, 2)
     assert world.outlook.is_at_hand(), "no layer comes after it"
+    late = world.words.add_layer(10, 100)
+    late.table[:] = 1
+    world.post(late.number, 3)
+    assert not world.outlook.is_at_hand(), "its gate is not known yet"
 
 
 def test_layers_of_unlike_widths_read_no_memory_that_is_not_theirs() -> None:

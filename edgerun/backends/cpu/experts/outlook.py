@@ -58,6 +58,7 @@ class _Memory:
         logits: room for those of a layer.
         guesses: int64 ``[REACH, words]``.
         held: whose memory that is.
+        addresses: of all four, for NumPy takes a while to tell.
     """
 
     gates: NDArray[np.int64]
@@ -65,6 +66,7 @@ class _Memory:
     logits: NDArray[np.float32]
     guesses: NDArray[np.int64]
     held: Sequence[object]
+    addresses: tuple[int, ...]
 
     @classmethod
     def of(
@@ -76,9 +78,11 @@ class _Memory:
             words[number] = _words(gates[number], each, layers[number])
         experts, padded = np.max([each.codes.shape for each in coded.values()] or [(0, 0)], axis=0)
         most = GUESSED + max((gate.top_k for gate in gates.values()), default=0)
-        room = np.zeros(padded, np.float32), np.zeros(experts, np.float32)
+        row, logits = np.zeros(padded, np.float32), np.zeros(experts, np.float32)
+        guesses = np.zeros((REACH, most), np.int64)
+        places = [each.ctypes.data for each in (words, row, logits, guesses)]
         held = [*gates.values(), *coded.values()]
-        return cls(words, *room, np.zeros((REACH, most), np.int64), held)
+        return cls(words, row, logits, guesses, held, tuple(places))
 
 
 class Outlook:
@@ -86,7 +90,7 @@ class Outlook:
 
     def __init__(self, words: SharedWords) -> None:
         """Knows no gate yet."""
-        self._words = words
+        self._words, self._control = words, int(words.control.ctypes.data)
         self._gates: dict[int, Gate] = {}
         self._coded: dict[int, Coded] = {}
         self._memory: _Memory | None = None
@@ -109,13 +113,9 @@ class Outlook:
         False also where that cannot be said.
         """
         memory = self._native()
-        row, logits, guesses = (
-            each.ctypes.data for each in (memory.row, memory.logits, memory.guesses)
-        )
-        gates, layers = memory.gates.ctypes.data, len(memory.gates)
-        size = memory.guesses.shape[1]
-        control = self._words.control.ctypes.data
-        return bool(self._at_hand(control, gates, layers, REACH, row, logits, guesses, size))
+        layers, size = len(memory.gates), memory.guesses.shape[1]
+        gates, *room = memory.addresses
+        return bool(self._at_hand(self._control, gates, layers, REACH, *room, size))
 
     def guess(self, post: Post, layer: int) -> Sequence[int]:
         """Experts that a layer will need, the likeliest first, as its router says of a single row.
@@ -134,13 +134,13 @@ class Outlook:
         return () if row is None else there.guess(row, here)
 
     def _guess(self, memory: _Memory, post: Post, layer: int, top_k: int) -> Sequence[int]:
-        guess = memory.guesses[layer - post.layer - 1]
+        place = layer - post.layer - 1
+        guess = memory.guesses[place]
         if guess[NUMBER] != post.number:
-            gates = memory.gates.ctypes.data
+            gates, row, logits, guesses = memory.addresses
             here, there = gates + post.layer * GATE_BYTES, gates + layer * GATE_BYTES
-            row, logits = memory.row.ctypes.data, memory.logits.ctypes.data
             guess[NUMBER] = 0
-            self._foresee(here, there, row, logits, guess.ctypes.data)
+            self._foresee(here, there, row, logits, guesses + place * guess.nbytes)
         experts: list[int] = guess[GUESSED : GUESSED + top_k].tolist()
         return experts
 
