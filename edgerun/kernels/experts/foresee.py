@@ -16,7 +16,6 @@ from edgerun.kernels.lang.intrinsics import atomic_load
 from edgerun.kernels.lang.simd import cast, fma, load, reduce_add, splat
 from edgerun.kernels.lang.word import float_at, set_float, set_word, word
 from edgerun.kernels.run.gates import (
-    ABSENT,
     BIAS,
     CODES,
     EXPERTS,
@@ -79,31 +78,33 @@ def at_hand(
         if layer + ahead < layers:
             if word(there, CODES) == 0:
                 return 0
-            absent = _guess(here, there, row, logits, guess)
+            _guess(here, there, row, logits, guess)
             set_word(guess, NUMBER, number)
-            if absent != 0:
+            if not _are_there(there, guess + GUESSED * 8, word(there, TOP_K)):
                 return 0
     return 1
 
 
-@function("experts-foresee", returns=True)
-def foresee(here: int, there: int, row: int, logits: int, guess: int) -> int:
-    """Guesses what a layer will need; the words of two gates, and memory as for ``at_hand``.
-
-    Returns:
-        how many of these experts are not in memory.
-    """
-    return _guess(here, there, row, logits, guess)  # type: ignore[no-any-return]
+@function("experts-foresee", returns=False)
+def foresee(here: int, there: int, row: int, logits: int, guess: int) -> None:
+    """Guesses what a layer will need; the words of two gates, and memory as for ``at_hand``."""
+    _guess(here, there, row, logits, guess)
 
 
 @njit
 def _is_there(gate, number):  # type: ignore[no-untyped-def]
     """Whether a post has its input with it, and all that it needs is in memory."""
-    post, table = word(gate, POST), word(gate, TABLE)
+    post = word(gate, POST)
     if word(post, SEQUENCE) != number or word(post, HAS_INPUT) == 0:
         return False
-    for index in range(word(post, COUNT)):
-        if atomic_load(table + word(post, POSTED_EXPERTS + index) * 8) == 0:
+    return _are_there(gate, post + POSTED_EXPERTS * 8, word(post, COUNT))
+
+
+@njit
+def _are_there(gate, experts, count):  # type: ignore[no-untyped-def]
+    """Whether all of some experts of a layer are in memory."""
+    for index in range(count):
+        if atomic_load(word(gate, TABLE) + word(experts, index) * 8) == 0:
             return False
     return True
 
@@ -114,14 +115,10 @@ def _guess(here, there, row, logits, guess):  # type: ignore[no-untyped-def]
     experts = word(there, EXPERTS)
     for expert in range(experts):
         set_float(logits, expert, _logit(there, row, expert))
-    absent, table = int64(0), word(there, TABLE)
     for place in range(word(there, TOP_K)):
         best = _largest(logits, experts)
         set_float(logits, best, NO_NUMBER)
         set_word(guess, GUESSED + place, best)
-        absent += atomic_load(table + best * 8) == 0
-    set_word(guess, ABSENT, absent)
-    return absent
 
 
 @njit

@@ -14,6 +14,5 @@ GATE_WORDS = 11
 GATE_BYTES = 8 * GATE_WORDS
 TILE = 64  # columns that are multiplied at once
 
-# The number of the post that a guess was made from, how many of its experts were not in memory, and
-# the experts, the likeliest first.
-NUMBER, ABSENT, GUESSED = range(3)
+# The number of the post that a guess was made from, and the experts, the likeliest first.
+NUMBER, GUESSED = range(2)

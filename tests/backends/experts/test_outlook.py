@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from edgerun.backends.cpu.experts.gate import Gate
-from edgerun.backends.cpu.experts.outlook import Coded, Outlook
+from edgerun.backends.cpu.experts.outlook import Coded, Outlook, _is_native
 from edgerun.backends.cpu.experts.prefetch import REACH
 from edgerun.backends.cpu.experts.protocol import Post
 from edgerun.backends.cpu.experts.words import SharedWords
@@ -119,6 +119,8 @@ def test_gates_that_native_code_does_not_know_are_asked_in_numpy() -> None:
         row = world.words.layers[0].input
         assert world.outlook.guess(post, 1) == there.guess(row, world.gates[0])
         assert not world.outlook.is_at_hand()
+        world.post(1, 2)
+        assert not world.outlook.is_at_hand()
     assert post is not None
     world.words.layers[0].post[SEQUENCE] = 2
     assert world.outlook.guess(post, 1) == (), "another row has taken its place"
@@ -181,3 +183,20 @@ def test_layers_of_unlike_widths_read_no_memory_that_is_not_theirs() -> None:
     row[:16] = world.words.layers[LAYERS - 1].input
     plain = Gate(decoded(weight), None, None, TOP_K)
     assert world.outlook.guess(post, LAYERS) == plain.guess(row, plain)
+
+
+def test_gates_that_do_not_fit_their_layer_are_no_business_of_native_code() -> None:
+    layer = SharedWords(np.zeros((2, 64), np.uint8), 1.0).add_layer(10, 100)
+    weight, vector = np.ones((10, 104), np.float32), np.ones(100, np.float32)
+    fits = Gate(weight, vector[:10], vector, 3)
+    assert _is_native(fits, layer)
+    for odd in (
+        replace(fits, weight=weight[:9], bias=None),
+        replace(fits, weight=weight[:, :99]),
+        replace(fits, top_k=11),
+        replace(fits, bias=vector[:9]),
+        replace(fits, norm=vector[:99]),
+        replace(fits, norm=vector.astype(np.float64)),  # type: ignore[arg-type]
+        replace(fits, norm=np.ones((100, 2), np.float32)[:, 0]),
+    ):
+        assert not _is_native(odd, layer)

@@ -32,7 +32,7 @@ class LeavingOrder:
     def lowest(self, count: int, needed: Set[Entry]) -> list[Entry]:
         """So many in memory, or fewer, that are not needed, the first to leave first.
 
-        To rank them all would take longer than to read one.
+        To rank them all, where the policy has no order, takes longer than to read one.
         """
         used = self._policy.in_order()
         if used is None:

@@ -95,7 +95,7 @@ class Outlook:
         self._coded: dict[int, Coded] = {}
         self._memory: _Memory | None = None
         self._at_hand = native_function("experts-at-hand", 8, result=True)
-        self._foresee = native_function("experts-foresee", 5, result=True)
+        self._foresee = native_function("experts-foresee", 5, result=False)
 
     def add(self, layer: LayerWords, gate: Gate) -> None:
         """Takes what says where the rows of a layer go."""
