@@ -48,7 +48,7 @@ def faults() -> Iterator[Fault]:
             yield Fault(
                 f"one of {count + 1} prompts together, read {place}", partial(_many, count, place)
             )
-    for method in ("use", "rank", "leave"):
+    for method in ("use", "in_order", "leave"):
         for call in CALLS:
             yield Fault(f"policy fails in {method}, call {call}", partial(_policy, method, call))
     for started in (0, 1):
