@@ -86,7 +86,7 @@ class _Memory:
 
 
 class Outlook:
-    """The gates of a model's layers; for one thread at a time, but for ``add``."""
+    """The gates of a model's layers; for one thread at a time."""
 
     def __init__(self, words: SharedWords) -> None:
         """Knows no gate yet."""
