@@ -54,19 +54,16 @@ class _Memory:
 
     Attributes:
         gates: int64 ``[layers, GATE_WORDS]``.
-        row: room for a row.
-        logits: room for those of a layer.
         guesses: int64 ``[REACH, words]``.
+        addresses: of the gates, of room for a row and for logits, and of the guesses; for NumPy
+            takes a while to tell.
         held: whose memory that is.
-        addresses: of all four, for NumPy takes a while to tell.
     """
 
     gates: NDArray[np.int64]
-    row: NDArray[np.float32]
-    logits: NDArray[np.float32]
     guesses: NDArray[np.int64]
-    held: Sequence[object]
     addresses: tuple[int, ...]
+    held: Sequence[object]
 
     @classmethod
     def of(
@@ -81,8 +78,8 @@ class _Memory:
         row, logits = np.zeros(padded, np.float32), np.zeros(experts, np.float32)
         guesses = np.zeros((REACH, most), np.int64)
         places = [each.ctypes.data for each in (words, row, logits, guesses)]
-        held = [*gates.values(), *coded.values()]
-        return cls(words, row, logits, guesses, held, tuple(places))
+        held = [row, logits, *gates.values(), *coded.values()]
+        return cls(words, guesses, tuple(places), held)
 
 
 class Outlook:
@@ -134,6 +131,7 @@ class Outlook:
         return () if row is None else there.guess(row, here)
 
     def _guess(self, memory: _Memory, post: Post, layer: int, top_k: int) -> Sequence[int]:
+        """Likewise; of a post that another has replaced anything, which comes too late anyway."""
         place = layer - post.layer - 1
         guess = memory.guesses[place]
         if guess[NUMBER] != post.number:

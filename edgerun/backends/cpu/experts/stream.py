@@ -215,9 +215,8 @@ class ExpertStream:
     def _is_at_rest(self) -> bool:
         """Whether there is nothing to do, as after most layers if nearly all experts fit."""
         with _Deciding(self):
-            if not self._refused and not self._is_closed and self._pool.is_at_rest:
-                return self._outlook.is_at_hand()
-        return False
+            return self._pool.is_at_rest and self._outlook.is_at_hand()
+        return False  # something has failed
 
     def _go_on(self, buffer: ReadBuffer, reader: ArrayReader) -> bool:
         """Reads what is to be read next, or looks ahead; whether there was anything to do."""
