@@ -8,7 +8,7 @@ from tests.support.peers import marks_of
 
 BACKENDS = ("reference", "cpu", "onnxruntime")
 # onnxruntime gives back too little of what convolutions read; by itself it runs such bundles.
-RECURRENT = ("lfm2", "qwen3_5", "qwen3_next", "granitemoehybrid-", "bamba", "nemotron_h", "falcon")
+RECURRENT = ("lfm2", "lfm3", "qwen3_5", "qwen3_next", "granitemoehybrid-", "bamba", "nemotron_h", "falcon")
 PAIRS = [
     pytest.param(name, backend, marks=marks_of(name, backend))
     for name in NAMES
@@ -103,6 +103,13 @@ def test_replies_equal_transformers(backend):
         "solar_open",
         "gemma2",
         "gemma4_text",
+        "arcee",
+        "granite_swa",
+        "lfm3",
+        "youtu",
+        "afmoe",
+        "granitemoe_swa",
+        "mellum",
     ]
     + ["gemma3n_text", "gemma4_text-per-layer", "gemma4_text-experts"],
 )

@@ -36,6 +36,11 @@ FAMILIES = [
     "glm",
     "glm4",
     "ernie4_5",
+    "arcee",
+    "granite_swa",
+    "hyperclovax",
+    "lfm3",
+    "youtu",
 ]
 NAMES = [
     "llama",
@@ -76,6 +81,16 @@ NAMES = [
     "exaone_moe",
     "hunyuan_v1_moe",
     "solar_open",
+    "cwm",
+    "exaone",
+    "gemma",
+    "helium",
+    "internlm3",
+    "vaultgemma",
+    "afmoe",
+    "granitemoeshared",
+    "granitemoe_swa",
+    "mellum",
     *FAMILIES,
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tools.golden.base import BASE, ONE_LAYER, ROPE, VOCAB_SIZE, YARN, Golden
+from tools.golden.like_llama import FACTORS, LIKE_LLAMA
 from tools.golden.mixtures import MIXTURES
 
 __all__ = ["BASE", "GOLDEN", "Golden"]
@@ -33,13 +34,6 @@ _LONG_ROPE = {
     "short_factor": [1.0, 1.1, 1.2, 1.5, 1.7, 2.0],
     "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0],
 }
-MULTIPLIERS = {
-    "embedding_multiplier": 12.0,
-    "residual_multiplier": 0.22,
-    "attention_multiplier": 0.1,
-    "logits_scaling": 8.0,
-}
-
 _GLM_4 = {"head_dim": 32, "tie_word_embeddings": False, "pad_token_id": None}
 
 _LINEAR_ATTENTION: dict[str, Any] = {
@@ -85,6 +79,7 @@ _GEMMA_4: dict[str, Any] = {
 
 GOLDEN: dict[str, Golden] = {
     **MIXTURES,
+    **LIKE_LLAMA,
     "llama": Golden("Llama", {"tie_word_embeddings": False, "attention_bias": True}),
     "llama-linear": Golden("Llama", {**ONE_LAYER, "rope_parameters": _LINEAR}),
     "llama-llama3": Golden("Llama", {**ONE_LAYER, "rope_parameters": {**ROPE, **_LLAMA3}}),
@@ -108,11 +103,11 @@ GOLDEN: dict[str, Golden] = {
             },
         },
     ),
-    "granite": Golden("Granite", MULTIPLIERS),
+    "granite": Golden("Granite", FACTORS),
     "granitemoehybrid": Golden(
         "GraniteMoeHybrid",
         {
-            **MULTIPLIERS,
+            **FACTORS,
             "tie_word_embeddings": False,
             "shared_intermediate_size": 96,
             "num_local_experts": 0,

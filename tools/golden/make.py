@@ -139,7 +139,9 @@ def randomise(model: torch.nn.Module, norm_offset: float) -> None:
             values = 1 + 0.2 * values
         elif name.endswith("A_log"):
             values -= 2  # so that some heads remember long
-        elif name.endswith(("norm.weight", "router.scale", "per_expert_scale")):
+        elif name.endswith(
+            ("norm.weight", "norm1.weight", "norm2.weight", "router.scale", "per_expert_scale")
+        ):
             values = 1 - norm_offset + 0.2 * values
         elif parameter.dim() == 2:
             values = values * (0.4 if "embed_tokens" in name else 1.5 * parameter.shape[1] ** -0.5)

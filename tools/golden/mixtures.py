@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tools.golden.base import ONE_LAYER, ROPE, YARN, Golden
+from tools.golden.like_llama import FACTORS
 
 _EXPERTS = {
     "tie_word_embeddings": False,
@@ -39,6 +40,20 @@ _GLM = {
     "routed_scaling_factor": 2.5,
     "num_mtp_layers": 0,
     "pad_token_id": None,
+}
+_GRANITE = {
+    **FACTORS,
+    "tie_word_embeddings": False,
+    "intermediate_size": 40,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "shared_intermediate_size": 48,
+    "pad_token_id": None,
+}
+_GRANITE_NAMES = {
+    ".experts.gate_up_proj": ".input_linear.weight",
+    ".experts.down_proj": ".output_linear.weight",
+    ".router.weight": ".router.layer.weight",
 }
 _QUARTER = {**YARN, **ROPE, "partial_rotary_factor": 0.25}
 _MSCALE = {**YARN, **ROPE, "mscale": 0.7, "mscale_all_dim": 0.5}
@@ -143,6 +158,42 @@ MIXTURES: dict[str, Golden] = {
             "rope_parameters": {**ROPE, **YARN},
             "attention_bias": True,
             "routed_scaling_factor": 1.5,
+            "pad_token_id": None,
+        },
+        reply=64,
+    ),
+    "afmoe": Golden(
+        "Afmoe",
+        {
+            **{key: value for key, value in _EXPERTS.items() if key != "n_routed_experts"},
+            "head_dim": 32,
+            "num_experts": 6,
+            "num_dense_layers": 1,
+            "num_hidden_layers": 3,
+            "global_attn_every_n_layers": 3,
+            "sliding_window": 8,
+            "route_scale": 2.5,
+            "mup_enabled": True,
+            "pad_token_id": None,
+        },
+        reply=64,
+    ),
+    "granitemoeshared": Golden("GraniteMoeShared", _GRANITE, names=_GRANITE_NAMES, stacked=True),
+    "granitemoe_swa": Golden(
+        "GraniteMoeSWA",
+        {**_GRANITE, "sliding_window": 8, "layer_rope_theta": [10000.0, 0]},
+        stacked=True,
+        reply=64,
+    ),
+    "mellum": Golden(
+        "Mellum",
+        {
+            **{key: value for key, value in _EXPERTS.items() if key != "n_routed_experts"},
+            "head_dim": 32,
+            "num_experts": 6,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "mlp_layer_types": ["sparse", "dense"],
             "pad_token_id": None,
         },
         reply=64,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tools.golden.base import Golden
-from tools.golden.checkpoints import MULTIPLIERS
+from tools.golden.like_llama import FACTORS
 
 _NEMOTRON: dict[str, Any] = {
     "intermediate_size": 96,
@@ -38,7 +38,7 @@ STATE_SPACES = {
     "granitemoehybrid-mamba": Golden(
         "GraniteMoeHybrid",
         {
-            **MULTIPLIERS,
+            **FACTORS,
             "shared_intermediate_size": 96,
             "num_local_experts": 0,
             "num_hidden_layers": 3,
@@ -52,7 +52,7 @@ STATE_SPACES = {
     "granitemoehybrid-experts": Golden(
         "GraniteMoeHybrid",
         {
-            **MULTIPLIERS,
+            **FACTORS,
             "intermediate_size": 40,  # no multiple of a block
             "shared_intermediate_size": 96,
             "num_local_experts": 5,

@@ -17,12 +17,13 @@ from edgerun_export.architectures.decoder.storage import Storage
 
 _TYPES = ("conv", "full_attention")
 _MAX_TAPS = 64  # more than any model has; as far back as a page of tokens
-_NAMES = {
-    "self_attn.o_proj": "self_attn.out_proj",
+# What parts of layers are called in checkpoints.
+NETWORK = {
     "mlp.gate_proj": "feed_forward.w1",
     "mlp.up_proj": "feed_forward.w3",
     "mlp.down_proj": "feed_forward.w2",
 }
+_NAMES = {"self_attn.o_proj": "self_attn.out_proj", **NETWORK}
 
 
 def describe(config: Config) -> DecoderSpec:
@@ -76,18 +77,24 @@ def hybrid(config: Config, name: str, width: int) -> DecoderSpec:
         k_norm="self_attn.k_layernorm",
         storage=Storage(
             joined={f"{conv.module}.in_proj": ("b_proj", "c_proj", "x_proj")},
-            names=_stored_names(spec),
+            names=stored_names(spec, _NAMES),
         ),
     )
 
 
-def _stored_names(spec: DecoderSpec) -> Mapping[str, str]:
+def stored_names(spec: DecoderSpec, modules: Mapping[str, str]) -> Mapping[str, str]:
+    """Names of tensors in checkpoints, by what they are called here.
+
+    Args:
+        spec: the decoder.
+        modules: paths of modules below ``model.layers.N``, likewise.
+    """
     names = {spec.final_norm_weight: "model.embedding_norm.weight"}
     for layer in range(spec.num_layers):
         module = f"model.layers.{layer}"
         names |= {
             f"{module}.{name}.weight": f"{module}.{stored}.weight"
-            for name, stored in _NAMES.items()
+            for name, stored in modules.items()
         }
     return names
 

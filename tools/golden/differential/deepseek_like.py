@@ -143,7 +143,31 @@ def exaone_moe(draw: Draw) -> Config:
     }
 
 
+def youtu(draw: Draw) -> Config:
+    return {
+        **_latent(draw),
+        **flags(draw, "rope_interleave"),
+        "rope_parameters": rope(draw, ("default", "yarn", "linear")),
+    }
+
+
+def afmoe(draw: Draw) -> Config:
+    sizes = own_heads(draw)
+    return {
+        **sizes,
+        **usual_windows(draw, sizes, {"global_attn_every_n_layers": draw.of(2, 3)}),
+        **experts(draw),
+        **expert_width(draw),
+        **flags(draw, "mup_enabled", "attention_bias"),
+        "num_shared_experts": draw.of(1, 2),
+        "num_dense_layers": draw.of(0, 1),
+        "route_scale": draw.of(1.0, 2.5),
+        "rope_parameters": rope(draw),
+    }
+
+
 FAMILIES = {
+    "afmoe": afmoe,
     "deepseek_v2": deepseek_v2,
     "deepseek_v3": deepseek_v3,
     "dots1": dots1,
@@ -152,4 +176,5 @@ FAMILIES = {
     "glm4_moe_lite": glm4_moe_lite,
     "kimi_k2": deepseek_v3,
     "solar_open": solar_open,
+    "youtu": youtu,
 }

@@ -23,6 +23,15 @@ def _ropes(draw: Draw) -> Config:
     return told
 
 
+def gemma(draw: Draw) -> Config:
+    return {
+        **own_heads(draw),
+        **flags(draw, "attention_bias"),
+        "rope_parameters": rope(draw),
+        "hidden_act": draw.of("gelu_pytorch_tanh", "gelu", "silu"),
+    }
+
+
 def gemma2(draw: Draw) -> Config:
     sizes = own_heads(draw)
     return {
@@ -120,9 +129,11 @@ def gemma4_text(draw: Draw) -> Config:
 
 
 FAMILIES = {
+    "gemma": gemma,
     "gemma2": gemma2,
     "gemma3_text": gemma3_text,
     "gemma3n_text": gemma3n_text,
     "gemma4_text": gemma4_text,
     "gemma4_unified_text": gemma4_unified_text,
+    "vaultgemma": gemma2,
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 from tools.golden.differential.parts import (
     FULL,
+    SLIDING,
     Config,
     Draw,
     expert_width,
@@ -16,12 +17,15 @@ from tools.golden.differential.parts import (
     own_heads,
     part_that_turns,
     rope,
+    ropes_by_type,
     shared_width,
+    window,
     without,
 )
 from tools.golden.differential.with_experts import dense_layers
 
 _ROPES = ("default", "linear", "yarn")
+_HALF = {"rope_type": "proportional", "partial_rotary_factor": 0.5}
 
 
 def sections(turning: int) -> list[int]:
@@ -114,9 +118,25 @@ def lfm2_moe(draw: Draw) -> Config:
     }
 
 
+def lfm3(draw: Draw) -> Config:
+    sizes = own_heads(draw)
+    ropes = ropes_by_type(draw, 1e6, 10000.0, ("default",))
+    ropes[FULL] = draw.of(ropes[FULL], {**_HALF, "rope_theta": 1e6})
+    return {
+        **without(sizes, "rms_norm_eps"),
+        "norm_eps": sizes["rms_norm_eps"],
+        **window(draw),
+        **draw.of({}, {"layer_types": layer_types(draw, sizes, "conv", SLIDING, FULL)}),
+        **flags(draw, "use_sandwich_norm", "use_attention_gate", "attention_bias"),
+        "conv_L_cache": draw.of(2, 4, 7),
+        **draw.of({}, {"rope_parameters": ropes}),
+    }
+
+
 FAMILIES = {
     "lfm2": lfm2,
     "lfm2_moe": lfm2_moe,
+    "lfm3": lfm3,
     "qwen3_5_moe_text": qwen3_5_moe_text,
     "qwen3_5_text": qwen3_5_text,
     "qwen3_next": qwen3_next,

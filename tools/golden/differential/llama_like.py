@@ -173,13 +173,80 @@ def ernie4_5(draw: Draw) -> Config:
     return {**own_heads(draw), **flags(draw, "use_bias"), "rope_parameters": rope(draw)}
 
 
+def arcee(draw: Draw) -> Config:
+    return {
+        **any_heads(draw),
+        **flags(draw, "attention_bias", "mlp_bias"),
+        "rope_parameters": rope(draw),
+    }
+
+
+def cwm(draw: Draw) -> Config:
+    sizes = own_heads(draw)
+    return {
+        **sizes,
+        **usual_windows(draw, sizes, {}),
+        **flags(draw, "mlp_bias"),
+        **draw.of({}, {"rope_parameters": rope(draw)}),
+    }
+
+
+def exaone(draw: Draw) -> Config:
+    return {**shared_width(draw), "rope_parameters": rope(draw)}
+
+
+def helium(draw: Draw) -> Config:
+    sizes = shared_width(draw)
+    return {
+        **sizes,
+        "head_dim": head_dim_of(sizes),
+        **flags(draw, "attention_bias", "mlp_bias"),
+        "rope_parameters": rope(draw),
+    }
+
+
+def internlm3(draw: Draw) -> Config:
+    biased = draw.chance()
+    return {
+        **own_heads(draw),
+        "attention_bias": biased,
+        "mlp_bias": biased,
+        "rope_parameters": rope(draw),
+    }
+
+
+def hyperclovax(draw: Draw) -> Config:
+    return {**granite(draw), **draw.of({}, flags(draw, "use_post_norm"))}
+
+
+def sinks(draw: Draw, sizes: Config) -> Config:
+    """Granite's windows, and a base of the rope for each layer."""
+    thetas = [draw.of(0, 100.0, 10000.0, 1e6) for _ in range(sizes["num_hidden_layers"])]
+    return {
+        **usual_windows(draw, sizes, {}),
+        **draw.of({}, {"layer_rope_theta": thetas}),
+    }
+
+
+def granite_swa(draw: Draw) -> Config:
+    sizes = granite(draw)
+    return {**sizes, **sinks(draw, sizes)}
+
+
 FAMILIES = {
+    "arcee": arcee,
+    "cwm": cwm,
     "ernie4_5": ernie4_5,
+    "exaone": exaone,
     "exaone4": exaone4,
     "glm": glm,
     "glm4": glm,
     "granite": granite,
+    "granite_swa": granite_swa,
+    "helium": helium,
     "hunyuan_v1_dense": hunyuan_v1_dense,
+    "hyperclovax": hyperclovax,
+    "internlm3": internlm3,
     "llama": llama,
     "ministral": ministral,
     "ministral3": ministral3,

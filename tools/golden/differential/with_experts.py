@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tools.golden.differential.llama_like import granite_factors, hunyuan_v1_dense
+from tools.golden.differential.llama_like import (
+    granite_factors,
+    hunyuan_v1_dense,
+    sinks,
+)
 from tools.golden.differential.parts import (
     Config,
     Draw,
@@ -13,6 +17,7 @@ from tools.golden.differential.parts import (
     own_heads,
     part_that_turns,
     rope,
+    ropes_by_type,
     shared_width,
     switched_windows,
     usual_windows,
@@ -45,6 +50,30 @@ def granitemoe(draw: Draw) -> Config:
         **experts(draw, "num_local_experts"),
         **flags(draw, "attention_bias"),
         "rope_parameters": rope(draw),
+    }
+
+
+def granitemoeshared(draw: Draw) -> Config:
+    return {**granitemoe(draw), "shared_intermediate_size": draw.of(0, 33, 48)}
+
+
+def granitemoe_swa(draw: Draw) -> Config:
+    sizes = granitemoeshared(draw)
+    return {**sizes, **sinks(draw, sizes)}
+
+
+def mellum(draw: Draw) -> Config:
+    sizes = own_heads(draw)
+    networks = [draw.of("dense", "sparse") for _ in range(sizes["num_hidden_layers"])]
+    ropes = ropes_by_type(draw, 500000.0, 10000.0, ("default", "linear"))
+    return {
+        **sizes,
+        **usual_windows(draw, sizes, {}),
+        **experts(draw),
+        **expert_width(draw),
+        **flags(draw, "norm_topk_prob", "attention_bias"),
+        **draw.of({}, {"mlp_layer_types": networks}),
+        **draw.of({}, {"rope_parameters": ropes}),
     }
 
 
@@ -127,7 +156,10 @@ FAMILIES = {
     "flex_olmo": olmoe,
     "gpt_oss": gpt_oss,
     "granitemoe": granitemoe,
+    "granitemoe_swa": granitemoe_swa,
+    "granitemoeshared": granitemoeshared,
     "hunyuan_v1_moe": hunyuan_v1_moe,
+    "mellum": mellum,
     "minimax_m2": minimax_m2,
     "mixtral": mixtral,
     "olmoe": olmoe,

@@ -1,0 +1,39 @@
+"""Arcee AFM 4.5B: Llama whose networks have squared ReLU and no gate (2025)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edgerun.errors import UnsupportedError
+from edgerun_export.architectures import llama
+from edgerun_export.architectures.decoder.fields import number, positive
+from edgerun_export.architectures.decoder.layer import Dense
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
+
+_ACTIVATION = "relu2"
+
+
+def describe(config: Config) -> DecoderSpec:
+    """Describes a checkpoint of model_type ``arcee``.
+
+    Raises:
+        CheckpointError: a key of config.json is missing or out of range.
+        UnsupportedError: it asks for a variant without an implementation.
+    """
+    activation = config.get("hidden_act") or _ACTIVATION
+    if activation != _ACTIVATION:
+        raise UnsupportedError(
+            f"arcee checkpoints with a hidden_act of '{activation}' are not supported; those with "
+            f"{_ACTIVATION} are"
+        )
+    spec = llama.describe({**config, "hidden_act": "relu"})  # times what it is made of: squared
+    network = Dense(positive(config, "intermediate_size"), gated=False)
+    return replace(
+        spec.with_feed_forward([network] * spec.num_layers),
+        architecture="arcee",
+        norm_eps=number(config, "rms_norm_eps", 1e-5),
+        biases=spec.biases - {"gate_proj"},
+    )
+
+
+ARCHITECTURE = describe
