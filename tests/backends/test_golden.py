@@ -8,7 +8,16 @@ from tests.support.peers import marks_of
 
 BACKENDS = ("reference", "cpu", "onnxruntime")
 # onnxruntime gives back too little of what convolutions read; by itself it runs such bundles.
-RECURRENT = ("lfm2", "lfm3", "qwen3_5", "qwen3_next", "granitemoehybrid-", "bamba", "nemotron_h", "falcon")
+RECURRENT = (
+    "lfm2",
+    "lfm3",
+    "qwen3_5",
+    "qwen3_next",
+    "granitemoehybrid-",
+    "bamba",
+    "nemotron_h",
+    "falcon",
+)
 PAIRS = [
     pytest.param(name, backend, marks=marks_of(name, backend))
     for name in NAMES

@@ -27,9 +27,7 @@ LONG = {
 
 
 def test_unknown_architecture_names_the_supported_ones():
-    with pytest.raises(
-        UnsupportedError, match=r"'gpt2' is not supported; supported are: afmoe,"
-    ):
+    with pytest.raises(UnsupportedError, match=r"'gpt2' is not supported; supported are: afmoe,"):
         describe({**CONFIG, "model_type": "gpt2"})
 
 

@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 IDS = np.array([1, *(7 * place % 250 for place in range(20))])
 
 # Whose converters put rows of queries and keys in pairs.
-INTERLEAVED = ("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "mistral3")
+INTERLEAVED = ("llama", "arcee", "smollm3", "granite", "granitemoe", "granitehybrid", "mistral3")
 # Parameters without a suffix, and what they have in GGUF.
 BARE = {
     ".layer_scalar": "weight",

@@ -35,10 +35,10 @@ _LATENT = {
 }
 
 LIKE_LLAMA: dict[str, Golden] = {
-    "arcee": Golden("Arcee", {**_UNTIED, "mlp_bias": True}, reply=64),
+    "arcee": Golden("Arcee", _UNTIED, reply=64),
     "cwm": Golden("Cwm", {**_UNTIED, **ONE_LAYER, "head_dim": 32, "sliding_window": 8}),
     "exaone": Golden("Exaone", {**ONE_LAYER, "pad_token_id": None}, model="Llama", names=_EXAONE),
-    "gemma": Golden("Gemma", {**ONE_LAYER, "head_dim": 32, **_UNTIED}, norm_offset=1.0),
+    "gemma": Golden("Gemma", {**ONE_LAYER, "head_dim": 32}, norm_offset=1.0),
     "granite_swa": Golden(
         "GraniteSWA",
         {

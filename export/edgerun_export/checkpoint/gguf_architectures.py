@@ -89,6 +89,13 @@ ARCHITECTURES = {
             "rope.scaling.yarn_log_multiplier": "mscale",
         },
     ),
+    "gemma": Architecture(
+        "gemma",
+        "GemmaForCausalLM",
+        False,
+        {"hidden_act": "gelu_pytorch_tanh"},
+        norm_offset=1.0,
+    ),
     "gemma2": Architecture(
         "gemma2",
         "Gemma2ForCausalLM",

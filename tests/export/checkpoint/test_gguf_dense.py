@@ -18,6 +18,9 @@ gguf = pytest.importorskip("gguf")
 # Of each, what the converter writes beside what it writes of every model, and what such files
 # cannot say.
 METADATA: dict[str, dict[str, Any]] = {
+    "arcee": {},
+    "exaone": {"rope__dimension_count": 16},
+    "gemma": {},
     "exaone4": {
         "attention__sliding_window": 8,
         "attention__sliding_window_pattern": [True, False, True],
@@ -36,6 +39,7 @@ METADATA: dict[str, dict[str, Any]] = {
     },
 }
 CHANGES: dict[str, dict[str, Any]] = {
+    "exaone": {"rope_parameters": None, "rope_theta": 500000.0},
     "exaone4": {"rope_parameters": None, "rope_theta": 10000.0},
     "ernie4_5": {"rope_parameters": None, "rope_theta": 10000.0},
     # As the converter does, with the base that alpha makes.
@@ -57,6 +61,9 @@ def write(folder: Path, name: str, **keys: Any) -> tuple[Path, dict[str, Any]]:
     """
     config, stored = source_of(GOLDEN_OF[name], **CHANGES.get(name, {}))
     tensors = {key.replace("gate.wg", "gate"): stored[key] for key in stored}
+    if name == "gemma":
+        norms = (key for key in tensors if key.endswith("norm.weight"))
+        tensors |= {key: tensors[key] + 1 for key in norms}
 
     def extra(writer: Any) -> None:
         write_metadata(writer, name, {**METADATA[name], **keys})

@@ -221,6 +221,25 @@ def typed_windows(config: Config, window: int, usual: Sequence[bool]) -> tuple[i
     return tuple(window if slide else None for slide in slides)
 
 
+def sparse_layers(config: Config, usual: Sequence[bool]) -> list[bool]:
+    """Returns of every layer whether it has experts, as ``mlp_layer_types`` says.
+
+    Args:
+        config: keys of config.json.
+        usual: the same, unless ``config`` says something.
+
+    Raises:
+        CheckpointError: there are other types, or other layers than the model has.
+    """
+    types = names(config, "mlp_layer_types")
+    if types and (len(types) != len(usual) or not {*types} <= {"dense", "sparse"}):
+        raise CheckpointError(
+            f"config.json: mlp_layer_types must be {len(usual)} times 'dense' or 'sparse', "
+            f"not {types[:8]}"
+        )
+    return [kind == "sparse" for kind in types] or [*usual]
+
+
 def ternary_origin(config: Config, default: TernaryOrigin | None = None) -> TernaryOrigin | None:
     """Tells how a natively ternary checkpoint stores its projections.
 

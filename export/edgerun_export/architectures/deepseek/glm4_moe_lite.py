@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from edgerun.errors import CheckpointError
-from edgerun_export.architectures.decoder.fields import names
+from edgerun_export.architectures.decoder.fields import sparse_layers
 from edgerun_export.architectures.decoder.latent import with_latent_attention
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.deepseek.deepseek_v3 import with_experts
-
-_TYPES = ("dense", "sparse")
 
 
 def describe(config: Config) -> DecoderSpec:
@@ -19,14 +16,8 @@ def describe(config: Config) -> DecoderSpec:
         UnsupportedError: it asks for a variant without an implementation.
     """
     spec = with_latent_attention({"rms_norm_eps": 1e-5, **config})
-    types = names(config, "mlp_layer_types")
-    types = types or ["dense"] + ["sparse"] * (spec.num_layers - 1)
-    if len(types) != spec.num_layers or not {*types} <= {*_TYPES}:
-        raise CheckpointError(
-            f"config.json: mlp_layer_types must be {spec.num_layers} times 'dense' or 'sparse', "
-            f"not {types[:8]}"
-        )
-    return with_experts(spec, config, [kind == "sparse" for kind in types])
+    usual = [False] + [True] * (spec.num_layers - 1)
+    return with_experts(spec, config, sparse_layers(config, usual))
 
 
 ARCHITECTURE = describe

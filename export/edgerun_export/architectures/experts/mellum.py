@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from edgerun.errors import CheckpointError
-from edgerun_export.architectures.decoder.fields import names, natural, positive, typed_windows
-from edgerun_export.architectures.decoder.layer import Dense, FeedForward
+from edgerun_export.architectures.decoder.fields import positive, sparse_layers, typed_windows
+from edgerun_export.architectures.decoder.layer import Dense
 from edgerun_export.architectures.decoder.rope import rope_of_type
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import MTP_LEFT_OUT
 from edgerun_export.architectures.experts import qwen3_moe
 
 _GLOBAL_THETA, _LOCAL_THETA = 500000.0, 10000.0
-_TYPES = ("dense", "sparse")
-_MAX_PREDICTED = 64
 
 
 def describe(config: Config) -> DecoderSpec:
@@ -31,9 +27,14 @@ def describe(config: Config) -> DecoderSpec:
     windows = typed_windows(
         config, positive(config, "sliding_window", 1024), [False] * spec.num_layers
     )
-    parts = _feed_forward(config, [layer.feed_forward for layer in spec.layers])
+    network = Dense(positive(config, "intermediate_size", 7168))
+    parts = [
+        layer.feed_forward if is_sparse else network
+        for layer, is_sparse in zip(
+            spec.layers, sparse_layers(config, [True] * spec.num_layers), strict=True
+        )
+    ]
     spec = spec.with_windows(windows).with_feed_forward(parts)
-    predicted = natural(config, "num_nextn_predict_layers", 0, limit=_MAX_PREDICTED)
     return replace(
         spec.with_ropes([1 if window else 0 for window in windows]),
         architecture="mellum",
@@ -42,22 +43,7 @@ def describe(config: Config) -> DecoderSpec:
             rope_of_type(config, "sliding_attention", spec.head_dim, _LOCAL_THETA),
         ),
         storage=replace(spec.storage, unused=("mtp.",), said_of_unused={"mtp.": MTP_LEFT_OUT}),
-        notes=(MTP_LEFT_OUT,) if predicted else (),
     )
-
-
-def _feed_forward(
-    config: Config, experts: Sequence[FeedForward | None]
-) -> list[FeedForward | None]:
-    """Experts, or a network in layers that are called dense."""
-    types = names(config, "mlp_layer_types") or ["sparse"] * len(experts)
-    if len(types) != len(experts) or not {*types} <= {*_TYPES}:
-        raise CheckpointError(
-            f"config.json: mlp_layer_types must be {len(experts)} times 'dense' or 'sparse', "
-            f"not {types[:8]}"
-        )
-    network = Dense(positive(config, "intermediate_size", 7168))
-    return [network if kind == "dense" else part for kind, part in zip(types, experts, strict=True)]
 
 
 ARCHITECTURE = describe

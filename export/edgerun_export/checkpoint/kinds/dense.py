@@ -1,6 +1,6 @@
-"""EXAONE 4.0, Seed-OSS, GLM-4, ERNIE 4.5 and Hunyuan, as GGUF files name them.
+"""Arcee, EXAONE, Seed-OSS, GLM-4, ERNIE 4.5 and Hunyuan, as GGUF files name them.
 
-Source: llama.cpp's ``conversion/exaone.py``, ``glm.py``, ``ernie.py`` and ``hunyuan.py``.
+Source: llama.cpp's ``conversion/llama.py``, ``exaone.py``, ``glm.py``, ``ernie.py`` and ``hunyuan.py``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,27 @@ _HUNYUAN = {
     "attn_k_norm": "self_attn.key_layernorm",
 }
 DENSE_KINDS = {
+    "arcee": Architecture("arcee", "ArceeForCausalLM", True, {"hidden_act": "relu2"}),
+    "exaone": Architecture(
+        "exaone",
+        "ExaoneForCausalLM",
+        False,
+        {"hidden_act": "silu"},
+        embedding="transformer.wte",
+        final_norm="transformer.ln_f",
+        tensors={
+            "attn_norm": "ln_1",
+            "attn_q": "attn.attention.q_proj",
+            "attn_k": "attn.attention.k_proj",
+            "attn_v": "attn.attention.v_proj",
+            "attn_output": "attn.attention.out_proj",
+            "ffn_norm": "ln_2",
+            "ffn_gate": "mlp.c_fc_0",
+            "ffn_up": "mlp.c_fc_1",
+            "ffn_down": "mlp.c_proj",
+        },
+        renamed={"model.layers.": "transformer.h."},
+    ),
     "exaone4": Architecture(
         "exaone4", "Exaone4ForCausalLM", False, {"hidden_act": "silu"}, tensors=NORMS_AFTER
     ),
