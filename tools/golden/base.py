@@ -23,6 +23,13 @@ BASE: dict[str, Any] = {
 ROPE = {"rope_theta": 10000.0, "original_max_position_embeddings": 16}
 ONE_LAYER = {"num_hidden_layers": 1}
 YARN = {"rope_type": "yarn", "factor": 8.0}
+# What Granite's kinds multiply by.
+FACTORS = {
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.1,
+    "logits_scaling": 8.0,
+}
 
 
 @dataclass(frozen=True, slots=True)

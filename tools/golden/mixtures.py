@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tools.golden.base import ONE_LAYER, ROPE, YARN, Golden
-from tools.golden.like_llama import FACTORS
+from tools.golden.base import FACTORS, ONE_LAYER, ROPE, YARN, Golden
 
 _EXPERTS = {
     "tie_word_embeddings": False,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tools.golden.base import Golden
-from tools.golden.like_llama import FACTORS
+from tools.golden.base import FACTORS, Golden
 
 _NEMOTRON: dict[str, Any] = {
     "intermediate_size": 96,

@@ -1,6 +1,7 @@
 """Arcee, EXAONE, Seed-OSS, GLM-4, ERNIE 4.5 and Hunyuan, as GGUF files name them.
 
-Source: llama.cpp's ``conversion/llama.py``, ``exaone.py``, ``glm.py``, ``ernie.py`` and ``hunyuan.py``.
+Source: llama.cpp's ``conversion/llama.py``, ``exaone.py``, ``glm.py``, ``ernie.py`` and
+``hunyuan.py``.
 """
 
 from __future__ import annotations
