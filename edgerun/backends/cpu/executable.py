@@ -176,6 +176,7 @@ class CpuExecutable(Executable):
             raise BackendError(
                 f"the program was compiled for the states {expected}, the store has {states}"
             )
+        self._cache = None  # until all is bound, for Ctrl-C may come in between
         for patch in self._binder.patches:
             patch.block[patch.index] = np.int64(patch.value(cache))
         self._cache = cache

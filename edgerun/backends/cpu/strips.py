@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +45,7 @@ class StripMemory:
         self._threads = threads
         self._areas: Areas | None = None
         self._refused = False
+        _MEMORIES.add(self)
 
     def for_graph(self, graph: Graph) -> Areas | None:
         """Areas for every linear layer of a graph; None, with a warning once, without memory."""
@@ -62,6 +65,11 @@ class StripMemory:
         self._areas = Areas(memory, aligned_zeros((self._threads, LINE_WORDS), "int64"))
         return self._areas
 
+    def begin_child(self) -> None:
+        """In a forked child: nobody unpacks, for the parent's threads are not there."""
+        if self._areas is not None:
+            self._areas.taken[:] = 0
+
 
 def bytes_a_thread(graph: Graph) -> int:
     """What every packed matrix of a graph has room in: strips of longer rows may be smaller."""
@@ -72,3 +80,15 @@ def bytes_a_thread(graph: Graph) -> int:
     rows = {each.shape[1] for each in matrices if isinstance(each, PackedWeight)} or {1}
     lengths = {-(-k // unit) * unit for k in rows for unit in UNITS}
     return max(area_bytes(k, k // UNITS[0], packed=False) for k in lengths)
+
+
+_MEMORIES: weakref.WeakSet[StripMemory] = weakref.WeakSet()
+
+
+def _begin_children() -> None:
+    for memory in list(_MEMORIES):
+        memory.begin_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_children)

@@ -78,7 +78,8 @@ def attention_many(dtype: str, head_dim: int, group: int, lanes: int, stack: int
         first = max(int_at(unit, UNIT_PAGE), begin // PAGE_TOKENS)
         last = min(int_at(unit, UNIT_END), (end - 1) // PAGE_TOKENS + 1)
         for page in range(first, last):
-            slot = slot_of(a, stop - 1, page, head // a.shares)
+            # Of the rows here the first sees the earliest pages, and all that it shares.
+            slot = slot_of(a, row, page, head // a.shares)
             base = page * PAGE_TOKENS
             low, high = max(0, begin - base), min(PAGE_TOKENS, end - base)
             keys = a.key_data + slot * head_dim * size

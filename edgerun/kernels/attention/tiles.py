@@ -125,7 +125,8 @@ def attention_bfloat16(
         first = max(int_at(unit, UNIT_PAGE), begin // PAGE_TOKENS)
         last = min(int_at(unit, UNIT_END), (end - 1) // PAGE_TOKENS + 1)
         for page in range(first, last):
-            slot, base = slot_of(a, row + rows - 1, page, head), page * PAGE_TOKENS
+            # Of the rows here the first sees the earliest pages, and all that it shares.
+            slot, base = slot_of(a, row, page, head), page * PAGE_TOKENS
             since, present = max(0, begin - base), min(PAGE_TOKENS, end - base)
             k, v = tiles_of(a, unit, head, page, slot, since, present, keys, values, pairs)
             for m in range(0, used, QUERIES):

@@ -104,7 +104,10 @@ def _emit_attending(binder: Binder, node: Node, shares: int) -> None:
         kinds.append((*_of_many(binder, node, shape), units.stacked, STACKED))
     if tiles is not None:
         emit_turning(binder, node, turned | {"turned_pages": units.turned}, counts + TURNED, cached)
-    parts = [
+    for name, params, table, kind in kinds:
+        # Units write different rows, so the two kinds need not wait for each other; for what may
+        # still read the buffer the first one waits.
+        writes = {f"{out.key}/{name}"} | ({out.key} if kind == SINGLE else set())
         _emit_reading(
             binder,
             node,
@@ -114,17 +117,14 @@ def _emit_attending(binder: Binder, node: Node, shares: int) -> None:
             | (turned if name == "attention_bfloat16" else {"shares": shares}),
             counts + kind,
             reads={cached} | ({PAGE_TILES} if name == "attention_bfloat16" else set()),
-            # Units write different rows, so the two kinds need not wait for each other.
-            writes=f"{out.key}/{name}",
+            writes=writes,
         )
-        for name, params, table, kind in kinds
-    ]
     binder.emit(
         "attention_combine",
         {"lanes": shape["lanes"]},
         results | {"group": shape["group"], "head_dim": shape["head_dim"]},
         chunks=(counts + SPLIT, kv_heads, 1),
-        reads={*parts},
+        reads={f"{out.key}/{name}" for name, *_ in kinds},
         writes={out.key},
         label=f"{node.name}/combine",
     )
@@ -235,9 +235,9 @@ def _emit_reading(
     counted_by: int,
     *,
     reads: set[str],
-    writes: str,
-) -> str:
-    """Emits attention for one kind of units; returns the buffer that it writes."""
+    writes: set[str],
+) -> None:
+    """Emits attention for one kind of units."""
     (name, params), attrs, state = kernel, node.attrs, state_of(binder, node)
     q = binder.values[node.inputs[0]]
     attend = binder.emit(
@@ -250,11 +250,10 @@ def _emit_reading(
         | {"softcap": np.array([attrs["softcap"]], np.float32) if attrs["softcap"] else None},
         chunks=(counted_by, attrs["num_heads"] // params["group"], 1),
         reads={q.key} | reads,
-        writes={writes},
+        writes=writes,
         label=node.name if name == "attention" else f"{node.name}/many",
     )
     patch_cache(binder, attend.arguments, attend.fields, state)
-    return writes
 
 
 def state_of(binder: Binder, node: Node) -> AttentionState:

@@ -130,7 +130,8 @@ def emit_linear(binder: Binder, node: Node, index: int) -> None:
     if form is not None:
         emit_rounding(binder, source, form, node)
     counted_by = binder.counted_by[source]
-    in_place = bool(residual) and binder.dies_at(residual, index)
+    # What is multiplied cannot be added to meanwhile.
+    in_place = residual not in ("", source) and binder.dies_at(residual, index)
     output = node.outputs[0]
     if in_place:
         out = binder.rename(residual, output)
