@@ -72,6 +72,7 @@ def chat(
             hides_thinking=hide_thinking,
             show_stats=stats,
         )
+        conversation.check(sampling)
         if at_terminal:
             greet(llm)
         if go_on:
@@ -79,9 +80,9 @@ def chat(
         if system is not None:
             conversation.session.system = system
         hold(conversation, reader(conversation.fill, store))
-        if conversation.unanswered and not at_terminal:  # a script looks at the exit code
+        if conversation.failures and not at_terminal:  # a script looks at the exit code
             kind = EdgerunError if conversation.has_failed else PromptError
-            raise kind(f"{conversation.unanswered} of the messages got no reply, see above")
+            raise kind(f"{conversation.failures} of the lines failed, see above")
 
 
 def greet(llm: LLM) -> None:

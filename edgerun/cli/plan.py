@@ -263,6 +263,7 @@ def _line(row: Mapping[str, Any]) -> dict[str, str]:
     return {
         "phase": row["phase"],
         "back-end": row["backend"] if row["chosen"] else f"not {row['backend']}",
+        "tokens": "" if row["rows"] is None else str(row["rows"]),
         "estimate": "" if row["seconds"] is None else f"{row['seconds'] * 1e3:.2f} ms",
         "what, or why not": ops if row["chosen"] else row["reason"],
     }

@@ -22,10 +22,13 @@ EXAMPLES = options.examples(
 )
 
 
+_MODEL_HELP = "A mixture of experts: a bundle, a checkpoint, or hf:OWNER/NAME."
+
+
 @options.with_loading_of("threads", "context", "kv_cache", "pack", "expert_memory")
 @options.with_sampling
 def trace(
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", help=options.MODEL_HELP)] = None,
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help=_MODEL_HELP)] = None,
     text: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to trace.")] = None,
     named: options.NamedModel = None,
     prompt: options.Prompt = None,

@@ -29,7 +29,9 @@ def check_output(path: Path, *, replace: bool) -> None:
         raise InputError(f"{path} exists: choose another output, or add --force to replace it")
 
 
-def write_output(path: Path, data: bytes, *, durable: bool = False, mode: int = 0o600) -> None:
+def write_output(
+    path: Path, data: bytes, *, durable: bool = False, mode: int | None = None
+) -> None:
     """Writes a file, all or nothing; an existing one is replaced. See ``write_atomically``.
 
     Raises:

@@ -19,6 +19,7 @@ from edgerun.files.plain import check_replaceable, open_plain, read_open
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 ROOT = 0
 _PRIVATE = 0o600
+_USUAL = 0o666  # less what umask takes away
 
 
 class UnsafeError(OSError):
@@ -110,7 +111,7 @@ def read_private(path: Path, limit_bytes: int) -> bytes:
 
 
 def write_atomically(
-    path: Path, data: bytes, *, durable: bool = False, mode: int = _PRIVATE
+    path: Path, data: bytes, *, durable: bool = False, mode: int | None = _PRIVATE
 ) -> None:
     """Writes a file that appears whole or not at all; an old one is replaced.
 
@@ -118,7 +119,8 @@ def write_atomically(
         path: in a folder that exists.
         data: all of its content.
         durable: reach the disk before it takes its place, so that it survives a power cut.
-        mode: its permissions, which it has as soon as it appears.
+        mode: its permissions, which it has as soon as it appears; None for those that files of
+            this process have as a rule (umask).
 
     Raises:
         NotPlainError: something else than a file has this name: a device, a pipe, a folder.
@@ -127,11 +129,12 @@ def write_atomically(
     check_replaceable(path)
     draft = path.parent / f".{path.name}.{os.urandom(6).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-    descriptor = os.open(draft, flags | getattr(os, "O_BINARY", 0), _PRIVATE)
+    begins_with = _USUAL if mode is None else _PRIVATE
+    descriptor = os.open(draft, flags | getattr(os, "O_BINARY", 0), begins_with)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-            if mode != _PRIVATE:
+            if mode not in (None, _PRIVATE):
                 draft.chmod(mode)
             if durable:
                 file.flush()

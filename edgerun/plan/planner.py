@@ -69,7 +69,7 @@ def _place(
             if (total := sum(cost for *_, cost in alone)) < seconds:
                 seconds, placed = total, alone
     if placed:
-        return segments_of(graph, placed), refusals_of(task, backends, placed)
+        return segments_of(task, placed), refusals_of(task, backends, placed)
     if not graph.nodes:
         raise UnsupportedError(graph.refusal)
     reasons = [

@@ -26,12 +26,14 @@ class Segment:
     Attributes:
         backend: name of the back-end.
         graph: the nodes, with what goes in and out.
-        seconds: estimated time for the phase's typical number of rows.
+        seconds: estimated time.
+        rows: that it is for, typical of the phase.
     """
 
     backend: str
     graph: Graph
     seconds: float
+    rows: int = 1
 
     def count_ops(self) -> dict[str, int]:
         """Nodes by op."""
@@ -147,6 +149,7 @@ class Plan:
                 segment.backend,
                 True,
                 segment.seconds,
+                segment.rows,
                 segment.count_ops(),
                 basis=self.bases.get(segment.backend, ""),
             )
@@ -166,7 +169,8 @@ class Placement:
         phase: a ``Phase``, or ``PROMPTS``.
         backend: its name.
         chosen: whether it runs there.
-        seconds: estimate for the phase's typical number of rows, see ``TYPICAL``.
+        seconds: estimate of a call.
+        rows: that it is for.
         ops: nodes of the segment by op.
         reason: why it was turned down.
         basis: what the estimate stands on.
@@ -176,6 +180,7 @@ class Placement:
     backend: str
     chosen: bool
     seconds: float | None = None
+    rows: int | None = None
     ops: Mapping[str, int] = field(default_factory=dict)
     reason: str = ""
     basis: str = ""

@@ -139,8 +139,9 @@ def typical_segments(
     return parts
 
 
-def segments_of(graph: Graph, placed: Placed) -> tuple[Segment, ...]:
+def segments_of(task: Task, placed: Placed) -> tuple[Segment, ...]:
     """Runs of nodes on the same back-end, as parts of the graph."""
+    graph, rows = task.graph, task.shape.rows
     groups: list[tuple[str, list[Node], float]] = []
     for node, backend, cost in placed:
         if not groups or groups[-1][0] != backend.name:
@@ -150,7 +151,7 @@ def segments_of(graph: Graph, placed: Placed) -> tuple[Segment, ...]:
         groups[-1] = (name, nodes, seconds + cost)
     shapes = value_shapes(graph) if len(groups) > 1 else {}
     return tuple(
-        Segment(name, _cut(graph, nodes, shapes), seconds) for name, nodes, seconds in groups
+        Segment(name, _cut(graph, nodes, shapes), seconds, rows) for name, nodes, seconds in groups
     )
 
 

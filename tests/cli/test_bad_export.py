@@ -234,9 +234,10 @@ def test_a_session_that_cannot_be_saved_keeps_the_old_one_and_the_chat(
     older = file.read_bytes()
     monkeypatch.setattr(function, failing(error))
     result = run("chat", "-n", "3", stdin=f"hello\n/save {file}\nagain\n".encode())
-    assert (result.code, len(result.out.splitlines())) == (0, 2)
+    assert (result.code, len(result.out.splitlines())) == (1, 2)
     lines = [line for line in result.err.splitlines() if "the reply is cut after" not in line]
-    assert (len(lines), words in lines[0]) == (1, True)
+    assert (len(lines), words in lines[0]) == (2, True)
+    assert lines[1].endswith("1 of the lines failed, see above")
     assert "Traceback" not in result.err
     assert [path.name for path in tmp_path.iterdir()] == ["chat"]
     assert file.read_bytes() == older

@@ -31,7 +31,7 @@ def test_a_message_without_a_reply_is_an_error_at_the_end_of_a_pipe(run: Run) ->
     assert result.code == 2
     assert [len(line) for line in result.out.splitlines()] == [4]
     assert "tokens, and the context holds 512" in result.err
-    assert result.err.splitlines()[-1].endswith("1 of the messages got no reply, see above")
+    assert result.err.splitlines()[-1].endswith("1 of the lines failed, see above")
 
 
 def test_ctrl_c_between_the_lines_of_a_pipe_ends_the_chat(
@@ -96,7 +96,7 @@ def test_commands_answer_on_stderr(run: Run, tmp_path: Path) -> None:
         "never read",
     ]
     result = run("chat", "-n", "3", stdin="\n".join(script).encode())
-    assert (result.code, len(result.out)) == (0, 4)
+    assert (result.code, len(result.out)) == (2, 4)
     for words in (
         "/quit, /bye, /exit, /q Ends the chat.",
         "system message: be kind",
@@ -234,6 +234,12 @@ def test_continue_goes_on_with_the_last_chat(run: Run, state: Path) -> None:
     saved = chat.read_bytes()
     talk(["other"], run)  # from a pipe, without --continue
     assert chat.read_bytes() == saved
+
+
+def test_history_off_says_that_what_is_there_stays(run: Run, state: Path) -> None:
+    shown = talk(["hello", "/history off", "/history clear"], run, "--continue").err
+    stays = f"nothing more is kept; what is in {state} stays until /history clear"
+    assert stays in shown and f"nothing is kept in {state}" in shown
 
 
 def test_history_off_keeps_nothing_more(run: Run, state: Path) -> None:

@@ -48,6 +48,8 @@ def test_json_has_all_terms_of_the_break_even(
     device = laptop["device"]
     report = planned(capsys, folder, "--device", FAST)
     assert {row["phase"] for row in report["placements"]} >= {"prefill", "few", "decode"}
+    rows = {row["phase"]: row["rows"] for row in report["placements"] if row["chosen"]}
+    assert (rows["prefill"], rows["few"], rows["decode"]) == (128, 4, 1)
     assert all(row["chosen"] for row in report["placements"])
     (split,) = report["splits"]
     assert (split["there"], split["here"]) == (["virtual:npu-48-tops"], ["cpu"])

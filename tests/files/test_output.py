@@ -50,7 +50,7 @@ def test_a_file_has_its_mode_before_it_has_its_name(
 
     monkeypatch.setattr(os, "replace", replaced)
     write_output(tmp_path / "a", b"content", mode=0o755)
-    write_output(tmp_path / "b", b"content")
+    write_output(tmp_path / "b", b"content", mode=0o600)
     assert modes == [0o755, 0o600]
 
 
@@ -64,3 +64,12 @@ def test_what_the_system_refuses_leaves_nothing(
     with pytest.raises(StorageError, match=f"cannot write {tmp_path}/file: No space left"):
         write_output(tmp_path / "file", b"content")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_a_user_asked_for_has_the_permissions_of_others(tmp_path: Path) -> None:
+    path, before = tmp_path / "plan.svg", os.umask(0o027)
+    try:
+        write_output(path, b"<svg/>")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    finally:
+        os.umask(before)

@@ -39,7 +39,7 @@ class CpuOptions:
     """What the caller may choose about this back-end.
 
     Attributes:
-        threads: worker threads.
+        asked: worker threads; None for as many as the environment says.
         trits: whether ternary weights lie in memory at 1.6 bits where that is possible.
         machine: whose costs are estimated; None for the one that is here.
         experts: memory for those that do not all fit; None if they do.
@@ -49,13 +49,22 @@ class CpuOptions:
             measurements say.
     """
 
-    threads: int
+    asked: int | None
     trits: bool = False
     machine: MachineProfile | None = None
     experts: ExpertMemory | None = None
     fast_prefill: bool = False
     fast_attention: bool = False
     row_paths: Mapping[str, BlockPath] | None = None
+
+    @property
+    def threads(self) -> int:
+        """Worker threads.
+
+        Raises:
+            InputError: the environment asks for more than there are cores.
+        """
+        return self.asked or worker_threads(None)
 
     def profile(self) -> MachineProfile:
         """What is known of the machine, measured or not."""
@@ -80,7 +89,7 @@ class CpuBackend(Backend):
         Calibration and benches choose ``row_paths`` besides, ``BlockPath`` by kernel family.
         """
         self._options = CpuOptions(
-            given.get("threads") or worker_threads(None),
+            given.get("threads"),
             given.get("pack") == "trits",
             given.get("machine"),
             given.get("experts"),

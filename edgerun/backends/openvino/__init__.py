@@ -43,11 +43,11 @@ class OpenvinoBackend(Backend):
         self._device: Device | None = None
         self._session: Session | None = None
         self._measured: DeviceProfile | None = None
-        self._threads = worker_threads(None)
+        self._asked: int | None = None  # worker threads
 
     def configure(self, given: Mapping[str, Any]) -> None:
         """Takes the number of threads, for devices that are the processor."""
-        self._threads = given.get("threads") or worker_threads(None)
+        self._asked = given.get("threads")
 
     def use_device(self, name: str) -> None:
         """Chooses a device by its name in ``devices.py``, which becomes part of the back-end's.
@@ -148,7 +148,7 @@ class OpenvinoBackend(Backend):
         if self._device is None:
             raise UnsupportedError(self.probe().reason)
         if self._session is None:
-            session = Session(self._device, self._threads)
+            session = Session(self._device, self._asked or worker_threads(None))
             session.check_device()
             self._session = session
         return OpenvinoExecutable(segment, shape, self._session, options)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Command: TypeAlias = Callable[["Conversation", str], None]
 COMMANDS: dict[str, Command] = {}
+ALONE: set[str] = set()  # commands that take nothing behind their names
 NAME_AND_VALUE = re.compile(r"^([^\s=]*)\s*=?\s*(.*)$", re.DOTALL)  # with or without a "="
 SHOWN = 40  # columns of a message in a line about it
 ALIASES = {"?": "help", "bye": "quit", "exit": "quit", "q": "quit"}
@@ -36,8 +37,11 @@ def run_command(conversation: Conversation, line: str) -> None:
     Raises:
         InputError: there is no such command, or its argument is unusable.
     """
-    name, _, argument = line[1:].strip().partition(" ")
-    COMMANDS[command_name(name)](conversation, argument.strip())
+    typed, _, argument = line[1:].strip().partition(" ")
+    name = command_name(typed)
+    if argument.strip() and name in ALONE:
+        raise InputError(f"/{typed} takes nothing behind it, and {argument.strip()!r} is there")
+    COMMANDS[name](conversation, argument.strip())
 
 
 def command_name(typed: str) -> str:
@@ -60,6 +64,12 @@ def command(function: Command) -> Command:
     return function
 
 
+def alone(function: Command) -> Command:
+    """Registers a command that takes nothing behind its name."""
+    ALONE.add(function.__name__.removesuffix("_"))
+    return command(function)
+
+
 @command
 def help_(conversation: Conversation, argument: str) -> None:
     """Shows this list, or a line of it: /help NAME."""  # noqa: D401
@@ -76,7 +86,7 @@ def _spellings(name: str) -> list[str]:
     return [alias for alias, command in ALIASES.items() if command == name]
 
 
-@command
+@alone
 def retry(conversation: Conversation, argument: str) -> None:
     """Answers the last message again."""  # noqa: D401
     if not conversation.exchanges():
@@ -86,7 +96,7 @@ def retry(conversation: Conversation, argument: str) -> None:
     conversation.retry()
 
 
-@command
+@alone
 def undo(conversation: Conversation, argument: str) -> None:
     """Takes back the last message and its reply."""  # noqa: D401
     text = str(conversation.undo()["content"])
@@ -111,7 +121,7 @@ def forget(conversation: Conversation, argument: str) -> None:
     tell(f"forgot {count} of {exchanges} messages and replies ({conversation.fill()} tokens)")
 
 
-@command
+@alone
 def show(conversation: Conversation, argument: str) -> None:
     """Shows what was said."""  # noqa: D401
     for message in conversation.session.messages:
@@ -128,7 +138,7 @@ def _block(text: str) -> str:
     return "\n".join(folded(line, sys.stderr, "") for line in text.split("\n"))
 
 
-@command
+@alone
 def copy(conversation: Conversation, argument: str) -> None:
     """Copies the last reply to the clipboard."""  # noqa: D401
     from edgerun.cli.conversation.clipboard import copy as put
@@ -174,7 +184,7 @@ def set_(conversation: Conversation, argument: str) -> None:
     if name and value:
         changed = {**conversation.settings, name: parsed(entries[0], value)}
         changed = {key: item for key, item in changed.items() if item is not None}
-        conversation.llm.chat_params(**changed)
+        conversation.check(changed)
         conversation.settings = changed
     values = conversation.llm.chat_params(**conversation.settings).values()
     for entry in entries:
@@ -200,7 +210,7 @@ def load(conversation: Conversation, argument: str) -> None:
     tell(f"loaded {count} messages from {argument} ({conversation.fill()} tokens)")
 
 
-@command
+@alone
 def clear(conversation: Conversation, argument: str) -> None:
     """Forgets what was said, but for the system message."""  # noqa: D401
     conversation.session.clear()
@@ -221,11 +231,15 @@ def history(conversation: Conversation, argument: str) -> None:
     if argument == "clear":
         count = store.clear()
         tell(f"deleted {count} file{'' if count == 1 else 's'}")
-    state = "messages and the last chat are kept" if store.is_on else "nothing is kept"
-    tell(f"{state} in {store.folder}")
+    if store.is_on:
+        tell(f"messages and the last chat are kept in {store.folder}")
+    elif store.files():
+        tell(f"nothing more is kept; what is in {store.folder} stays until /history clear")
+    else:
+        tell(f"nothing is kept in {store.folder}")
 
 
-@command
+@alone
 def stats(conversation: Conversation, argument: str) -> None:
     """Shows speed and memory of the last reply."""  # noqa: D401
     from edgerun.cli.screen.report import show_stats
@@ -235,7 +249,7 @@ def stats(conversation: Conversation, argument: str) -> None:
     show_stats(conversation.llm, conversation.last)
 
 
-@command
+@alone
 def quit_(conversation: Conversation, argument: str) -> None:
     """Ends the chat."""  # noqa: D401
     conversation.done = True

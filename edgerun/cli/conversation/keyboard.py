@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from edgerun.env import terminal_erases
@@ -41,17 +41,39 @@ def typing_waits() -> Iterator[None]:
         quiet[LOCAL] &= ~termios.ICANON
         quiet[INPUT] &= ~termios.ICRNL
 
-    def again(*_: object) -> None:
+    def again(number: int, _: object) -> None:
         """After Ctrl-Z and ``fg``: the shell had the terminal in its own way."""
         with suppress(OSError, termios.error):
             if os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp():
                 termios.tcsetattr(sys.stdin, termios.TCSANOW, quiet)
 
-    continued = signal.signal(signal.SIGCONT, again)
-    try:
-        termios.tcsetattr(sys.stdin, termios.TCSANOW, quiet)
-        yield
-    finally:
-        signal.signal(signal.SIGCONT, continued)
+    def give_back() -> None:
         with suppress(termios.error):  # the terminal is gone
             termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
+
+    def end(number: int, _: object) -> None:
+        """Who ends this program finds the terminal as it was."""
+        give_back()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    with _handled({signal.SIGCONT: again, signal.SIGTERM: end, signal.SIGHUP: end}):
+        try:
+            termios.tcsetattr(sys.stdin, termios.TCSANOW, quiet)
+            yield
+        finally:
+            give_back()
+
+
+@contextmanager
+def _handled(handlers: Mapping[int, Callable[[int, object], None]]) -> Iterator[None]:
+    """Handles signals meanwhile, but for those that are ignored, as nohup has it."""
+    others = {number: signal.getsignal(number) for number in handlers}
+    for number, handler in handlers.items():
+        if others[number] is not signal.SIG_IGN:
+            signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, other in others.items():
+            signal.signal(number, other)

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from edgerun.cli.conversation.commands import run_command
-from edgerun.cli.conversation.keyboard import typing_waits
+from edgerun.cli.conversation.keyboard import has_editor, typing_waits
 from edgerun.cli.conversation.reader import ReadLine, unquoted
 from edgerun.cli.screen.messages import say
 from edgerun.errors import EdgerunError, InputError
@@ -21,14 +21,22 @@ def hold(conversation: Conversation, read: ReadLine) -> None:
         try:
             text = read()
         except EOFError:
+            _end_plain_line()
             return
         except KeyboardInterrupt:
             if not sys.stdin.isatty():
                 raise
+            _end_plain_line()
             continue  # clears the line, as in a shell
         if text.strip():
             with typing_waits():
                 _handle(conversation, text)
+
+
+def _end_plain_line() -> None:
+    """Ends the line of the prompt at a terminal that can only print."""
+    if sys.stdin.isatty() and not has_editor():
+        print(file=sys.stderr, flush=True)
 
 
 def _handle(conversation: Conversation, text: str) -> None:
@@ -40,9 +48,8 @@ def _handle(conversation: Conversation, text: str) -> None:
             conversation.answer(unquoted(text))
     except EdgerunError as error:
         say(str(error))
-        if not text.startswith("/"):
-            conversation.unanswered += 1
-            conversation.has_failed |= not isinstance(error, InputError)
+        conversation.failures += 1
+        conversation.has_failed |= not isinstance(error, InputError)
     except KeyboardInterrupt:
         if not sys.stdin.isatty():
             raise

@@ -7,7 +7,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from edgerun.cli.screen.messages import MEMORY_FULL, say
-from edgerun.errors import EdgerunError, InputError, PromptError, StorageError
+from edgerun.errors import (
+    EdgerunError,
+    InputError,
+    PromptError,
+    SamplingError,
+    StorageError,
+)
 
 if TYPE_CHECKING:
     from edgerun.cli.conversation.store import ChatStore
@@ -39,8 +45,8 @@ class Conversation:
         is_kept: whether the chat in the store is this one, or what it was.
         last: timings of the last reply.
         done: whether to quit.
-        unanswered: messages that got no reply.
-        has_failed: whether that was the machine's fault once, not the messages'.
+        failures: messages that got no reply, and commands that failed.
+        has_failed: whether that was the machine's fault once, not that of what was typed.
     """
 
     def __init__(
@@ -61,7 +67,7 @@ class Conversation:
         self.is_kept = False
         self.last: Stats | None = None
         self.done = False
-        self.unanswered = 0
+        self.failures = 0
         self.has_failed = False
         self._hides_thinking, self._show_stats = hides_thinking, show_stats
         self._told_ways_out = False
@@ -90,6 +96,19 @@ class Conversation:
             return error.tokens
         except InputError:  # a template that wants the user to speak last
             return None
+
+    def check(self, settings: dict[str, Any]) -> None:
+        """Makes sure that the model can answer with some sampling parameters.
+
+        Raises:
+            SamplingError: it never can.
+        """
+        try:
+            self.llm.stream_chat([{"role": "user", "content": "?"}], **settings)
+        except SamplingError:
+            raise
+        except InputError:  # whatever the model has against this message, others may do
+            return
 
     def fill(self) -> str:
         """How full the context is, as ``412/512``."""

@@ -54,14 +54,18 @@ class ChatStore:
         except OSError as error:
             raise StorageError(f"cannot write to {self.folder}: {error.strerror}") from error
 
+    def files(self) -> list[Path]:
+        """What was kept."""
+        chats = [path for path in self.folder.glob("*.chat") if LAST_CHAT.fullmatch(path.name)]
+        return [path for path in (self.folder / HISTORY, *chats) if path.exists()]
+
     def clear(self) -> int:
         """Deletes what was kept; returns the number of files.
 
         Raises:
             StorageError: one cannot be deleted.
         """
-        chats = [path for path in self.folder.glob("*.chat") if LAST_CHAT.fullmatch(path.name)]
-        files = [path for path in (self.folder / HISTORY, *chats) if path.exists()]
+        files = self.files()
         for path in files:
             try:
                 path.unlink()

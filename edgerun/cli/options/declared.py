@@ -7,7 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-MODEL_HELP = "Folder of a bundle. [default: the model that comes with edgerun]"
+MODEL_HELP = (
+    "A bundle, a checkpoint (a folder or a GGUF file), or hf:OWNER/NAME. "
+    "[default: the model that comes with edgerun]"
+)
 Model = Annotated[Path | None, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 Prompt = Annotated[
     str | None,
@@ -20,7 +23,7 @@ Prompt = Annotated[
 ]
 NamedModel = Annotated[
     Path | None,
-    typer.Option("-m", "--model", metavar="FOLDER", help="The same as MODEL."),
+    typer.Option("-m", "--model", metavar="MODEL", help="The same as MODEL."),
 ]
 System = Annotated[
     str | None,
@@ -176,8 +179,8 @@ Draft = Annotated[
         "--draft",
         metavar="NAME",
         help="What guesses how replies go on, so that several tokens are computed at a time where "
-        "that is faster; the text stays the same: lookup, by what was said before, or none. "
-        "[default: lookup]",
+        "that is faster; the text stays the same: lookup, by what was said before; auto, the same "
+        "where the text can stay the same; or none. [default: auto]",
     ),
 ]
 LOADING: dict[str, Any] = {

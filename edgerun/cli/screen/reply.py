@@ -44,10 +44,24 @@ def reply_writer() -> Write:
     """Returns what writes pieces of a reply to stdout."""
     if not sys.stdout.isatty():
         return _through(sys.stdout)
-    width = columns(sys.stdout) - 1
+    width = _width()
     if width < NARROWEST or not terminal_erases():
         return lambda piece: _through(sys.stdout)(visible(piece))
-    return WrappedLines(_through(sys.stdout), width).write
+    lines = WrappedLines(_through(sys.stdout), width)
+
+    def write(piece: str) -> None:
+        lines.width = max(NARROWEST, _width())  # a window may change its size meanwhile
+        lines.write(piece)
+
+    return write
+
+
+def _width() -> int:
+    """Columns to fill; one less than there are.
+
+    A terminal whose last column is full disagrees with others about where its cursor is.
+    """
+    return columns(sys.stdout) - 1
 
 
 def _through(stream: TextIO) -> Write:
@@ -63,6 +77,9 @@ class WrappedLines:
 
     A word that turns out too long for its line is erased and begun again on the next one. Words
     longer than a line, and scripts of wide characters, which have no spaces, break anywhere.
+
+    Attributes:
+        width: columns to fill.
     """
 
     def __init__(self, write: Write, width: int) -> None:
@@ -70,10 +87,9 @@ class WrappedLines:
 
         Args:
             write: takes what goes to the terminal.
-            width: columns to fill; one less than there are, because a terminal whose last column
-                is full disagrees with others about where its cursor is.
+            width: columns to fill.
         """
-        self._write, self._width = write, width
+        self._write, self.width = write, width
         self._column = 0
         self._word, self._word_cells = "", 0
 
@@ -87,7 +103,7 @@ class WrappedLines:
             return self._space(character)
         cells = cells_of(character)
         before = ""
-        if self._column + cells > self._width:
+        if self._column + cells > self.width:
             before = self._next_line()
         self._column += cells
         if cells > 1 or character in (JOINER, EMOJI_STYLE):
@@ -102,7 +118,7 @@ class WrappedLines:
         self._word, self._word_cells = "", 0
         cells = TAB - self._column % TAB if character == "\t" else 1
         self._column += cells
-        if character == "\n" or self._column > self._width:
+        if character == "\n" or self._column > self.width:
             self._column = 0
             return "\n"
         return " " * cells

@@ -80,15 +80,23 @@ def stats_lines(llm: LLM, stats: Stats) -> list[str]:
     )
     drafted = stats.drafted_tokens
     drafts = [f"drafts       {stats.accepted_tokens} of {drafted} tokens right"] if drafted else []
+    decode = (
+        f"{stats.decode_tokens_per_s:.1f} tokens/s ({stats.completion_tokens} tokens)"
+        if stats.decode_tokens
+        else "none: the first token comes of the prompt"
+    )
+    weights = (
+        f"weights      {numbers['gb_per_s']:.2f} GB/s, {share:.0%} of the measured limit of "
+        f"{limit:.1f} GB/s"
+    )
     return [
         *unusual,
         f"first token  {stats.first_token_s:.3f} s",
         f"prefill      {stats.prefill_tokens_per_s:.1f} tokens/s "
         f"({stats.prompt_tokens - reused} tokens{more})",
-        f"decode       {stats.decode_tokens_per_s:.1f} tokens/s ({stats.completion_tokens} tokens)",
+        f"decode       {decode}",
         *drafts,
-        f"weights      {numbers['gb_per_s']:.2f} GB/s, "
-        f"{share:.0%} of the measured limit of {limit:.1f} GB/s",
+        *([weights] if stats.decode_tokens else []),
         f"memory       {resident_bytes() / 1e6:.0f} MB resident, of which about "
         f"{llm.model.held_bytes / 1e6:.1f} MB weights and {cached / 1e6:.1f} MB KV cache{states}",
     ]

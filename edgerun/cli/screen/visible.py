@@ -10,7 +10,7 @@ import os
 import shutil
 from typing import TextIO
 
-NARROWEST = 20  # columns; below, lines end where they end
+NARROWEST = 19  # columns to fill; below, lines end where they end
 KEPT = "\n\t"
 EMOJI_STYLE = "\ufe0f"  # changes the width of what is before it, on some terminals only
 FILLER = "\ufdd0"  # no character of any text

@@ -55,7 +55,10 @@ class CudaBackend(SharingBackend):
             InputError: it is no number.
         """
         if not re.fullmatch(r"\d{1,3}", name):
-            raise InputError(f"the GPU {shown(name)} is no number: write --device cuda:0")
+            raise InputError(
+                f"the GPU {shown(name)} is no number: expected one such as 0, as in --device "
+                "cuda:0 or EDGERUN_CUDA_DEVICE=0"
+            )
         self._number = int(name)
 
     def probe(self) -> Support:

@@ -61,12 +61,12 @@ def plan_together(
     for shape in TYPICAL:
         task = task_of(graph, shape)
         if shape.phase is Phase.DECODE:
-            segments[shape.phase] = segments_of(graph, pair.replies)
+            segments[shape.phase] = segments_of(task, pair.replies)
             refused = refusals_of(task, mixing, pair.replies) if weighs_all else ()
             refusals[shape.phase] = (*refused, *large)
         else:
             _, placed = cheapest_path(task, others)
-            segments[shape.phase] = segments_of(task.graph, placed)
+            segments[shape.phase] = segments_of(task, placed)
             elsewhere = [each.name for each in mixing if each not in others]
             follow = (Refusal(name, FOLLOWS) for name in elsewhere)
             refusals[shape.phase] = (*follow, *large)
@@ -126,7 +126,7 @@ def _with_route(plan: Plan, tasks: Tasks, backends: Sequence[Backend], pair: Pai
     tokens, route = split.from_tokens(), None
     if tokens is not None:
         refusals = refusals_of(tasks.prompts, backends, pair.prompts)
-        segments = segments_of(tasks.prompts.graph, pair.prompts)
+        segments = segments_of(tasks.prompts, pair.prompts)
         route = Route(segments, refusals, max(tokens - 1, FEW_ROWS + 1))
     return replace(plan, prompts=route, splits=(split,))
 
@@ -152,4 +152,4 @@ def _trial(tasks: Tasks, backends: Sequence[Backend], pair: Pair) -> tuple[Split
     split = min(splits, key=lambda each: each.seconds_there(each.longest))
     assert split.forecast is not None
     task, placed = split.forecast.prompts
-    return split, Route(segments_of(task.graph, placed), from_rows=NEVER)
+    return split, Route(segments_of(task, placed), from_rows=NEVER)

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgerun.backends import CompileOptions, Shape, make_backend
+from edgerun.backends import CompileOptions, Shape, cpu, make_backend
 from edgerun.backends.cpu import strips
 from edgerun.backends.cpu.strips import StripMemory
+from edgerun.errors import InputError
 from edgerun.formats import format_named
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.ops.registry import OPS
@@ -78,6 +79,20 @@ def test_ctrl_c_while_a_program_is_bound_to_another_store_leaves_it_bound_to_non
     assert_near(expected, OPS["attention"].evaluate(inputs, node.attrs, batch, first)[0], 3e-6)
     executable.close()
     backend.close()
+
+
+def test_threads_that_are_asked_for_need_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An option of the command line wins over a variable, also over one that is no use."""
+
+    def refuse(asked: int | None) -> int:
+        raise InputError("EDGERUN_THREADS is 64")
+
+    monkeypatch.setattr(cpu, "worker_threads", refuse)
+    backend = cpu.CpuBackend()
+    backend.configure({"threads": 1})
+    assert backend.threads == 1
+    with pytest.raises(InputError, match="EDGERUN_THREADS is 64"):
+        assert cpu.CpuBackend().threads
 
 
 def test_a_forked_child_finds_no_strip_in_use() -> None:

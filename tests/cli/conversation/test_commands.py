@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli.conftest import Run
 from tests.cli.test_chat import talk
 
@@ -19,6 +21,7 @@ def test_what_has_nothing_to_work_on_says_so(run: Run) -> None:
         "edgerun: there is no message to answer again: nothing was said yet",
         "edgerun: cannot forget any messages: nothing was said yet",
         "edgerun: there is nothing to take back: nothing was said yet",
+        "edgerun: 3 of the lines failed, see above",
     ]
 
 
@@ -26,10 +29,35 @@ def test_help_tells_of_a_command_by_any_of_its_names(run: Run) -> None:
     assert "/set NAME default" in talk(["/help"], run).err
     lines = talk(["/help set", "/help /forget", "/? q", "/help sett"], run).err.splitlines()
     assert [line.split()[0].rstrip(",") for line in lines[:3]] == ["/set", "/forget", "/quit"]
-    assert lines[3:] == ["edgerun: there is no command /sett: did you mean /set?"]
+    assert lines[3] == "edgerun: there is no command /sett: did you mean /set?"
 
 
 def test_undo_shows_a_message_as_it_was_written(run: Run) -> None:
     family = "👨\u200d👩\u200d👧"
     shown = talk([f'{family} isn\'t "home" \x1b[2J', "/undo"], run).err
     assert f'took back "{family} isn\'t "home" ␛[2J" and its reply' in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("/undo 2", "/undo takes nothing behind it, and '2' is there"),
+        ("/q now", "/q takes nothing behind it, and 'now' is there"),
+        ("/set stop_ids 99999", "stop_ids holds 99999; the vocabulary"),
+        ("/set logit_bias 99999=1", "logit_bias names id 99999; the vocabulary"),
+        ("/set thinking_budget 4", "thinking_budget is for models that think"),
+    ],
+)
+def test_what_can_never_be_done_is_refused_at_once_and_changes_nothing(
+    line: str, message: str, run: Run
+) -> None:
+    result = talk(["hello", line, "/set stop_ids", "/show"], run)
+    assert message in result.err
+    assert "stop_ids              none" in result.err and "> hello" in result.err
+    assert result.code == 2
+
+
+def test_a_chat_does_not_begin_with_what_can_never_be_done(run: Run) -> None:
+    result = talk(["hello"], run, "--thinking-budget", "4")
+    assert (result.code, result.out) == (2, "")
+    assert "thinking-budget is for models that think" in result.err

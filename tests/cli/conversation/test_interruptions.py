@@ -63,7 +63,7 @@ def test_a_failure_of_the_machine_is_told_from_a_mistake_by_the_exit_code(
     result = run("chat", stdin=b"one\n")
     assert (result.code, result.out) == (1, "")
     assert "the device is gone" in result.err
-    assert "1 of the messages got no reply" in result.err
+    assert "1 of the lines failed" in result.err
 
 
 def leave_one_page(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -38,6 +39,26 @@ def test_what_is_typed_while_a_reply_streams_waits_for_the_prompt(tmp_path: Path
     terminal.send("\x03")
     assert terminal.wait() == 0
     assert "+\u00e9\u00e9next one\n+two\n" in (tmp_path / "chat_history").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_ends_a_chat_in_mid_reply_leaves_the_terminal_as_it_was(number: int) -> None:
+    import pty
+
+    handle, terminal = pty.openpty()
+    before = termios.tcgetattr(terminal)
+    child = os.fork()
+    if child == 0:
+        sys.stdin = os.fdopen(terminal)
+        with typing_waits():
+            os.kill(os.getpid(), number)
+            time.sleep(10)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == number
+    assert termios.tcgetattr(terminal) == before
+    os.close(handle)
+    os.close(terminal)
 
 
 def test_ctrl_z_at_the_prompt_suspends(tmp_path: Path) -> None:

@@ -57,4 +57,5 @@ def test_none_ends_what_can_be_none_and_is_no_value_of_what_cannot(run: Run) -> 
         "temperature 0.5",
         "edgerun: dry_sequence_breakers cannot be none: /set dry_sequence_breakers default sets "
         "it back",
+        "edgerun: 2 of the lines failed, see above",
     ]

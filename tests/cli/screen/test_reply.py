@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wcwidth import wcswidth
 
+from edgerun.cli.screen import reply
 from edgerun.cli.screen.reply import WrappedLines, reply_writer
 from edgerun.cli.screen.tables import print_pairs, print_rows
 from edgerun.cli.screen.visible import folded, shortened, visible
@@ -149,3 +150,26 @@ def test_tables_show_foreign_names(capsys: pytest.CaptureFixture[str]) -> None:
     print_pairs("files", {"a\x1b[31m": ["b\x07"]})
     print_rows([{"tensor": "c\x1b[2J"}])
     assert capsys.readouterr().out == "files\n  a␛[31m  b␇\ntensor\nc␛[2J\n"
+
+
+@pytest.mark.parametrize("size", [20, 40])
+def test_a_reply_is_wrapped_by_the_width_that_the_window_has_now(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setattr(reply, "terminal_erases", lambda: True)
+    monkeypatch.setattr(reply, "columns", lambda stream: size)
+    write = reply_writer()
+    for word in ("Once upon a time, ", "there ", "was ", "a ", "dog.\n"):
+        write(word)
+    monkeypatch.setattr(reply, "columns", lambda stream: 24)
+    write("It lived in a small house by the sea.")
+    shown = screen(sys.stdout.getvalue())  # type: ignore[attr-defined]
+    assert all(not line or len(line) < max(size, 24) for line in shown)
+    text = "It lived in a small house by the sea."
+    assert [line.rstrip() for line in shown][-2:] == textwrap.wrap(text, 23)
+    assert " ".join("\n".join(shown).split()).startswith("Once upon a time, there was a dog.")
