@@ -201,7 +201,8 @@ class Post:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers POST."""
         _check_method(scope, "POST")
-        body = await read_json(Request(scope, receive), self._most_bytes)
+        reading = read_json(Request(scope, receive), self._most_bytes)
+        body = await self._server.replies.unless_stopped(reading)
         work = self._read(body, self._server.llm, self._server.head(self._prefix))
         self._server.check_name(work.model)
         scope[ANSWER].tokens = work.tokens

@@ -72,3 +72,8 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, EdgerunError):
         return Problem(500, f"the model failed: {error}", "model_failed")
     return Problem(500, f"unexpected {type(error).__name__}: {error}; this is a defect", "defect")
+
+
+def stopping() -> Problem:
+    """What callers are told whose answers the end of the server cuts off."""
+    return Problem(503, "the server is being stopped", "stopped", headers={"Retry-After": "5"})

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from math import ceil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from edgerun.errors import BackendError
 from edgerun.llm.pump import Piece, Pump
 from edgerun.llm.replies.completion import Completion, Part
 from edgerun.llm.replies.stream import TextStream
-from edgerun.server.problems import Problem
+from edgerun.server.problems import Problem, stopping
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
     from edgerun.server.metrics import Metrics
+
+T = TypeVar("T")
 
 ENCODERS = 2  # threads that encode prompts; each of them waits for the sandbox most of the time
 LONGEST_RETRY_S = 60
@@ -70,7 +72,7 @@ class Group:
                 if completion.error is not None:
                     raise completion.error
                 if completion.finish_reason == "cancelled":
-                    raise _ended_early(self.is_stopped)
+                    raise stopping() if self.is_stopped else BackendError("the reply was cancelled")
             yield came
 
     def put(self, piece: Piece) -> None:
@@ -85,7 +87,6 @@ class Replies:
     Attributes:
         under_way: replies that run or wait.
         most: how many there may be.
-        is_stopped: whether no more are taken, and those under way were told to end.
     """
 
     def __init__(self, llm: LLM, queue: int, metrics: Metrics) -> None:
@@ -98,9 +99,31 @@ class Replies:
         self._metrics = metrics
         self._at_a_time = llm.model.options.max_sessions
         self._mean_s = 1.0
-        self.is_stopped = False
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
         self.under_way = 0
         self.most = self._at_a_time + queue
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no more are taken, and those under way were told to end."""
+        return self._stopped.done()
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """Waits for what a reply needs, which may be long in coming, as long as there may be one.
+
+        Raises:
+            Problem: the server was stopped meanwhile.
+            Exception: what the work failed of.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((task, self._stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise stopping()
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     @asynccontextmanager
     async def open(self, make: Callable[[], list[TextStream]], count: int) -> AsyncIterator[Group]:
@@ -134,7 +157,8 @@ class Replies:
         for stream, group in self._groups.items():
             group.is_stopped = True
             self._pump.cancel(stream)
-        self.is_stopped = True
+        if not self.is_stopped:
+            self._stopped.set_result(None)
 
     async def close(self) -> None:
         """Ends the threads, once all callers are gone."""
@@ -166,7 +190,7 @@ class Replies:
 
     def _check_running(self) -> None:
         if self.is_stopped:
-            raise _ended_early(True)
+            raise stopping()
 
     def _admit(self, count: int) -> None:
         self._check_running()
@@ -209,9 +233,3 @@ class Replies:
         self._metrics.count(completion)
         seconds = completion.stats.first_token_s + completion.stats.decode_s
         self._mean_s += 0.1 * (seconds - self._mean_s)
-
-
-def _ended_early(is_stopped: bool) -> Exception:
-    if is_stopped:
-        return Problem(503, "the server is being stopped", "stopped", headers={"Retry-After": "5"})
-    return BackendError("the reply was cancelled")
