@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from edgerun.errors import (
+    ConstraintError,
     EdgerunError,
     Full,
     InputError,
@@ -63,7 +64,7 @@ def problem_of(error: BaseException) -> Problem:
         return error
     if isinstance(error, PromptError) and error.context is not None:
         return Problem(400, str(error), "context_length_exceeded")
-    if isinstance(error, InputError):
+    if isinstance(error, InputError | ConstraintError):
         return Problem(400, str(error), "invalid_value")
     if isinstance(error, MissingDependencyError):
         return Problem(400, str(error), "not_installed")
