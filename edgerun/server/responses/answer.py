@@ -81,7 +81,7 @@ class ResponseWork:
             "model": head["model"],
             "status": status,
             "error": error,
-            "incomplete_details": {"reason": _reason(completion)} if status == INCOMPLETE else None,
+            "incomplete_details": _incomplete_details(completion) if completion else None,
             "instructions": fields.instructions,
             "max_output_tokens": fields.max_output_tokens,
             "metadata": fields.metadata or {},
@@ -263,10 +263,16 @@ def _status(completion: Completion) -> str:
     return INCOMPLETE if completion.finish_reason in LENGTHS else COMPLETED
 
 
-def _reason(completion: Completion | None) -> str:
-    """Why a response is not whole."""
-    reason = completion.finish_reason if completion else ""
-    return "max_output_tokens" if reason == "length" else reason
+def _incomplete_details(completion: Completion) -> dict[str, str] | None:
+    """Why a response is not whole, as the API has it, and more exactly where that says too little.
+
+    Clients know the API's reasons and no others.
+    """
+    reason = completion.finish_reason
+    if reason not in LENGTHS:
+        return None
+    detail = {} if reason == "length" else {"detail": reason}
+    return {"reason": "max_output_tokens", **detail}
 
 
 def _usage(completion: Completion) -> dict[str, Any]:

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from edgerun.llm.llm import LLM
 from edgerun.server.responses.request import ResponseFields, messages_of
 from tests.llm.chats.test_thinking import CHAT, REPLY, that_says
 from tests.llm.chats.test_tools import CALL, TOOLS, hermes_that_says
 from tests.model.chat.tools.replies import MESSAGES
 from tests.server.served import Served, served
+from tests.support import fakes
 
 QUESTION = MESSAGES[0]["content"]
 FLAT = [{"type": "function", **tool["function"]} for tool in TOOLS]
@@ -106,6 +108,12 @@ def test_a_response_that_is_cut_says_so(thinking: Served) -> None:
     assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
     assert [item["type"] for item in answer["output"]] == ["reasoning"]
     assert answer["output"][0]["status"] == "incomplete"
+
+
+def test_an_end_for_want_of_room_has_a_reason_of_the_api() -> None:
+    with served(LLM(fakes.fake_model(context=40))) as client:
+        answer = ask(client, input="Hello").json()
+    assert answer["incomplete_details"] == {"reason": "max_output_tokens", "detail": "context"}
 
 
 def test_functions_are_called_and_answered(calling: Served) -> None:
