@@ -134,7 +134,7 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
             **sampling,
         )
 
-    return Work(fields, make, fields.n, form)
+    return Work(fields, make, fields.n, form, with_logprobs="logprobs" in sampling)
 
 
 def _check_offers(fields: ChatFields) -> None:

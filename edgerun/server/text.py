@@ -105,7 +105,8 @@ def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
             form.echo()
         return streams
 
-    return Work(fields, make, len(prompts) * fields.n, form, len(prompts))
+    count = len(prompts) * fields.n
+    return Work(fields, make, count, form, len(prompts), with_logprobs="logprobs" in sampling)
 
 
 def _choice(text: str) -> dict[str, Any]:

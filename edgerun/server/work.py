@@ -127,6 +127,7 @@ class Work:
         count: replies in all.
         form: writes them.
         prompts: of them, each with ``n`` replies.
+        with_logprobs: whether replies tell how likely their tokens were, also where there are none.
     """
 
     fields: CommonFields
@@ -134,6 +135,7 @@ class Work:
     count: int
     form: Form
     prompts: int = 1
+    with_logprobs: bool = False
     _completions: Sequence[Completion] = ()
 
     @property
@@ -160,7 +162,7 @@ class Work:
 
     def _whole(self, index: int, completion: Completion) -> dict[str, Any]:
         choice = self.form.whole(index, completion)
-        if completion.logprobs:
+        if self.with_logprobs:
             choice["logprobs"] = self.form.logprobs(index, completion.logprobs)
         return choice
 
