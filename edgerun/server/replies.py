@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from edgerun.errors import BackendError
+from edgerun.errors import BackendError, InputError
 from edgerun.llm.pump import Piece, Pump
 from edgerun.llm.replies.completion import Completion, Part
 from edgerun.llm.replies.stream import TextStream
-from edgerun.server.problems import Problem, stopping
+from edgerun.server.problems import Problem, named, problem_of, stopping
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
@@ -48,9 +48,9 @@ class Group:
         completions: as far as they came.
     """
 
-    def __init__(self, streams: list[TextStream]) -> None:
-        """Takes streams that a pump reads."""
-        self._streams = streams
+    def __init__(self, streams: list[TextStream], sent: Mapping[str, str]) -> None:
+        """Takes streams that a pump reads, and the fields of arguments that were sent."""
+        self._streams, self._sent = streams, sent
         self._choices = {stream: index for index, stream in enumerate(streams)}
         self._came: asyncio.Queue[Came] = asyncio.Queue()
         self.completions: list[Completion] = [stream.completion for stream in streams]
@@ -60,8 +60,7 @@ class Group:
         """What comes, of all of them, until the last is whole.
 
         Raises:
-            Exception: what a reply failed of.
-            Problem: the server was stopped.
+            Problem: a reply failed, or the server was stopped.
         """
         left = len(self._streams)
         while left:
@@ -70,7 +69,8 @@ class Group:
             if came.is_last:
                 left -= 1
                 if completion.error is not None:
-                    raise completion.error
+                    failure = named(problem_of(completion.error), self._sent)
+                    raise failure from completion.error
                 if completion.finish_reason == "cancelled":
                     raise stopping() if self.is_stopped else BackendError("the reply was cancelled")
             yield came
@@ -126,25 +126,30 @@ class Replies:
             await asyncio.gather(task, return_exceptions=True)
 
     @asynccontextmanager
-    async def open(self, make: Callable[[], list[TextStream]], count: int) -> AsyncIterator[Group]:
+    async def open(
+        self, make: Callable[[], list[TextStream]], count: int, sent: Mapping[str, str]
+    ) -> AsyncIterator[Group]:
         """Has replies run as long as the block lasts.
 
         Args:
             make: encodes prompts, in another thread.
             count: how many streams it makes.
+            sent: the fields of the arguments that were sent.
 
         Raises:
-            Problem: there are too many replies under way, or the server is being stopped.
-            InputError: a prompt or an option is unusable.
+            Problem: there are too many replies under way, the server is being stopped, or a prompt
+                or an option is unusable.
         """
         self._admit(count)
         try:
             streams = await self._encoded(make)
             self._pump.add(streams)
-        except BaseException:
+        except BaseException as error:
             self._leave(count)
+            if isinstance(error, InputError):
+                raise named(problem_of(error), sent) from error
             raise
-        group = Group(streams)
+        group = Group(streams, sent)
         self._groups.update(dict.fromkeys(streams, group))  # before their pieces can come here
         try:
             yield group

@@ -110,5 +110,6 @@ def test_an_expression_that_comes_to_a_limit_is_the_callers_to_mend(
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, "invalid_value")
     assert error["message"].startswith("regex allows no token to go on with: lexer error: too many")
+    assert error["param"] == "regex"
     streamed = client.text("Once", regex="a{90}", max_tokens=80, stream=True).text
     assert json.loads(streamed.split("data: ")[-1])["error"] == error

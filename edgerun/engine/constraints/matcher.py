@@ -100,7 +100,7 @@ class GrammarFilter:
         self._matcher = self._begun()
         if not self._allowed_bits().any():
             raise SamplingError(
-                f"no text of this model's tokens follows {name}"
+                f"{name} allows no text of this model's tokens"
                 f"{self._reason() or ', but for the empty one'}"
             )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -37,11 +37,13 @@ class ResponseWork:
         fields: what was asked for.
         make: encodes the conversation.
         head: what all objects share.
+        sent: the fields of the arguments that were sent, for errors.
     """
 
     fields: ResponseFields
     make: Callable[[], list[TextStream]]
     head: Head
+    sent: Mapping[str, str]
     _completion: Completion | None = None
 
     @property
@@ -52,7 +54,7 @@ class ResponseWork:
         return len(self._completion.ids) if self._completion else 0
 
     async def answer(self, replies: Replies, send: Send) -> None:
-        async with replies.open(self.make, 1) as group:
+        async with replies.open(self.make, 1, self.sent) as group:
             (completion,) = group.completions
             self._completion = completion
             if self.fields.stream:

@@ -63,8 +63,8 @@ def test_control_tokens_come_of_no_text(grammar: str, first: list[int]) -> None:
     [
         ("start: <hide>", 'line 1, column 8: unknown special token: "<hide>"; expected a grammar'),
         ("start: <end>", 'unknown special token: "<end>"'),
-        ("start: <[0]>", "no text of this model's tokens follows grammar, but for the empty one"),
-        ('start: "ü"', "no text of this model's tokens follows grammar"),
+        ("start: <[0]>", "grammar allows no text of this model's tokens, but for the empty one"),
+        ('start: "ü"', "grammar allows no text of this model's tokens"),
     ],
 )
 def test_what_no_token_can_say_is_refused_before_anything_is_computed(

@@ -302,8 +302,8 @@ def test_replies_follow_a_schema(thinking: Served) -> None:
         ({"text": {"format": {"type": "json_schema"}}}, "no schema"),
         ({"text": {"verbosity": "low"}}, "verbosity"),
         ({"max_output_tokens": 5, "max_tokens": 6}, "both given"),
-        ({"max_output_tokens": 0}, "max_tokens is 0"),
-        ({"reasoning": {"effort": "high"}}, "reasoning_effort"),
+        ({"max_output_tokens": 0}, "max_output_tokens is 0"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort is 'high'"),
         ({"model": "other"}, "no model"),
         ({"temprature": 1}, "did you mean 'temperature'"),
     ],
@@ -312,6 +312,26 @@ def test_what_cannot_be_done_is_refused(calling: Served, fields: Any, says: str)
     answer = ask(calling, **fields)
     assert answer.status_code in (400, 404)
     assert says in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"temperature": -1}, "temperature"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
+        (
+            {"text": {"format": {"type": "json_schema", "schema": {"type": 5}}}},
+            "text.format.schema",
+        ),
+        ({"text": {"format": {"type": "json_object"}}, "regex": "a"}, "text.format"),
+        ({"tools": [FLAT[0], {"type": "function", "name": "a b"}]}, "tools[1]"),
+    ],
+)
+def test_errors_name_the_field_that_was_sent(calling: Served, fields: Any, param: str) -> None:
+    error = ask(calling, **fields).json()["error"]
+    assert error["param"] == param and error["message"].startswith(f"{param} ")
 
 
 def test_a_response_repeats_the_form_that_was_asked_for(calling: Served) -> None:
