@@ -257,12 +257,15 @@ def test_replies_are_counted(client: Served) -> None:
         "edgerun_first_token_seconds_count",
         'edgerun_requests_total{method="POST",path="/v1/completions",status="200"}',
         'edgerun_requests_total{method="other",path="other",status="404"}',
+        'edgerun_requests_total{method="GET",path="/v1/models/{name:path}",status="404"}',
     )
     before = [value(name) for name in names]
     client.text("Once", max_tokens=7)
     client.request("BREW", "/coffee")
+    for name in ("a", "b/c", "a"):
+        client.get(f"/v1/models/{name}")
     after = [value(name) for name in names]
-    assert [b - a for a, b in zip(before, after, strict=True)] == [1, 5, 7, 1, 1, 1]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [1, 5, 7, 1, 1, 1, 3]
     assert value("edgerun_replies_under_way") == 0
 
 
