@@ -14,6 +14,7 @@
     ├── Cancelled                nobody wants any more what was being computed
     └── BackendError             a back-end failed while compiling or running
         └── ChooserError         no token could be chosen: logits are NaN, or none was left
+            └── ConstraintError  what a reply was to follow allows no token any more
 
 A message says what happened, with which value, what was expected, and what to do next, in one
 sentence that a person at a terminal can act on.
@@ -102,6 +103,13 @@ class ChooserError(BackendError):
     """No token could be chosen for one sequence; others go on.
 
     The model computed NaN, or a sampling processor failed or left nothing to choose from.
+    """
+
+
+class ConstraintError(ChooserError):
+    """A grammar, schema or regular expression allows no token, in the middle of a reply.
+
+    It came to a limit of what is computed for it, or no tokens of the model can follow it further.
     """
 
 

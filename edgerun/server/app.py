@@ -80,7 +80,7 @@ class Server:
             Route("/v1/completions", Post(self, read_text, "cmpl", most)),
             Route("/v1/responses", Post(self, read_response, "resp", most)),
         ]
-        self._paths = [route.path for route in routes]
+        self._paths = {route.path: route.path_regex for route in routes}
         router = Router(routes, redirect_slashes=False, default=_no_route, lifespan=self._lifespan)
         self.app = Guard(_WithoutSlash(router), options, self._answered)
 
@@ -111,7 +111,8 @@ class Server:
             )
 
     async def _overview(self, request: Request, send: Send) -> None:
-        await send_json(200, {"server": "edgerun", "model": self.name, "paths": self._paths}, send)
+        paths = [*self._paths]
+        await send_json(200, {"server": "edgerun", "model": self.name, "paths": paths}, send)
 
     async def _page(self, request: Request, send: Send) -> None:
         body, kind = page(request.url.path)
@@ -142,12 +143,11 @@ class Server:
         }
 
     def _answered(self, answer: Answer) -> None:
-        """Counts an answer under a path that there is: callers think of any number of others."""
+        """Counts an answer under a route that there is: callers think of any number of paths."""
         method, path = answer.method, _without_slash(answer.path)
+        routes = (route for route, pattern in self._paths.items() if pattern.match(path))
         self.metrics.answered(
-            method if method in METHODS else "other",
-            path if path in self._paths else "other",
-            answer.status,
+            method if method in METHODS else "other", next(routes, "other"), answer.status
         )
         line = quote(answer.path, safe="/:")  # so that no path can look like other lines
         if len(line) > MOST_LOGGED:
@@ -201,7 +201,8 @@ class Post:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers POST."""
         _check_method(scope, "POST")
-        body = await read_json(Request(scope, receive), self._most_bytes)
+        reading = read_json(Request(scope, receive), self._most_bytes)
+        body = await self._server.replies.unless_stopped(reading)
         work = self._read(body, self._server.llm, self._server.head(self._prefix))
         self._server.check_name(work.model)
         scope[ANSWER].tokens = work.tokens

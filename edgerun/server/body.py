@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 import msgspec
@@ -21,6 +21,18 @@ LEAST_BODY_BYTES = 1 << 20
 BODY_BYTES_PER_TOKEN = 24  # six for every byte of a long word where all is escaped
 LONGEST_PARAM = 100  # characters of a name that an answer repeats as it is
 PLACE = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
+
+
+class Sent(NamedTuple):
+    """An argument of the library for which the API has another name, or another form.
+
+    Attributes:
+        value: of the argument.
+        field: of the body, by its path.
+    """
+
+    value: Any
+    field: str
 
 
 async def read_json(request: Request, most_bytes: int) -> dict[str, Any]:
@@ -83,6 +95,20 @@ def split(
         message = f"{message[:1].lower()}{message[1:]}"
         raise Problem(400, f"{place or 'body'}: {message}", "invalid_value", place) from error
     return fields, {name: value for name, value in given.items() if name not in names}
+
+
+def with_sent(
+    sampling: Mapping[str, Any], sent: Mapping[str, Sent]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """All sampling options, and the field of each of them.
+
+    Args:
+        sampling: those whose fields have their names.
+        sent: others.
+    """
+    values = {**sampling, **{name: each.value for name, each in sent.items()}}
+    fields = {name: sent[name].field if name in sent else name for name in values}
+    return values, fields
 
 
 async def _read(request: Request, most_bytes: int) -> bytes:

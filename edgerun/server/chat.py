@@ -12,10 +12,12 @@ from edgerun.llm.replies.completion import Completion, Part
 from edgerun.llm.replies.several import chat_replies
 from edgerun.llm.replies.stream import TextStream
 from edgerun.model.text.tokenizer import Tokenizer
-from edgerun.server.body import split
+from edgerun.server.body import Sent, split, with_sent
 from edgerun.server.logprobs import chat_logprobs
 from edgerun.server.problems import Problem
 from edgerun.server.work import (
+    CONVERSATION,
+    EFFORT,
     ConversationFields,
     Count,
     Head,
@@ -116,11 +118,13 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
     """
     fields, sampling = split(body, ChatFields, frozenset({"logprobs"}))
     _check_offers(fields)
-    sampling |= _length(fields, sampling) | _schema(fields, sampling) | _logprobs(fields)
-    sampling = with_bias(sampling)
+    others = _length(fields, sampling) | _schema(fields, sampling) | _logprobs(fields)
+    sampling, sent = with_sent(with_bias(sampling), others)
     form = (ChatChunkForm if fields.stream else ChatForm)(head, llm.tokenizer)
     fields.check_calls()
-    values = _template_values(fields)
+    values = with_effort(
+        fields.chat_template_kwargs, fields.reasoning_effort, EFFORT, llm.model.template
+    )
 
     def make() -> list[TextStream]:
         return chat_replies(
@@ -134,7 +138,8 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
             **sampling,
         )
 
-    return Work(fields, make, fields.n, form)
+    sent |= {"messages": "messages", **CONVERSATION}
+    return Work(fields, make, fields.n, form, sent, with_logprobs="logprobs" in sampling)
 
 
 def _check_offers(fields: ChatFields) -> None:
@@ -163,11 +168,7 @@ def _delta(delta: dict[str, Any]) -> dict[str, Any]:
     return {"delta": delta, "logprobs": None, "finish_reason": None}
 
 
-def _template_values(fields: ChatFields) -> dict[str, Any] | None:
-    return with_effort(fields.chat_template_kwargs, fields.reasoning_effort)
-
-
-def _length(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Any]:
+def _length(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Sent]:
     most = fields.max_completion_tokens
     if most is None:
         return {}
@@ -175,10 +176,10 @@ def _length(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Any]:
         raise Problem(
             400, "max_tokens and max_completion_tokens say different things: leave one out"
         )
-    return {"max_tokens": most}
+    return {"max_tokens": Sent(most, "max_completion_tokens")}
 
 
-def _schema(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Any]:
+def _schema(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Sent]:
     form = fields.response_format
     if form is None:
         return {}
@@ -194,15 +195,16 @@ def _schema(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Any]:
     if "json_schema" in sampling:
         raise Problem(400, "response_format and json_schema are both given: leave one out")
     if form.type == "json_object":
-        return {"json_schema": {"type": "object"}}
+        return {"json_schema": Sent({"type": "object"}, "response_format")}
     if form.json_schema is None or form.json_schema.schema is None:
         raise Problem(400, "response_format has no json_schema.schema", None, "response_format")
-    return {"json_schema": form.json_schema.schema}
+    return {"json_schema": Sent(form.json_schema.schema, "response_format.json_schema.schema")}
 
 
-def _logprobs(fields: ChatFields) -> dict[str, Any]:
+def _logprobs(fields: ChatFields) -> dict[str, Sent]:
     if fields.logprobs:
-        return {"logprobs": 0 if fields.top_logprobs is None else fields.top_logprobs}
+        count = 0 if fields.top_logprobs is None else fields.top_logprobs
+        return {"logprobs": Sent(count, "top_logprobs")}
     if fields.top_logprobs:
         raise Problem(
             400, "top_logprobs is for logprobs: true: add it", "invalid_value", "top_logprobs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from edgerun.server.answers import send_problem
 from edgerun.server.hosts import Hosts, is_same_origin
 from edgerun.server.options import ServerOptions
 from edgerun.server.page import FILES
-from edgerun.server.problems import Problem, problem_of
+from edgerun.server.problems import Problem, problem_of, stopping
 from edgerun.values import shown
 
 if TYPE_CHECKING:
@@ -93,6 +94,10 @@ class Guard:
             else:
                 self._check_key(scope["path"], headers)
                 await self.app(scope, receive, send)
+        except asyncio.CancelledError:  # the server waits no longer
+            if not send.has_begun:
+                await send_problem(stopping(), send)
+            raise
         except Exception as error:
             if not send.has_begun:
                 await send_problem(problem_of(error), send)

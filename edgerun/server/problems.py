@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
 
 from edgerun.errors import (
+    ConstraintError,
     EdgerunError,
     Full,
     InputError,
@@ -16,6 +18,8 @@ from edgerun.errors import (
     shortened,
 )
 
+# What messages begin with that are about an argument of the library, or an item of one.
+SUBJECT = re.compile(r"(message|tool) (\d+)\b|\w+")
 KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 
 
@@ -63,7 +67,7 @@ def problem_of(error: BaseException) -> Problem:
         return error
     if isinstance(error, PromptError) and error.context is not None:
         return Problem(400, str(error), "context_length_exceeded")
-    if isinstance(error, InputError):
+    if isinstance(error, InputError | ConstraintError):
         return Problem(400, str(error), "invalid_value")
     if isinstance(error, MissingDependencyError):
         return Problem(400, str(error), "not_installed")
@@ -72,3 +76,27 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, EdgerunError):
         return Problem(500, f"the model failed: {error}", "model_failed")
     return Problem(500, f"unexpected {type(error).__name__}: {error}; this is a defect", "defect")
+
+
+def named(problem: Problem, sent: Mapping[str, str]) -> Problem:
+    """The same problem in the words of its caller, who knows fields and no arguments.
+
+    Args:
+        problem: whose message may begin with an argument of the library, or an item of one.
+        sent: the field of each argument that was sent.
+    """
+    subject = SUBJECT.match(problem.message)
+    if subject is None or problem.code != "invalid_value" or problem.param is not None:
+        return problem
+    argument, place = subject[0], ""
+    if subject[1]:
+        argument, place = f"{subject[1]}s", f"[{subject[2]}]"
+    if argument not in sent:
+        return problem
+    field = f"{sent[argument]}{place}"
+    return replace(problem, message=field + problem.message[subject.end() :], param=field)
+
+
+def stopping() -> Problem:
+    """What callers are told whose answers the end of the server cuts off."""
+    return Problem(503, "the server is being stopped", "stopped", headers={"Retry-After": "5"})

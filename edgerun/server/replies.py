@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from math import ceil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from edgerun.errors import BackendError
+from edgerun.errors import BackendError, InputError
 from edgerun.llm.pump import Piece, Pump
 from edgerun.llm.replies.completion import Completion, Part
 from edgerun.llm.replies.stream import TextStream
-from edgerun.server.problems import Problem
+from edgerun.server.problems import Problem, named, problem_of, stopping
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
     from edgerun.server.metrics import Metrics
+
+T = TypeVar("T")
 
 ENCODERS = 2  # threads that encode prompts; each of them waits for the sandbox most of the time
 LONGEST_RETRY_S = 60
@@ -46,9 +48,9 @@ class Group:
         completions: as far as they came.
     """
 
-    def __init__(self, streams: list[TextStream]) -> None:
-        """Takes streams that a pump reads."""
-        self._streams = streams
+    def __init__(self, streams: list[TextStream], sent: Mapping[str, str]) -> None:
+        """Takes streams that a pump reads, and the fields of arguments that were sent."""
+        self._streams, self._sent = streams, sent
         self._choices = {stream: index for index, stream in enumerate(streams)}
         self._came: asyncio.Queue[Came] = asyncio.Queue()
         self.completions: list[Completion] = [stream.completion for stream in streams]
@@ -58,8 +60,7 @@ class Group:
         """What comes, of all of them, until the last is whole.
 
         Raises:
-            Exception: what a reply failed of.
-            Problem: the server was stopped.
+            Problem: a reply failed, or the server was stopped.
         """
         left = len(self._streams)
         while left:
@@ -68,9 +69,10 @@ class Group:
             if came.is_last:
                 left -= 1
                 if completion.error is not None:
-                    raise completion.error
+                    failure = named(problem_of(completion.error), self._sent)
+                    raise failure from completion.error
                 if completion.finish_reason == "cancelled":
-                    raise _ended_early(self.is_stopped)
+                    raise stopping() if self.is_stopped else BackendError("the reply was cancelled")
             yield came
 
     def put(self, piece: Piece) -> None:
@@ -85,7 +87,6 @@ class Replies:
     Attributes:
         under_way: replies that run or wait.
         most: how many there may be.
-        is_stopped: whether no more are taken, and those under way were told to end.
     """
 
     def __init__(self, llm: LLM, queue: int, metrics: Metrics) -> None:
@@ -98,30 +99,57 @@ class Replies:
         self._metrics = metrics
         self._at_a_time = llm.model.options.max_sessions
         self._mean_s = 1.0
-        self.is_stopped = False
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
         self.under_way = 0
         self.most = self._at_a_time + queue
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no more are taken, and those under way were told to end."""
+        return self._stopped.done()
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """Waits for what a reply needs, which may be long in coming, as long as there may be one.
+
+        Raises:
+            Problem: the server was stopped meanwhile.
+            Exception: what the work failed of.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((task, self._stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise stopping()
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
     @asynccontextmanager
-    async def open(self, make: Callable[[], list[TextStream]], count: int) -> AsyncIterator[Group]:
+    async def open(
+        self, make: Callable[[], list[TextStream]], count: int, sent: Mapping[str, str]
+    ) -> AsyncIterator[Group]:
         """Has replies run as long as the block lasts.
 
         Args:
             make: encodes prompts, in another thread.
             count: how many streams it makes.
+            sent: the fields of the arguments that were sent.
 
         Raises:
-            Problem: there are too many replies under way, or the server is being stopped.
-            InputError: a prompt or an option is unusable.
+            Problem: there are too many replies under way, the server is being stopped, or a prompt
+                or an option is unusable.
         """
         self._admit(count)
         try:
             streams = await self._encoded(make)
             self._pump.add(streams)
-        except BaseException:
+        except BaseException as error:
             self._leave(count)
+            if isinstance(error, InputError):
+                raise named(problem_of(error), sent) from error
             raise
-        group = Group(streams)
+        group = Group(streams, sent)
         self._groups.update(dict.fromkeys(streams, group))  # before their pieces can come here
         try:
             yield group
@@ -134,7 +162,8 @@ class Replies:
         for stream, group in self._groups.items():
             group.is_stopped = True
             self._pump.cancel(stream)
-        self.is_stopped = True
+        if not self.is_stopped:
+            self._stopped.set_result(None)
 
     async def close(self) -> None:
         """Ends the threads, once all callers are gone."""
@@ -166,7 +195,7 @@ class Replies:
 
     def _check_running(self) -> None:
         if self.is_stopped:
-            raise _ended_early(True)
+            raise stopping()
 
     def _admit(self, count: int) -> None:
         self._check_running()
@@ -209,9 +238,3 @@ class Replies:
         self._metrics.count(completion)
         seconds = completion.stats.first_token_s + completion.stats.decode_s
         self._mean_s += 0.1 * (seconds - self._mean_s)
-
-
-def _ended_early(is_stopped: bool) -> Exception:
-    if is_stopped:
-        return Problem(503, "the server is being stopped", "stopped", headers={"Retry-After": "5"})
-    return BackendError("the reply was cancelled")

@@ -84,16 +84,22 @@ class _Uvicorn(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._edgerun, self._ready = server, ready
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = loop = asyncio.get_running_loop()
         await super().startup(sockets)
-        loop = asyncio.get_running_loop()
         self._ready(lambda: _soon(loop, self._end))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Does not raise the signal once more when all is done, as uvicorn's own does."""
+        """Does not raise the signal once more when all is done, as uvicorn's own does.
+
+        It comes in the middle of whatever the loop does, a reply that is being begun for example.
+        """
         self.force_exit = self.should_exit
-        self._end()
+        self.should_exit = True
+        if self._loop is not None:
+            _soon(self._loop, self._end)
 
     def _end(self) -> None:
         self.should_exit = True

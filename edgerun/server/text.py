@@ -10,7 +10,7 @@ from edgerun.llm.replies.completion import Completion, Part
 from edgerun.llm.replies.several import text_replies
 from edgerun.llm.replies.stream import TextStream
 from edgerun.model.text.tokenizer import Tokenizer
-from edgerun.server.body import split
+from edgerun.server.body import split, with_sent
 from edgerun.server.logprobs import TextLogprobs
 from edgerun.server.problems import Problem
 from edgerun.server.work import (
@@ -96,7 +96,7 @@ def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
             raise Problem(400, "logprobs are of replies alone: leave echo or logprobs out")
         sampling["logprobs"] = fields.logprobs
     prompts = _prompts(fields)
-    sampling = with_bias(sampling)
+    sampling, sent = with_sent(with_bias(sampling), {})
     form = TextForm(head, llm.tokenizer, prompts, fields.n)
 
     def make() -> list[TextStream]:
@@ -105,7 +105,8 @@ def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
             form.echo()
         return streams
 
-    return Work(fields, make, len(prompts) * fields.n, form, len(prompts))
+    count = len(prompts) * fields.n
+    return Work(fields, make, count, form, sent, len(prompts), with_logprobs="logprobs" in sampling)
 
 
 def _choice(text: str) -> dict[str, Any]:

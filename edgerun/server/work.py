@@ -14,6 +14,8 @@ from edgerun.engine.chooser.logprobs import TokenLogprob
 from edgerun.llm.replies.completion import Completion, Part
 from edgerun.llm.replies.stream import TextStream
 from edgerun.llm.tools import AUTO
+from edgerun.model.chat.switches import reads
+from edgerun.model.chat.template import ChatTemplate
 from edgerun.server.answers import send_events, send_json
 from edgerun.server.problems import Problem
 from edgerun.values import shown, whole_number
@@ -50,6 +52,13 @@ class CommonFields(msgspec.Struct, kw_only=True):
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+
+
+CONVERSATION = {  # arguments that all chats have, and their fields
+    "tools": "tools",
+    "tool_choice": "tool_choice",
+    "template_values": "chat_template_kwargs",
+}
 
 
 class ConversationFields(CommonFields, kw_only=True):
@@ -126,14 +135,18 @@ class Work:
         make: encodes the prompts.
         count: replies in all.
         form: writes them.
+        sent: the fields of the arguments that were sent, for errors.
         prompts: of them, each with ``n`` replies.
+        with_logprobs: whether replies tell how likely their tokens were, also where there are none.
     """
 
     fields: CommonFields
     make: Callable[[], list[TextStream]]
     count: int
     form: Form
+    sent: Mapping[str, str]
     prompts: int = 1
+    with_logprobs: bool = False
     _completions: Sequence[Completion] = ()
 
     @property
@@ -144,7 +157,7 @@ class Work:
         return sum(len(completion.ids) for completion in self._completions)
 
     async def answer(self, replies: Replies, send: Send) -> None:
-        async with replies.open(self.make, self.count) as group:
+        async with replies.open(self.make, self.count, self.sent) as group:
             self._completions = group.completions
             if self.fields.stream:
                 await send_events(self._events(group), send)
@@ -160,7 +173,7 @@ class Work:
 
     def _whole(self, index: int, completion: Completion) -> dict[str, Any]:
         choice = self.form.whole(index, completion)
-        if completion.logprobs:
+        if self.with_logprobs:
             choice["logprobs"] = self.form.logprobs(index, completion.logprobs)
         return choice
 
@@ -236,22 +249,29 @@ def finish_reason(completion: Completion) -> dict[str, Any]:
     return {"finish_reason": "length", **detail}
 
 
-def with_effort(values: Mapping[str, Any], effort: str | None) -> dict[str, Any] | None:
+def with_effort(
+    values: Mapping[str, Any], effort: str | None, field: str, template: ChatTemplate
+) -> dict[str, Any] | None:
     """What the chat template is told, how much to think among it; None for nothing.
 
+    Args:
+        values: what it is told beside that.
+        effort: how much to think.
+        field: which says so.
+        template: the model's.
+
     Raises:
-        Problem: two places say how much.
+        Problem: two places say how much, or the template reads none of them.
     """
     if effort is None:
         return dict(values) or None
+    reason = ""
     if values.get(EFFORT, effort) != effort:
-        raise Problem(
-            400,
-            f"{EFFORT} is {shown(effort)}, and {shown(values[EFFORT])} in chat_template_kwargs: "
-            "leave one out",
-            "invalid_value",
-            EFFORT,
-        )
+        reason = f"and {shown(values[EFFORT])} in chat_template_kwargs: leave one out"
+    elif template.is_default or not reads(template, EFFORT):
+        reason = "which no chat template of this model reads: leave it out"
+    if reason:
+        raise Problem(400, f"{field} is {shown(effort)}, {reason}", "invalid_value", field)
     return {**values, EFFORT: effort}
 
 

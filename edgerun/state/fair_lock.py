@@ -22,6 +22,10 @@ class FairLock:
     Ctrl-C is raised in the main thread between any two calls. So the lock is taken and released
     in one frame, by nothing but C functions, and the first call on the way out is the release; a
     context manager written in Python could be interrupted before its first line.
+
+    A handler of a signal runs in the middle of whatever the main thread does, its waiting here
+    among it, and may use the lock as well: it waits at the place that its thread has. So both
+    locks know whose they are, and who comes in says so while the gate is still its own.
     """
 
     def __init__(self) -> None:
@@ -30,8 +34,8 @@ class FairLock:
 
     def _reset(self) -> None:
         self._owner: int | None = None
-        self._gate = threading.Lock()
-        self._inside = threading.RLock()  # which knows whose it is
+        self._gate = threading.RLock()
+        self._inside = threading.RLock()
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Calls a function while no other thread is inside, and returns what it returns."""
@@ -41,7 +45,7 @@ class FairLock:
         try:
             with self._gate:
                 self._inside.acquire()
-            self._owner = thread
+                self._owner = thread
             return function(*args, **kwargs)
         finally:
             if self._owner == thread:

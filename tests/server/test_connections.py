@@ -179,3 +179,15 @@ def test_a_body_of_two_lengths_is_refused(client: Served) -> None:
             came += piece
     assert came.startswith(b"HTTP/1.1 400 ") and came.count(b"HTTP/1.1") == 1
     assert b"leave one out" in came
+
+
+def test_the_end_of_the_server_waits_for_no_body() -> None:
+    with served() as client, connected(client) as connection:
+        connection.sendall(request(TEXT, {"prompt": "a"})[:-1])
+        until(lambda: client.server.app._requests == 1)
+        client.stop()
+        began, came = time.monotonic(), b""
+        while piece := connection.recv(4096):
+            came += piece
+        assert time.monotonic() - began < 5  # of 10 that callers have for reading what was sent
+    assert came.startswith(b"HTTP/1.1 503 ") and b'"code":"stopped"' in came

@@ -58,6 +58,16 @@ def test_without_asking_there_are_none(client: Served) -> None:
     assert choice["logprobs"]["content"][0]["top_logprobs"] == []
 
 
+def test_a_reply_without_tokens_has_those_of_none(client: Served) -> None:
+    at_once = [*range(fakes.VOCAB)]
+    (message,) = client.chat(logprobs=True, stop_ids=at_once).json()["choices"]
+    (text,) = client.text("a", logprobs=1, stop_ids=at_once).json()["choices"]
+    assert (message["message"]["content"], text["text"]) == ("", "")
+    assert message["logprobs"] == {"content": [], "refusal": None}
+    names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+    assert text["logprobs"] == {name: [] for name in names}
+
+
 @pytest.mark.parametrize("count", [0, 3])
 def test_a_text_has_lists_of_them(client: Served, count: int) -> None:
     (choice,) = client.text("Once", **FIELDS, logprobs=count).json()["choices"]

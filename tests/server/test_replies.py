@@ -18,7 +18,9 @@ import pytest
 import uvicorn
 
 from edgerun.llm.llm import LLM
+from edgerun.llm.pump import Pump
 from edgerun.llm.replies.several import chat_replies
+from edgerun.llm.replies.stream import TextStream
 from edgerun.server import serving
 from edgerun.server.app import Server
 from edgerun.server.options import ServerOptions
@@ -214,6 +216,27 @@ def test_a_signal_while_the_server_starts_ends_it() -> None:
         assert runner.should_exit and not runner.force_exit
 
 
+def test_a_signal_while_replies_begin_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    executable, runners, add = Paced(), [], Pump.add
+
+    class Runner(serving._Uvicorn):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            runners.append(self)
+
+    def interrupted(pump: Pump, streams: list[TextStream]) -> None:
+        add(pump, streams)
+        runners[0].handle_exit(signal.SIGTERM, None)
+
+    monkeypatch.setattr(serving, "_Uvicorn", Runner)
+    monkeypatch.setattr(Pump, "add", interrupted)
+    with served(LLM(fakes.fake_model(executable))) as client, ThreadPoolExecutor(1) as pool:
+        call = pool.submit(client.chat, n=2)
+        until(lambda: client.server.replies.is_stopped)
+        executable.let()
+        assert call.result().json()["error"]["code"] == "stopped"
+
+
 def test_what_comes_after_the_end_is_refused(paced: tuple[Served, Paced]) -> None:
     client, executable = paced
     executable.let()
@@ -234,12 +257,15 @@ def test_replies_are_counted(client: Served) -> None:
         "edgerun_first_token_seconds_count",
         'edgerun_requests_total{method="POST",path="/v1/completions",status="200"}',
         'edgerun_requests_total{method="other",path="other",status="404"}',
+        'edgerun_requests_total{method="GET",path="/v1/models/{name:path}",status="404"}',
     )
     before = [value(name) for name in names]
     client.text("Once", max_tokens=7)
     client.request("BREW", "/coffee")
+    for name in ("a", "b/c", "a"):
+        client.get(f"/v1/models/{name}")
     after = [value(name) for name in names]
-    assert [b - a for a, b in zip(before, after, strict=True)] == [1, 5, 7, 1, 1, 1]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [1, 5, 7, 1, 1, 1, 3]
     assert value("edgerun_replies_under_way") == 0
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from edgerun.engine.constraints.trial import LIMITS
 from edgerun.llm.llm import LLM
 from tests.server.served import Served
 from tests.server.test_chat import events
@@ -97,3 +99,17 @@ def test_what_cannot_be_done_is_refused(client: Served, fields: dict[str, Any], 
     assert answer.status_code == 400
     assert says in answer.json()["error"]["message"]
     assert client.server.replies.under_way == 0
+
+
+def test_an_expression_that_comes_to_a_limit_is_the_callers_to_mend(
+    client: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients ask once more for what fails with a 500."""
+    monkeypatch.setitem(LIMITS, "max_lexer_states", 20)
+    answer = client.text("Once", regex="a{90}", max_tokens=80)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "invalid_value")
+    assert error["message"].startswith("regex allows no token to go on with: lexer error: too many")
+    assert error["param"] == "regex"
+    streamed = client.text("Once", regex="a{90}", max_tokens=80, stream=True).text
+    assert json.loads(streamed.split("data: ")[-1])["error"] == error

@@ -70,7 +70,7 @@ def test_the_official_client_reads_them(calling: Served) -> None:
     ("fields", "says"),
     [
         ({"tools": "x"}, "tools: expected `array"),
-        ({"tools": [{"type": "retrieval"}]}, "tool 0"),
+        ({"tools": [{"type": "retrieval"}]}, "tools[0]"),
         ({"tools": TOOLS, "tool_choice": "always"}, "'always'"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}}, "'x'"),
         ({"tool_choice": "required"}, "no tools"),

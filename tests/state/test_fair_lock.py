@@ -11,7 +11,7 @@ import time
 import pytest
 
 from edgerun.state.fair_lock import FairLock
-from tests.support.interrupts import repeat_until_interrupted
+from tests.support.interrupts import forget_signal_stack, repeat_until_interrupted
 
 
 def is_free(lock: FairLock) -> bool:
@@ -19,6 +19,14 @@ def is_free(lock: FairLock) -> bool:
     entered = threading.Event()
     threading.Thread(target=lock.run, args=(entered.set,), daemon=True).start()
     return entered.wait(5)
+
+
+def is_awaited(lock: FairLock) -> bool:
+    """Whether another thread is at the gate, and so the next."""
+    if lock._gate.acquire(blocking=False):
+        lock._gate.release()
+        return False
+    return True
 
 
 def test_it_returns_and_raises_what_the_function_does() -> None:
@@ -61,7 +69,7 @@ def test_who_waits_comes_before_who_comes_back() -> None:
     def start_waiter() -> None:
         order.append("first")
         waiter.start()
-        while not lock._gate.locked():  # until it is the next
+        while not is_awaited(lock):
             time.sleep(1e-4)
 
     lock.run(start_waiter)
@@ -117,12 +125,65 @@ def test_who_is_interrupted_while_waiting_takes_nothing_from_who_is_inside() -> 
     lock._gate = gate
     waiter = threading.Thread(target=lock.run, args=(abs, -1), daemon=True)
     waiter.start()
-    while not gate.locked():
+    while not is_awaited(lock):
         time.sleep(1e-4)
     leave.set()
     for thread in (inside, waiter):
         thread.join(5)
         assert not thread.is_alive()
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals are POSIX")
+@pytest.mark.timeout(20)
+def test_a_handler_that_runs_while_its_thread_waits_comes_in() -> None:
+    lock, entered, leave = FairLock(), threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def stay() -> None:
+        entered.set()
+        leave.wait()
+
+    def interrupt() -> None:
+        while not is_awaited(lock):
+            time.sleep(1e-4)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    def handle(*_: object) -> None:
+        leave.set()
+        lock.run(order.append, "handler")
+
+    forget_signal_stack()
+    before = signal.signal(signal.SIGUSR1, handle)
+    threads = [threading.Thread(target=lock.run, args=(stay,)), threading.Thread(target=interrupt)]
+    try:
+        threads[0].start()
+        entered.wait()
+        threads[1].start()
+        lock.run(order.append, "waiter")
+    finally:
+        leave.set()
+        for thread in threads:
+            thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert order == ["handler", "waiter"]
+    assert is_free(lock)
+
+
+def test_who_has_come_in_is_inside_before_the_next_may_wait() -> None:
+    lock, owners = FairLock(), []
+
+    class Watched:
+        """A gate behind which a handler would wait for the next, if it were not inside."""
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *_: object) -> None:
+            owners.append(lock._owner)
+
+    lock._gate = Watched()  # type: ignore[assignment]
+    lock.run(abs, -1)
+    assert owners == [threading.get_ident()]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

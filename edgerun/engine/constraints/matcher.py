@@ -10,9 +10,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.engine.chooser.candidates import check_highest
 from edgerun.engine.chooser.selection import scratch
 from edgerun.engine.constraints.trial import LIMITS, MARKER, reason, token_library
-from edgerun.errors import ChooserError, SamplingError
+from edgerun.errors import ConstraintError, SamplingError
 
 SIGN_BIT = np.uint32(31)
 MINUS_INFINITY = np.float32(-np.inf).view(np.uint32)
@@ -99,7 +100,7 @@ class GrammarFilter:
         self._matcher = self._begun()
         if not self._allowed_bits().any():
             raise SamplingError(
-                f"no text of this model's tokens follows {name}"
+                f"{name} allows no text of this model's tokens"
                 f"{self._reason() or ', but for the empty one'}"
             )
 
@@ -130,7 +131,12 @@ class GrammarFilter:
             self._consume(self._ids)
 
     def apply(self, candidates: Candidates) -> Candidates:
-        """Makes what is not allowed impossible, and leaves it there: what follows counts on it."""
+        """Makes what is not allowed impossible, and leaves it there: what follows counts on it.
+
+        Raises:
+            ConstraintError: nothing is allowed.
+            ChooserError: a logit is NaN.
+        """
         bits = self._allowed_bits()
         allowed = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
         if not self._strayed and self._matcher.is_accepting():
@@ -138,8 +144,12 @@ class GrammarFilter:
         if candidates.ids is not None:
             allowed = allowed[candidates.ids]
         make_impossible(candidates.logits, allowed)
-        if not np.isfinite(candidates.logits.max()):
-            raise ChooserError(f"no token goes on as {self._name} says{self._reason()}")
+        highest = candidates.logits.max()
+        if highest == -np.inf:
+            raise ConstraintError(
+                f"{self._name} allows no token to go on with{self._reason()}; use a simpler one"
+            )
+        check_highest(highest)
         return candidates
 
     def _begun(self) -> Any:

@@ -93,8 +93,13 @@ def check_readable(template: ChatTemplate, values: Mapping[str, Any]) -> None:
             raise InputError(
                 f"template_values has {name!r}, which the model's tokenizer says: leave it out"
             )
-        if not re.search(rf"\b{name}\b", template.source):
+        if not reads(template, name):
             raise InputError(f"the model's chat template does not read {name!r}: leave it out")
+
+
+def reads(template: ChatTemplate, name: str) -> bool:
+    """Whether a template has a name of its variables in it."""
+    return re.search(rf"\b{name}\b", template.source) is not None
 
 
 def _matters(template: ChatTemplate, name: str) -> bool:

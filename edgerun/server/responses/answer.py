@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -37,11 +37,13 @@ class ResponseWork:
         fields: what was asked for.
         make: encodes the conversation.
         head: what all objects share.
+        sent: the fields of the arguments that were sent, for errors.
     """
 
     fields: ResponseFields
     make: Callable[[], list[TextStream]]
     head: Head
+    sent: Mapping[str, str]
     _completion: Completion | None = None
 
     @property
@@ -52,7 +54,7 @@ class ResponseWork:
         return len(self._completion.ids) if self._completion else 0
 
     async def answer(self, replies: Replies, send: Send) -> None:
-        async with replies.open(self.make, 1) as group:
+        async with replies.open(self.make, 1, self.sent) as group:
             (completion,) = group.completions
             self._completion = completion
             if self.fields.stream:
@@ -81,7 +83,7 @@ class ResponseWork:
             "model": head["model"],
             "status": status,
             "error": error,
-            "incomplete_details": {"reason": _reason(completion)} if status == INCOMPLETE else None,
+            "incomplete_details": _incomplete_details(completion) if completion else None,
             "instructions": fields.instructions,
             "max_output_tokens": fields.max_output_tokens,
             "metadata": fields.metadata or {},
@@ -263,10 +265,16 @@ def _status(completion: Completion) -> str:
     return INCOMPLETE if completion.finish_reason in LENGTHS else COMPLETED
 
 
-def _reason(completion: Completion | None) -> str:
-    """Why a response is not whole."""
-    reason = completion.finish_reason if completion else ""
-    return "max_output_tokens" if reason == "length" else reason
+def _incomplete_details(completion: Completion) -> dict[str, str] | None:
+    """Why a response is not whole, as the API has it, and more exactly where that says too little.
+
+    Clients know the API's reasons and no others.
+    """
+    reason = completion.finish_reason
+    if reason not in LENGTHS:
+        return None
+    detail = {} if reason == "length" else {"detail": reason}
+    return {"reason": "max_output_tokens", **detail}
 
 
 def _usage(completion: Completion) -> dict[str, Any]:

@@ -9,10 +9,10 @@ import msgspec
 from edgerun.llm.replies.several import chat_replies
 from edgerun.llm.replies.stream import TextStream
 from edgerun.model.chat.conversation import DEVELOPER, SYSTEM, joined
-from edgerun.server.body import split
+from edgerun.server.body import Sent, split, with_sent
 from edgerun.server.problems import Problem
 from edgerun.server.responses.answer import ResponseWork
-from edgerun.server.work import ConversationFields, Head, with_bias, with_effort
+from edgerun.server.work import CONVERSATION, ConversationFields, Head, with_bias, with_effort
 from edgerun.values import shown
 
 if TYPE_CHECKING:
@@ -79,9 +79,12 @@ def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
     fields, sampling = split(body, ResponseFields, frozenset({"logprobs"}))
     _check(fields)
     fields.check_calls()
-    sampling = with_bias(sampling | _length(fields, sampling) | _schema(fields, sampling))
+    others = _length(fields, sampling) | _schema(fields, sampling)
+    sampling, sent = with_sent(with_bias(sampling), others)
     messages, tools = messages_of(fields), _tools(fields)
-    values = with_effort(fields.chat_template_kwargs, fields.reasoning.effort)
+    values = with_effort(
+        fields.chat_template_kwargs, fields.reasoning.effort, "reasoning.effort", llm.model.template
+    )
 
     def make() -> list[TextStream]:
         return chat_replies(
@@ -95,7 +98,8 @@ def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
             **sampling,
         )
 
-    return ResponseWork(fields, make, head)
+    sent |= CONVERSATION  # without messages, which are others than the items
+    return ResponseWork(fields, make, head, sent)
 
 
 def messages_of(fields: ResponseFields) -> list[dict[str, Any]]:
@@ -244,25 +248,25 @@ def _tool_choice(fields: ResponseFields) -> str | dict[str, Any]:
     return choice
 
 
-def _length(fields: ResponseFields, sampling: dict[str, Any]) -> dict[str, Any]:
+def _length(fields: ResponseFields, sampling: dict[str, Any]) -> dict[str, Sent]:
     if fields.max_output_tokens is None:
         return {}
     if "max_tokens" in sampling:
         raise Problem(400, "max_tokens and max_output_tokens are both given: leave one out")
-    return {"max_tokens": fields.max_output_tokens}
+    return {"max_tokens": Sent(fields.max_output_tokens, "max_output_tokens")}
 
 
-def _schema(fields: ResponseFields, sampling: dict[str, Any]) -> dict[str, Any]:
+def _schema(fields: ResponseFields, sampling: dict[str, Any]) -> dict[str, Sent]:
     form = fields.text.format
     if form is None or form.type == "text":
         return {}
     if "json_schema" in sampling:
         raise Problem(400, "text.format and json_schema are both given: leave one out")
     if form.type == "json_object":
-        return {"json_schema": {"type": "object"}}
+        return {"json_schema": Sent({"type": "object"}, "text.format")}
     if form.schema is None:
         raise Problem(400, "text.format has no schema", "invalid_value", "text.format")
-    return {"json_schema": form.schema}
+    return {"json_schema": Sent(form.schema, "text.format.schema")}
 
 
 def _check(fields: ResponseFields) -> None:

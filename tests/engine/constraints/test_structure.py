@@ -14,12 +14,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from edgerun.engine.chooser.candidates import Candidates
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.sampling.structure import Structure
 from edgerun.engine.sequence import Ending
 from edgerun.engine.sequence import Sequence as Reply
-from edgerun.errors import ChooserError, SamplingError
+from edgerun.errors import ChooserError, ConstraintError, SamplingError
 from edgerun.model.text.tokenizer import Tokenizer
 from tests.engine.constraints.schemas import is_valid, schemas
 from tests.engine.constraints.vocabularies import (
@@ -220,6 +221,15 @@ def test_what_is_taken_back_leaves_nothing(regex: str, steps: list[int]) -> None
     assert states(chooser, vocabulary.vocab_size) == states(fresh, vocabulary.vocab_size)
 
 
+def test_a_grammar_is_not_blamed_for_logits_that_are_none() -> None:
+    vocabulary = spelled([])
+    (filter_,) = chooser_for(vocabulary, [EOS], regex="a+b")._filters
+    logits = np.full(vocabulary.vocab_size, np.nan, np.float32)
+    with pytest.raises(ChooserError, match="maximum is nan") as failure:
+        filter_.apply(Candidates(logits))
+    assert not isinstance(failure.value, ConstraintError)
+
+
 def test_a_matcher_that_came_to_a_limit_is_begun_again() -> None:
     vocabulary = spelled([])
     chooser = chooser_for(vocabulary, [EOS], regex="a+b", temperature=0)
@@ -230,7 +240,7 @@ def test_a_matcher_that_came_to_a_limit_is_begun_again() -> None:
     (filter_,) = chooser._filters
     filter_._matcher.consume_token(vocabulary.vocab_size - 1)  # type: ignore[attr-defined]
     assert filter_._matcher.is_error()  # type: ignore[attr-defined]
-    with pytest.raises(ChooserError, match="no token goes on as regex says: "):
+    with pytest.raises(ConstraintError, match="regex allows no token to go on with: "):
         chooser.draw(logits_behind([], vocabulary.vocab_size))
     assert not chooser.is_complete
     chooser.undo(1)
@@ -319,7 +329,7 @@ def test_it_may_stand_behind_others_and_go_to_another_process() -> None:
     chooser = Chooser(few.with_vocabulary(vocabulary), [], vocabulary.vocab_size)
     likeliest_is_b = np.zeros(vocabulary.vocab_size, np.float32)
     likeliest_is_b[b] = 9
-    with pytest.raises(ChooserError, match="no token goes on as regex says"):
+    with pytest.raises(ConstraintError, match="regex allows no token to go on with"):
         chooser.draw(likeliest_is_b)
 
 

@@ -12,7 +12,7 @@ import pytest
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.constraints.matcher import make_impossible, token_tree
-from edgerun.errors import ChooserError, SamplingError
+from edgerun.errors import ConstraintError, SamplingError
 from tests.engine.constraints.vocabularies import (
     EOS,
     Spelled,
@@ -63,8 +63,8 @@ def test_control_tokens_come_of_no_text(grammar: str, first: list[int]) -> None:
     [
         ("start: <hide>", 'line 1, column 8: unknown special token: "<hide>"; expected a grammar'),
         ("start: <end>", 'unknown special token: "<end>"'),
-        ("start: <[0]>", "no text of this model's tokens follows grammar, but for the empty one"),
-        ('start: "ü"', "no text of this model's tokens follows grammar"),
+        ("start: <[0]>", "grammar allows no text of this model's tokens, but for the empty one"),
+        ('start: "ü"', "grammar allows no text of this model's tokens"),
     ],
 )
 def test_what_no_token_can_say_is_refused_before_anything_is_computed(
@@ -79,7 +79,7 @@ def test_a_reply_that_no_token_goes_on_with_fails_alone() -> None:
     vocabulary = Spelled([b"a", b"<end>"], frozenset({1}), (1,), frozenset({1}))
     chooser = chooser_for(vocabulary, [1], regex="ab", temperature=0)
     chooser.accept(chooser.draw(logits_behind([], 2)))
-    with pytest.raises(ChooserError, match="no token goes on as regex says: no text follows it"):
+    with pytest.raises(ConstraintError, match="to go on with: no text follows it"):
         chooser.draw(logits_behind([], 2))
 
 
@@ -138,7 +138,7 @@ def test_behind_a_token_that_is_not_allowed_nothing_is(regex: str) -> None:
     for id_ in (vocabulary.tokens.index(b"/"), vocabulary.tokens.index(b"b"), EOS):
         chooser.accept(id_)
         assert not chooser.is_complete
-        with pytest.raises(ChooserError, match="no token goes on as regex says"):
+        with pytest.raises(ConstraintError, match="regex allows no token to go on with"):
             chooser.draw(logits_behind([], vocabulary.vocab_size))
     chooser.undo(3)
     assert states(chooser, vocabulary.vocab_size) == before

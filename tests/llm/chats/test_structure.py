@@ -208,7 +208,7 @@ def test_mistakes_are_named_before_anything_is_computed(
         llm.generate("x", regex="(")
     with pytest.raises(SamplingError, match="json_schema and regex are both given"):
         llm.stream("x", regex="a", json_schema={})
-    with pytest.raises(SamplingError, match="no text of this model's tokens follows grammar"):
+    with pytest.raises(SamplingError, match="grammar allows no text of this model's tokens"):
         llm.generate_many(["x", "y"], [{}, {"grammar": "start: <[258]>"}])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match="regex needs llguidance, which is not inst"):

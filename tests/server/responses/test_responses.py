@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from edgerun.llm.llm import LLM
 from edgerun.server.responses.request import ResponseFields, messages_of
 from tests.llm.chats.test_thinking import CHAT, REPLY, that_says
 from tests.llm.chats.test_tools import CALL, TOOLS, hermes_that_says
 from tests.model.chat.tools.replies import MESSAGES
 from tests.server.served import Served, served
+from tests.support import fakes
 
 QUESTION = MESSAGES[0]["content"]
 FLAT = [{"type": "function", **tool["function"]} for tool in TOOLS]
@@ -106,6 +108,12 @@ def test_a_response_that_is_cut_says_so(thinking: Served) -> None:
     assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
     assert [item["type"] for item in answer["output"]] == ["reasoning"]
     assert answer["output"][0]["status"] == "incomplete"
+
+
+def test_an_end_for_want_of_room_has_a_reason_of_the_api() -> None:
+    with served(LLM(fakes.fake_model(context=40))) as client:
+        answer = ask(client, input="Hello").json()
+    assert answer["incomplete_details"] == {"reason": "max_output_tokens", "detail": "context"}
 
 
 def test_functions_are_called_and_answered(calling: Served) -> None:
@@ -294,8 +302,8 @@ def test_replies_follow_a_schema(thinking: Served) -> None:
         ({"text": {"format": {"type": "json_schema"}}}, "no schema"),
         ({"text": {"verbosity": "low"}}, "verbosity"),
         ({"max_output_tokens": 5, "max_tokens": 6}, "both given"),
-        ({"max_output_tokens": 0}, "max_tokens is 0"),
-        ({"reasoning": {"effort": "high"}}, "reasoning_effort"),
+        ({"max_output_tokens": 0}, "max_output_tokens is 0"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort is 'high'"),
         ({"model": "other"}, "no model"),
         ({"temprature": 1}, "did you mean 'temperature'"),
     ],
@@ -304,6 +312,26 @@ def test_what_cannot_be_done_is_refused(calling: Served, fields: Any, says: str)
     answer = ask(calling, **fields)
     assert answer.status_code in (400, 404)
     assert says in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"temperature": -1}, "temperature"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
+        (
+            {"text": {"format": {"type": "json_schema", "schema": {"type": 5}}}},
+            "text.format.schema",
+        ),
+        ({"text": {"format": {"type": "json_object"}}, "regex": "a"}, "text.format"),
+        ({"tools": [FLAT[0], {"type": "function", "name": "a b"}]}, "tools[1]"),
+    ],
+)
+def test_errors_name_the_field_that_was_sent(calling: Served, fields: Any, param: str) -> None:
+    error = ask(calling, **fields).json()["error"]
+    assert error["param"] == param and error["message"].startswith(f"{param} ")
 
 
 def test_a_response_repeats_the_form_that_was_asked_for(calling: Served) -> None:
