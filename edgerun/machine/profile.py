@@ -339,6 +339,7 @@ def machine_bandwidth(threads: int) -> float:
     if meter.busy:
         logger.info("the speed of memory was not stored: %s", meter.describe())
     else:
+        profile = read_profile()  # which another process may have written meanwhile
         write_profile(replace(profile, bandwidth={**profile.bandwidth, threads: speed}))
     return speed
 
