@@ -214,7 +214,11 @@ def _measured(given: Mapping[str, Any], absent: dict[str, str]) -> list[Backend]
     profile, present = machine_profile(), []
     for title in dict.fromkeys(map(title_of, profile.devices if profile.complete else ())):
         name, _, device = title.partition(":")
-        backend, support = _probed(name, device, given)
+        try:
+            backend, support = _probed(name, device, given)
+        except InputError as error:  # since then it was uninstalled, or its device taken away
+            absent[title] = str(error)
+            continue
         if not support:
             absent[title] = support.reason
         elif backend.device_profile():

@@ -129,8 +129,9 @@ def _constants(node: Node) -> list[tuple[str, Operand]]:
 def _check_outputs(graph: Graph, node: Node, shapes: Mapping[str, ValueShape]) -> None:
     """A node makes the values of its op, which nothing else makes."""
     count = len(OPS[node.op].outputs)
-    others = {"", IDS, POSITIONS, *shapes, *graph.constants}
-    if len(node.outputs) != count or len({*node.outputs} - others) != count:
+    others = ({"", IDS, POSITIONS}, shapes, graph.constants)
+    own = {name for name in node.outputs if not any(name in names for names in others)}
+    if len(node.outputs) != count or len(own) != count:
         expected = f"{count} values" if count > 1 else "one value"
         raise BundleError(
             f"node '{node.name}' ({node.op}) makes {', '.join(node.outputs) or 'nothing'}; "

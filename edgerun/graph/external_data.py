@@ -159,6 +159,7 @@ def _other_tensors(model: Any) -> Iterator[Any]:
     yield from _sparse_tensors(model.graph.sparse_initializer)
     for function in model.functions:
         yield from _node_tensors(function.node)
+        yield from _attribute_tensors(function.attribute_proto)  # what its own are unless given
     for training in model.training_info:
         yield from _graph_tensors(training.initialization)
         yield from _graph_tensors(training.algorithm)
@@ -172,18 +173,22 @@ def _graph_tensors(graph: Any) -> Iterator[Any]:
 
 def _node_tensors(nodes: Any) -> Iterator[Any]:
     for node in nodes:
-        for attribute in node.attribute:
-            # Whatever its type says: another reader may look at the field.
-            if attribute.HasField("t"):
-                yield attribute.t
-            if attribute.HasField("g"):
-                yield from _graph_tensors(attribute.g)
-            if attribute.HasField("sparse_tensor"):
-                yield from _sparse_tensors([attribute.sparse_tensor])
-            yield from attribute.tensors
-            yield from _sparse_tensors(attribute.sparse_tensors)
-            for graph in attribute.graphs:
-                yield from _graph_tensors(graph)
+        yield from _attribute_tensors(node.attribute)
+
+
+def _attribute_tensors(attributes: Any) -> Iterator[Any]:
+    for attribute in attributes:
+        # Whatever its type says: another reader may look at the field.
+        if attribute.HasField("t"):
+            yield attribute.t
+        if attribute.HasField("g"):
+            yield from _graph_tensors(attribute.g)
+        if attribute.HasField("sparse_tensor"):
+            yield from _sparse_tensors([attribute.sparse_tensor])
+        yield from attribute.tensors
+        yield from _sparse_tensors(attribute.sparse_tensors)
+        for graph in attribute.graphs:
+            yield from _graph_tensors(graph)
 
 
 def _sparse_tensors(tensors: Any) -> Iterator[Any]:

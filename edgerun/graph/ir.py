@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -152,3 +152,23 @@ class Graph:
         used = {*self.outputs, *chain.from_iterable(node.inputs for node in nodes)}
         constants = {name: value for name, value in self.constants.items() if name in used}
         return replace(self, nodes=nodes, constants=constants)
+
+
+class FreeNames:
+    """Gives names that nothing of a graph has: no input, constant, value or node.
+
+    A file may call anything whatever it likes, so what is added to its graph looks first.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        """Begins with the names that are there."""
+        self._taken = {"", *graph.inputs, *graph.outputs, *graph.constants}
+        for node in graph.nodes:
+            self._taken.update((node.name, *node.outputs))
+
+    def take(self, name: str) -> str:
+        """This name or, if it is taken, the first free one with ``#2``, ``#3`` and so on behind."""
+        numbered = chain((name,), (f"{name}#{number}" for number in count(2)))
+        free = next(candidate for candidate in numbered if candidate not in self._taken)
+        self._taken.add(free)
+        return free

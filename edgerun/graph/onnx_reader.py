@@ -40,6 +40,7 @@ DTYPES: dict[int, type[np.generic]] = {
 }
 ITEM_BYTES = {dtype: np.dtype(dtype).itemsize for dtype in DTYPES.values()}
 MAX_MODEL_BYTES = 2**31 - 1  # a protobuf message cannot be larger
+MOST_AXES, MOST_ELEMENTS = 64, 1 << 48  # of an array of NumPy; more than any machine maps
 
 
 def read_graph(path: Path, data: bytes, listed: Mapping[str, OpenFile] | None = None) -> Graph:
@@ -112,9 +113,7 @@ def _tensor(name: str, tensor: Any, files: ExternalFiles) -> NDArray[Any]:
             f"tensor '{name}' has the element type {_type_name(tensor)}, supported are "
             f"{', '.join(kind.__name__ for kind in DTYPES.values())}"
         )
-    shape = tuple(tensor.dims[:])
-    if min(shape, default=0) < 0:
-        raise BundleError(f"tensor '{name}' has the impossible shape {shape}")
+    shape = _shape(name, tensor)
     length = math.prod(shape) * ITEM_BYTES[dtype]
     if tensor.data_location == EXTERNAL:
         raw: Any = read_external(tensor, files, length)
@@ -127,6 +126,25 @@ def _tensor(name: str, tensor: Any, files: ExternalFiles) -> NDArray[Any]:
             f"tensor '{name}' of shape {shape} needs {length} bytes and has {len(raw)}"
         )
     return np.ndarray(shape, dtype, raw)
+
+
+def _shape(name: str, tensor: Any) -> tuple[int, ...]:
+    """A tensor's sizes, of which a product is quickly formed.
+
+    Raises:
+        BundleError: there are too many, or one is negative or too large.
+    """
+    if len(tensor.dims) > MOST_AXES:
+        raise BundleError(
+            f"tensor '{name}' has {len(tensor.dims)} axes; expected at most {MOST_AXES}: the file "
+            "is damaged or altered, copy or export it again"
+        )
+    shape = tuple(tensor.dims[:])
+    is_possible = all(0 <= size <= MOST_ELEMENTS for size in shape)
+    # Of an empty tensor, NumPy multiplies the sizes that are not 0.
+    if not is_possible or math.prod(filter(None, shape)) > MOST_ELEMENTS:
+        raise BundleError(f"tensor '{name}' has the impossible shape {shape}")
+    return shape
 
 
 def _typed(tensor: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -42,6 +42,11 @@ class Call:
     past: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
+# What a file may say: every kind was timed, and some kind.
+Timed: TypeAlias = Annotated[tuple[Call, ...], msgspec.Meta(min_length=1)]
+Calls: TypeAlias = Annotated[Mapping[str, Timed], msgspec.Meta(min_length=1)]
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
     """What a device can do.
@@ -64,7 +69,7 @@ class DeviceProfile:
         sources: where single figures come from, or ``"assumed"``, by name.
     """
 
-    calls: Mapping[str, tuple[Call, ...]]
+    calls: Calls
     call_s: Seconds = 0.0
     launch_s: Seconds = 0.0
     load_bytes_s: Speed | None = None
@@ -155,13 +160,17 @@ class DeviceProfile:
         return call.work / max(call.seconds - self.call_s, LEAST_SHARE * call.seconds)
 
     def _nearest_kind(self, kind: str) -> tuple[Call, ...]:
-        """Calls of a kind: else of the same weights with other activations, else the slowest."""
+        """Calls of a kind: else of the same weights with other activations, else the slowest.
+
+        The slowest of linear layers, where any were timed.
+        """
         if kind in self.calls:
             return self.calls[kind]
         weights = kind.partition("/")[2]
         linear = {name: calls for name, calls in self.calls.items() if "/" in name}
         same = [calls for name, calls in linear.items() if name.partition("/")[2] == weights]
-        return min(same or [*linear.values()], key=lambda calls: self._rate(calls, calls[-1].rows))
+        others = same or [*linear.values()] or [*self.calls.values()]
+        return min(others, key=lambda calls: self._rate(calls, calls[-1].rows))
 
 
 def cut(rows: int, chunks: tuple[int, ...]) -> Iterator[int]:

@@ -65,6 +65,9 @@ CALIBRATE = "`edgerun doctor --calibrate` measures"
 
 # What a file may say: planning divides by these, and takes logarithms of them.
 Speeds: TypeAlias = Annotated[Mapping[Count, Speed], msgspec.Meta(min_length=1)]
+# Names of attention end in the size of heads.
+_KIND = rf"^(?!({ATTENTION}|{FAST_ATTENTION})/)|/[1-9][0-9]{{0,8}}$"
+Kind: TypeAlias = Annotated[str, msgspec.Meta(pattern=_KIND)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ class MachineProfile:
     fork_join_s: Mapping[Count, Annotated[float, msgspec.Meta(ge=0)]] = field(default_factory=dict)
     contended: float | None = None
     threads: Count = 1
-    other_rates: Mapping[str, Speeds] = field(default_factory=dict)
+    other_rates: Mapping[Kind, Speeds] = field(default_factory=dict)
     call_s: Seconds = 0.0
     cache_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     devices: Mapping[str, DeviceProfile] = field(default_factory=dict)
@@ -336,6 +339,7 @@ def machine_bandwidth(threads: int) -> float:
     if meter.busy:
         logger.info("the speed of memory was not stored: %s", meter.describe())
     else:
+        profile = read_profile()  # which another process may have written meanwhile
         write_profile(replace(profile, bandwidth={**profile.bandwidth, threads: speed}))
     return speed
 

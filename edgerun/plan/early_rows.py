@@ -7,7 +7,7 @@ what it makes of them.
 
 from __future__ import annotations
 
-from edgerun.graph.ir import Graph, Node
+from edgerun.graph.ir import FreeNames, Graph, Node
 from edgerun.graph.shapes import value_shapes
 from edgerun.ops.base import Kind
 from edgerun.ops.registry import OPS
@@ -66,7 +66,7 @@ class _Selecting:
     def __init__(self, graph: Graph, chosen: Node, late: set[str]) -> None:
         self._graph, self._late = graph, late
         self._source, self._output = chosen.inputs[0], chosen.outputs[0]
-        self._producers = graph.producers()
+        self._producers, self._free = graph.producers(), FreeNames(graph)
         self._names: dict[str, str] = {}  # of values with wanted rows alone, by those with all
         self._nodes: list[Node] = []
 
@@ -89,10 +89,10 @@ class _Selecting:
         if producer is not None and producer.name in self._late:
             return name
         if name not in self._names:
-            output = self._names[name] = f"{name}/selected"
+            output = self._names[name] = self._free.take(f"{name}/selected")
             if producer is not None and producer.op in COMPUTED_AGAIN:
                 inputs = (self._selected(producer.inputs[0]), *producer.inputs[1:])
-                again = f"{producer.name}/selected"
+                again = self._free.take(f"{producer.name}/selected")
                 node = producer.replace(name=again, inputs=inputs, outputs=(output,))
             else:
                 node = Node("select_rows", output, (name,), (output,))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgerun.formats.base import PackedWeight
 from edgerun.formats.registry import dense
 from edgerun.graph.constants import check_finite, check_many_scales
-from edgerun.graph.ir import Graph, Node
+from edgerun.graph.ir import FreeNames, Graph, Node
 from edgerun.graph.mapped_file import read_array
 from edgerun.graph.passes.prune import prune
 from edgerun.graph.shapes import value_shapes
@@ -59,8 +59,10 @@ def attend_to_latent_rows(graph: Graph) -> Graph:
     if graph.refusal or not any(node.op == "add_to_heads" for node in graph.nodes):
         return graph
     changed = graph.with_nodes(graph.nodes)
-    makers = graph.producers()
-    changed.nodes = [each for node in graph.nodes for each in _rewritten(changed, node, makers)]
+    makers, free = graph.producers(), FreeNames(graph)
+    changed.nodes = [
+        each for node in graph.nodes for each in _rewritten(changed, node, makers, free)
+    ]
     if len(changed.nodes) == len(graph.nodes):
         return graph
     changed = prune(changed)
@@ -69,7 +71,9 @@ def attend_to_latent_rows(graph: Graph) -> Graph:
     return changed
 
 
-def _rewritten(graph: Graph, node: Node, makers: Mapping[str, Node]) -> Iterator[Node]:
+def _rewritten(
+    graph: Graph, node: Node, makers: Mapping[str, Node], free: FreeNames
+) -> Iterator[Node]:
     heads = _heads_of(graph, node, makers) if node.op == "attention" else None
     if heads is None:
         yield node
@@ -85,7 +89,7 @@ def _rewritten(graph: Graph, node: Node, makers: Mapping[str, Node]) -> Iterator
     latent = keys.shape[2]
     used = int(np.flatnonzero(values.any(axis=(0, 2))).max(initial=0)) + 1
     used = min(width, -(-used // LANES) * LANES)
-    names = f"{node.name}/absorb", f"{node.name}/expand"
+    names = [free.take(f"{node.name}/{name}") for name in ("absorb", "expand")]
     halved = isinstance(graph.matrix(heads.keys), PackedWeight)
     with np.errstate(over="ignore"):  # is looked at below
         absorbed = keys[:, is_plain] * np.float32(heads.rotary.attrs["factor"])
@@ -96,7 +100,7 @@ def _rewritten(graph: Graph, node: Node, makers: Mapping[str, Node]) -> Iterator
     for name, matrix in zip(names, matrices, strict=True):
         check_finite(name, "elements", matrix)
         graph.add_constant(name, _stored(matrix, halved=halved))
-    turned = f"{node.name}/turned"
+    turned = free.take(f"{node.name}/turned")
     inputs = (heads.turned, *heads.rotary.inputs[1:])
     yield heads.rotary.replace(name=turned, inputs=inputs, outputs=(turned,))
     yield Node(

@@ -19,6 +19,7 @@ from edgerun.errors import InputError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.llm.options import LoadOptions
 from edgerun.machine import profile
+from edgerun.machine.devices import Call, DeviceProfile
 from edgerun.machine.profile import MachineProfile, machine_profile
 from edgerun.model.bundle import open_bundle
 from edgerun.plan.planner import make_plan
@@ -76,6 +77,22 @@ def test_an_unknown_back_end_of_the_environment_is_refused_by_the_variable(
     monkeypatch.setattr(registry, "settings", lambda: changed)
     with pytest.raises(InputError, match="EDGERUN_BACKEND='tpu' names no back-end: there are cpu"):
         find_candidates()
+
+
+def test_a_measured_device_whose_back_end_is_gone_is_absent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    devices = {
+        f"{title}, 1.0": DeviceProfile({"int8_block/int4": (Call(64, 64, 1.0),)}, version="1.0")
+        for title in ("removed:0", "cpu:0")
+    }
+    speeds = MachineProfile(bandwidth={1: 1e9}, rates={"x": {1: 1e9}}, fork_join_s={1: 1e-6})
+    monkeypatch.setattr(profile, "read_profile", lambda: replace(speeds, devices=devices))
+    candidates = find_candidates()
+    assert [backend.name for backend in candidates.backends] == ["cpu"]
+    absent = absent_backends(candidates)
+    assert "no back-end is called 'removed'" in absent["removed:0"]
+    assert "no devices" in absent["cpu:0"]
 
 
 @pytest.mark.parametrize("fork_join_s", [5e-3, 10.0])

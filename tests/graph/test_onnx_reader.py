@@ -205,3 +205,26 @@ def test_lists_of_numbers_are_copied_once(dtype, tmp_path):
         tracemalloc.stop()
     np.testing.assert_array_equal(read, values)
     assert peak < 1.5 * values.nbytes
+
+
+@pytest.mark.parametrize(
+    ("dims", "fault"),
+    [
+        ([-1], "the impossible shape"),
+        ([1 << 62], "the impossible shape"),
+        ([1 << 40, 1 << 40], "the impossible shape"),
+        ([0, 1 << 40, 1 << 40], "the impossible shape"),
+        ([1] * 65, "65 axes; expected at most 64"),
+        ([1 << 62] * 50_000, "50000 axes"),  # whose product takes minutes
+    ],
+)
+@pytest.mark.parametrize("raw", [b"", None])
+def test_impossible_shapes_are_refused_at_once(dims, fault, raw, tmp_path):
+    tensor = onnx.TensorProto(name="x", data_type=1, dims=dims, raw_data=raw)
+    with pytest.raises(BundleError, match=f"'x' has {fault}"):
+        read_alone(tensor, tmp_path / "model.onnx")
+
+
+def test_tensors_have_as_many_axes_as_arrays(tmp_path):
+    tensor = onnx.TensorProto(name="x", data_type=1, dims=[1] * 64, raw_data=bytes(4))
+    assert read_alone(tensor, tmp_path / "model.onnx").ndim == 64

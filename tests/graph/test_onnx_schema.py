@@ -45,14 +45,24 @@ def bundle_bytes(name: str = "llama") -> bytes:
     return (bundle_of(name, weights="int4") / "model.onnx").read_bytes()
 
 
-def parts_of(message: Any) -> int:
-    """Messages in a message, by asking protobuf."""
-    count = 0
+def counts_of(message: Any) -> tuple[int, int]:
+    """Messages in a message, and strings of lists, by asking protobuf."""
+    parts = strings = 0
     for field, value in message.ListFields():
+        values = list(value) if field.is_repeated else [value]
         if field.message_type is not None:
-            values = [value] if hasattr(value, "ListFields") else value
-            count += sum(1 + parts_of(each) for each in values)
-    return count
+            inner = [counts_of(each) for each in values]
+            parts += len(values) + sum(count for count, _ in inner)
+            strings += sum(count for _, count in inner)
+        elif field.is_repeated and field.cpp_type == field.CPPTYPE_STRING:
+            strings += len(values)
+    return parts, strings
+
+
+def parts_of(message: Any) -> int:
+    """What a message counts for."""
+    parts, strings = counts_of(message)
+    return parts + strings // 2
 
 
 @pytest.mark.parametrize("name", ["llama", "olmoe", "qwen3_next", "granitemoehybrid-mamba"])
@@ -104,6 +114,10 @@ GRAPHS = {
     "notes": field(1, field(9, b"") * MANY),
     "nodes of graphs in nodes": nested(field(1, b"") * MANY, 3),
     "places of data": field(5, field(13, b"") * MANY),
+    "inputs": field(1, field(1, b"") * MANY),
+    "outputs of small nodes": field(1, field(2, b"") * 30) * (MANY // 30),
+    "strings of attributes": field(1, field(5, field(9, b"") * 30) * (MANY // 30)),
+    "strings in tensors": field(5, field(6, b"") * MANY),
 }
 
 
@@ -128,6 +142,32 @@ def test_many_small_parts_are_refused_before_they_are_made(
 def test_lists_of_integers_are_short(graph: bytes) -> None:
     with pytest.raises(BundleError, match="bytes of integers in lists"):
         onnx_schema.check_parts(field(7, graph))
+
+
+ONE_BY_ONE = {
+    "small dimensions": field(5, b"\x08\x07" * 5000),
+    "large elements": field(5, b"\x38\xff\x7f" * 2500),
+    "attributes": field(1, field(5, b"\x40\x07" * 5000)),
+    "attributes of many nodes": field(1, field(5, b"\x40\x07" * 30)) * 200,
+}
+
+
+@pytest.mark.parametrize("graph", ONE_BY_ONE.values(), ids=ONE_BY_ONE)
+def test_integers_that_lie_one_by_one_count_as_those_of_a_list(
+    graph: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_schema, "FREE_BYTES", 1000)
+    monkeypatch.setattr(onnx_schema, "MAX_INTEGERS", 6000)
+    onnx_schema.check_parts(field(7, graph))
+    monkeypatch.setattr(onnx_schema, "MAX_INTEGERS", 4999)
+    with pytest.raises(BundleError, match="more than 4999 bytes of integers in lists"):
+        onnx_schema.check_parts(field(7, graph))
+
+
+def test_a_node_with_too_many_names_is_not_read_to_its_end() -> None:
+    node = field(1, b"") * 2 * MANY + bytes([3])  # which no field begins with
+    with pytest.raises(BundleError, match="parts in its first"):
+        onnx_schema.check_parts(field(7, field(1, node)))
 
 
 def test_parts_in_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from edgerun.graph.check import check
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Var
 from edgerun.graph.passes.prune import prune
@@ -93,3 +94,21 @@ def test_what_else_reads_a_linear_layer_still_does(inputs, outputs):
         ("linear", ("x", "weight")),
         ("add", inputs),
     ]
+
+
+class Iterated(dict):
+    """Counts how often somebody went through all of it."""
+
+    count = 0
+
+    def __iter__(self):
+        self.count += 1
+        return super().__iter__()
+
+
+def test_no_node_is_compared_with_all_constants():
+    """Files may have many of both."""
+    graph = open_bundle(bundle_of("llama", weights="int4")).graph
+    graph.constants = Iterated(graph.constants)
+    check(graph)
+    assert graph.constants.count < len(graph.nodes) / 2

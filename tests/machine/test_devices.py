@@ -40,6 +40,8 @@ def test_work_that_was_not_timed_counts_as_the_nearest_that_was() -> None:
     assert same_weights == DEVICE.work_seconds("float/int4", 64, 100)
     slowest = DEVICE.work_seconds("int8_block/int8", 64, 100)
     assert slowest == DEVICE.work_seconds("float/int4", 64, 100)
+    attends_only = DeviceProfile({ATTENTION: (Call(64, 6400, 5e-3),)})
+    assert attends_only.work_seconds("float/int4", 64, 100) == pytest.approx(5e-3)
 
 
 def test_attention_computes_all_tokens_that_a_call_has_room_for() -> None:

@@ -48,6 +48,20 @@ def test_speed_is_measured_once_per_number_of_threads(
     assert [path.name for path in folder.iterdir()] == [profile.FILE]
 
 
+def test_what_another_process_writes_while_the_speed_is_measured_stays(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(threads: int) -> float:
+        profile.write_profile(FULL)
+        return 5.0
+
+    monkeypatch.setattr(profile, "measure_bandwidth", measure)
+    assert profile.machine_bandwidth(99) == 5.0
+    stored = profile.read_profile()
+    assert stored.bandwidth == {**FULL.bandwidth, 99: 5.0}
+    assert stored.rates == FULL.rates
+
+
 def test_speed_on_a_busy_machine_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile, "measure_bandwidth", lambda threads: 1e9)
     monkeypatch.setattr(profile, "BusyMeter", Meter(busy=True))
@@ -75,6 +89,14 @@ def test_damaged_file_is_measured_again(
         {"threads": 0},
         {"devices": {"a, 1": DeviceProfile({"float/int4": (Call(0, 1, 1.0),)})}},
         {"devices": {"a, 1": DeviceProfile({"float/int4": (Call(1, 1, 0.0),)})}},
+        {"devices": {"a, 1": DeviceProfile({"float/int4": ()})}},
+        {"devices": {"a, 1": DeviceProfile({})}},
+        {"other_rates": {"attention/6x": {512: 1e9}}},
+        {"other_rates": {"attention/0": {512: 1e9}}},
+        {"other_rates": {"attention/-64": {512: 1e9}}},
+        {"other_rates": {"attention/": {512: 1e9}}},
+        {"other_rates": {"attention_bfloat16/64.5": {512: 1e9}}},
+        {"other_rates": {"attention/1000000000": {512: 1e9}}},
     ],
     ids=str,
 )

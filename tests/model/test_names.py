@@ -139,6 +139,11 @@ def in_function(model: onnx.ModelProto, location: str) -> None:
     node.attribute.add(name="value", type=AttributeProto.TENSOR).t.CopyFrom(external(location))
 
 
+def in_function_attribute(model: onnx.ModelProto, location: str) -> None:
+    attribute = model.functions.add(name="f", domain="d").attribute_proto.add(name="value")
+    attribute.t.CopyFrom(external(location))
+
+
 def in_training(model: onnx.ModelProto, location: str) -> None:
     model.training_info.add().initialization.initializer.append(external(location))
 
@@ -155,6 +160,7 @@ FIELDS = (
     in_sparse_attribute,
     in_sparse_list,
     in_function,
+    in_function_attribute,
     in_training,
 )
 Field = Callable[[onnx.ModelProto, str], None]

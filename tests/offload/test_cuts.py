@@ -5,18 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from edgerun.backends.base import CompileOptions
 from edgerun.backends.cpu.experts.layout import FloatForm, SlotLayout
 from edgerun.kernels.experts.division import UPLOAD
 from edgerun.offload.estimates import Estimate
+from edgerun.offload.places import one_hot
 from edgerun.offload.schedule import NANOSECONDS, Scheduler, makespan
 from edgerun.offload.sharing.cut_expert import CutExpert
-from edgerun.offload.sharing.cuts import cut_of, cuts_one, parts_of, with_cut
+from edgerun.offload.sharing.cuts import cut_of, cut_program, cuts_one, parts_of, with_cut
 from edgerun.offload.sharing.device import FIRST, SECOND
 from edgerun.offload.sharing.executable import SharedLayer
 from edgerun.offload.sharing.trials import Trials
 from edgerun.offload.standin import StandinBackend
-from edgerun.state import SequenceStore
-from tests.support.experts import EXPERTS, STATES, Case, layer_of, normal
+from edgerun.state import Batch, SequenceStore
+from tests.support.experts import EXPERTS, STATES, Case, graph_of, layer_of, normal
 from tests.support.sharing import logits_of, standin
 
 PARTS, TOKENS = 8, 24
@@ -53,6 +55,23 @@ def test_parts_of_both_products_are_those_of_the_whole(case: Case) -> None:
         assert out[0].shape[1] == cut.columns[1]
         np.testing.assert_array_equal(np.concatenate(out, axis=1), expected)
     layer.close()
+    cpu.close()
+
+
+def test_what_goes_into_a_part_may_be_called_out() -> None:
+    case = Case("int4", "int8_block", 128, 96)
+    plain, cpu = layer_of(case)
+    names = ("out", *plain.node.inputs[1:])
+    node = plain.node.replace(inputs=names, outputs=("y",))
+    constants, options = graph_of(case).constants, CompileOptions(STATES)
+    part = cut_program(cpu, node, constants, 1, options, FIRST, (0, 1))
+    x, cache = normal((1, case.hidden), 3), SequenceStore(STATES, 1)
+    values = {"out": x, "routes": one_hot(np.zeros(1, np.int64), EXPERTS)}
+    (inner,) = part(Batch.of([0], 0, 0, logits="none"), cache, values).values()
+    expected = plain.multiply(x, np.zeros(1, np.int64), cache, FIRST, (0, 1))
+    np.testing.assert_array_equal(inner, expected)
+    part.close()
+    plain.close()
     cpu.close()
 
 

@@ -128,11 +128,11 @@ def cut_program(
     from edgerun.backends.cpu.emit.experts import CUT_PRODUCTS
 
     attributes: dict[str, Any] = {**node.attrs, "top_k": 1, "panels": panels}
-    part = Node(op, f"{node.name}/{op}", node.inputs, ("out",), attributes)
+    part = Node(op, f"{node.name}/{op}", node.inputs, node.outputs, attributes)
     if widths is None:
         matrix = constants[node.inputs[2 if op == FIRST else 4]]
         assert isinstance(matrix, ExpertStack)
         widths = int(matrix.shape[2]), len(matrix.matrices)
     shapes = dict(zip(node.inputs[:2], map(ValueShape, widths), strict=True))
-    graph = Graph([part], list(shapes), ["out"], dict(constants), shapes=shapes)
+    graph = Graph([part], list(shapes), [*node.outputs], dict(constants), shapes=shapes)
     return cpu.compile_with(graph, Shape.of(rows), options, CUT_PRODUCTS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,7 +12,7 @@ from edgerun.backends.cpu.binder import ONE, Binder
 from edgerun.backends.cpu.buffers import Buffer
 from edgerun.backends.cpu.emit import attention
 from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
-from edgerun.graph.ir import Graph, Node
+from edgerun.graph.ir import FreeNames, Graph, Node
 from edgerun.graph.shapes import node_sizes
 
 DTYPES = {2: "fp16", 4: "fp32"}
@@ -22,7 +24,7 @@ def emit_latent_attention(binder: Binder, node: Node, index: int) -> None:
     plain, key_dim = node.attrs["plain"], node.attrs["key_dim"]
     q, latent, turned = (binder.values[name] for name in node.inputs[:3])
     every, asked = (binder.counted_by[node.inputs[place]] for place in (1, 0))
-    inner = _attention(node)
+    inner = _attention(node, FreeNames(binder.graph).take)
     queries, keys, _ = inner.inputs
     (mixed,) = inner.outputs
     joined = binder.new(keys, key_dim, every)
@@ -104,10 +106,10 @@ def _matrices(binder: Binder, name: str) -> NDArray[np.floating]:
     return np.ascontiguousarray(binder.graph.array(name))
 
 
-def _attention(node: Node) -> Node:
+def _attention(node: Node, named: Callable[[str], str] = str) -> Node:
     """The attention inside: all heads share one key, which is the value."""
     attrs = node.attrs
-    queries, keys, mixed = (f"{node.name}/{name}" for name in ("queries", "keys", "mixed"))
+    queries, keys, mixed = (named(f"{node.name}/{name}") for name in ("queries", "keys", "mixed"))
     return Node(
         "attention",
         node.name,

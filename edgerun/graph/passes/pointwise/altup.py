@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.graph.attributes import Read, Rules
-from edgerun.graph.ir import Graph, Node
+from edgerun.graph.ir import FreeNames, Graph, Node
 from edgerun.graph.match import Const, Match, Matcher, Num, Op, Var
 from edgerun.graph.passes.base import Pass
 
@@ -41,6 +42,10 @@ class _Streams:
             "Add": self._add,
         }
 
+    @cached_property
+    def _free(self) -> FreeNames:
+        return FreeNames(self._matcher.graph)
+
     def rewrite(self, node: Node) -> list[Node]:
         """What stands in the place of a node."""
         if node.outputs[0] in self._obsolete:
@@ -60,8 +65,8 @@ class _Streams:
         nodes = []
         for number, name in enumerate(source.inputs[1:], 2):
             last = number == count
-            output = node.outputs[0] if last else f"{node.outputs[0]}/{number}"
-            label = node.name if last else f"{node.name}/{number}"
+            output = node.outputs[0] if last else self._free.take(f"{node.outputs[0]}/{number}")
+            label = node.name if last else self._free.take(f"{node.name}/{number}")
             nodes.append(Node("concat", label, (joined, name), (output,)))
             joined = output
         self._sizes[joined] = count, shape[3]
@@ -124,7 +129,7 @@ class _Streams:
                 if reader.op == "Mul" and self._is_vector(reader.inputs[1])
             ]
             return scales[0] if scales else (node.outputs[0],)
-        return (f"{streams}/first",)
+        return (self._free.take(f"{streams}/first"),)
 
     def _size(self, match: Match | None) -> tuple[int, int]:
         """Parts and width of the streams of a match; zeros if they are none."""
