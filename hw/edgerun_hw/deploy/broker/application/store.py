@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..board.loader import FIRMWARE
+from ..board.settings import Update
 from ..board.system import System
 from ..errors import FailureError, ProtocolError, RefusalError
 from ..protocol import DIGEST, MAX_FILE_BYTES, parse_object
@@ -28,7 +29,7 @@ from .manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest, read_manifest
 HOME = "lib/firmware/edgerun"
 INCOMING, KEPT = f"{HOME}/incoming", f"{HOME}/kept"
 STATE, JOURNAL = f"{HOME}/state.json", f"{HOME}/journal.json"
-MAX_RECORD_BYTES = 4096
+MAX_RECORD_BYTES = 16 * 1024
 MAX_NAME = 127
 # Stands for the digest of what is loaded but has no folder of its own, such as a part of a design
 # with slots: it can be loaded again by name, not moved.
@@ -53,6 +54,8 @@ class State:
         boot: the kernel's boot id at which it was loaded.
         since: when it was confirmed, in seconds since 1970.
         floor: highest release that was confirmed while the board trusted keys.
+        registers: clocks and port widths with which ``previous`` ran, as far as ``active`` or its
+            loading has changed them.
     """
 
     active: Application | None = None
@@ -60,6 +63,7 @@ class State:
     boot: str = ""
     since: int = 0
     floor: int = 0
+    registers: tuple[Update, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class Journal:
         by: who asked.
         started: seconds since 1970.
         boot: the kernel's boot id, which differs once power has failed.
+        registers: clocks and port widths with which ``old`` ran, as far as loading changes them.
     """
 
     kind: str
@@ -84,6 +89,7 @@ class Journal:
     by: str
     started: int
     boot: str
+    registers: tuple[Update, ...] = ()
 
 
 class Store:
@@ -101,7 +107,9 @@ class Store:
             return State()
         active, previous = _application(record, "active"), _application(record, "previous")
         numbers = (_int(record.get(name)) for name in ("since", "floor"))
-        return State(active, previous, str(record.get("boot", "")), *numbers)
+        return State(
+            active, previous, str(record.get("boot", "")), *numbers, registers=_updates(record)
+        )
 
     def write_state(self, state: State) -> None:
         """Replaces ``state.json``: the moment at which a deployment counts."""
@@ -121,6 +129,7 @@ class Store:
             str(record.get("by")),
             _int(record.get("started")),
             str(record.get("boot", "")),
+            _updates(record),
         )
 
     def write_journal(self, journal: Journal) -> None:
@@ -135,7 +144,7 @@ class Store:
 
     def _record(self, path: str) -> dict[str, Any] | None:
         try:
-            return parse_object(self._system.read(path, MAX_RECORD_BYTES))
+            return parse_object(self._system.read(path, MAX_RECORD_BYTES), MAX_RECORD_BYTES)
         except (OSError, RefusalError, ProtocolError):
             return None
 
@@ -147,8 +156,16 @@ class Store:
 
     def manifest(self, name: str) -> Manifest | None:
         """The manifest of the application in place, or None if it is not one of ours."""
+        return self._manifest(f"{FIRMWARE}/{name}")
+
+    def manifest_of(self, application: Application) -> Manifest | None:
+        """The manifest of an application, in its place or kept; None if it is not one of ours."""
+        manifest = self._manifest(self.folder(application))
+        return manifest if manifest and manifest.digest == application.digest else None
+
+    def _manifest(self, folder: str) -> Manifest | None:
         try:
-            return read_manifest(self._system.read(f"{FIRMWARE}/{name}/{MANIFEST}", 1 << 14))
+            return read_manifest(self._system.read(f"{folder}/{MANIFEST}", MAX_MANIFEST_BYTES))
         except (OSError, RefusalError):
             return None
 
@@ -253,6 +270,16 @@ def _application(record: Mapping[str, Any], key: str) -> Application | None:
     if not name or len(name) > MAX_NAME or os.path.basename(name) != name or name.startswith("."):
         return None
     return Application(name, digest)
+
+
+def _updates(record: Mapping[str, Any]) -> tuple[Update, ...]:
+    value = record.get("registers")
+    updates = value if isinstance(value, list) else []
+    return tuple(
+        (update[0], update[1], update[2])
+        for update in updates
+        if isinstance(update, list) and [type(number) for number in update] == [int] * 3
+    )
 
 
 def _int(value: Any) -> int:
