@@ -84,7 +84,16 @@ class Changer:
         """
         self.loader.check()
         now = int(time.time())
-        journal = Journal(kind, "staging", new, self.running(), by, now, self.boot)
+        journal = Journal(
+            kind,
+            "staging",
+            new,
+            self.running(),
+            by,
+            now,
+            self.boot,
+            occupant=self.store.in_place(new.name),
+        )
         self.store.write_journal(journal)
         return journal
 
@@ -215,10 +224,11 @@ class Changer:
         if journal.phase == "staging" and journal.boot == self.boot:
             return old  # nothing was touched, and power has not failed
         if old is not None and self._runs(old):
+            if old.name != journal.new.name:  # folders of others may move while it runs
+                self.store.withdraw(journal.new, journal.occupant)
             return old
         self._unload()
-        if old is None:
-            self.store.displace(journal.new)
+        self.store.withdraw(journal.new, journal.occupant)
         self._set(journal.registers)
         if old is not None:
             self._activate(old)

@@ -1,13 +1,14 @@
 """What going back restores beside the application: clocks, port widths, and the folders."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from edgerun_hw.deploy.broker.application.manifest import MANIFEST
 from edgerun_hw.deploy.broker.board import settings
-from edgerun_hw.deploy.broker.board.loader import FIRMWARE
+from edgerun_hw.deploy.broker.board.loader import FIRMWARE, OVERLAYS
 from edgerun_hw.deploy.broker.errors import FailureError
 from edgerun_hw.deploy.emulate.board import Faults, power_cycle, set_faults
 from edgerun_hw.deploy.emulate.example_bit import example_bit
@@ -21,7 +22,9 @@ from tests.hw.deploy.harness import (
     Quick,
     ask,
     board,
+    check_tidy,
     converse,
+    copies,
     deploy,
     digest_of,
     resealed,
@@ -51,8 +54,8 @@ def clockless(files: Files) -> dict[str, bytes]:
     return resealed(changed, {f"{NAME}.dtbo": write_tree(tree)})
 
 
-def load_vendor(root: Path, files: Files, name: str = "vendor") -> None:
-    """Installs and loads an application that has no manifest and sets no clock."""
+def install_vendor(root: Path, files: Files, name: str) -> None:
+    """Makes the folder of an application that has no manifest and sets no clock."""
     folder = root / FIRMWARE / name
     folder.mkdir()
     tree = sample_tree(f"{name}.bit.bin")
@@ -62,7 +65,22 @@ def load_vendor(root: Path, files: Files, name: str = "vendor") -> None:
     (folder / f"{name}.dtbo").write_bytes(write_tree(tree))
     (folder / f"{name}.bit.bin").write_bytes(files[f"{NAME}.bit.bin"])
     (folder / "shell.json").write_text("{}")
+
+
+def load_vendor(root: Path, files: Files, name: str) -> None:
+    """Installs and loads such an application."""
+    install_vendor(root, files, name)
     Quick(root).run("/usr/bin/xmutil", "loadapp", name)
+
+
+def installed(root: Path) -> dict[str, bytes]:
+    """All files in the folders of applications, by path."""
+    folder = root / FIRMWARE
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
 
 
 def fail(root: Path, files: Files) -> None:
@@ -71,6 +89,10 @@ def fail(root: Path, files: Files) -> None:
     result = deploy(root, files)
     assert "undone" in result.answers[-1], result.answers[-1]
     without_faults(root)
+
+
+def named(seed: int, name: str) -> dict[str, bytes]:
+    return sample_package(example_bit(KV260, seed), name=name)
 
 
 # ---- clocks and port widths
@@ -96,7 +118,7 @@ def test_application_without_clocks_gets_those_back_with_which_it_ran(
 
 def test_application_of_somebody_else_gets_its_clocks_back(tmp_path: Path, first) -> None:
     root = board(tmp_path)
-    load_vendor(root, first)
+    load_vendor(root, first, "vendor")
     system, width = Quick(root), settings.PORTS["zynqmp"]["S_AXI_HP0_FPD"]
     system.write_word(PL0, START_WORDS["zynqmp"] + (5 << 8))  # 75 MHz
     system.write_word(width, 0x70)
@@ -135,3 +157,81 @@ def test_records_name_no_other_registers_than_those_of_the_table(tmp_path: Path)
         with pytest.raises(FailureError, match="no clock or port width of this board"):
             settings.apply(system, [update], "zynqmp")
         assert system.logic()["words"] == {}
+
+
+# ---- folders
+
+
+@LOADERS
+def test_failed_deployment_of_another_name_leaves_nothing_installed(
+    tmp_path: Path, xmutil: bool, first
+) -> None:
+    root = board(tmp_path, xmutil, first)
+    before = installed(root)
+    fail(root, named(2, "two"))
+    assert running(root) == digest_of(first) and installed(root) == before
+    check_tidy(root)
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_failed_deployment_leaves_the_folder_of_its_name_as_it_was(
+    tmp_path: Path, first, is_first: bool
+) -> None:
+    """An application of somebody else that is installed and not loaded."""
+    root = board(tmp_path, True, *([] if is_first else [first]))
+    install_vendor(root, first, "cam")
+    before = installed(root)
+    fail(root, named(2, "cam"))
+    assert running(root) == (None if is_first else digest_of(first))
+    assert installed(root) == before
+    check_tidy(root)
+
+
+def test_failed_rollback_leaves_the_previous_application_installed(tmp_path: Path, first) -> None:
+    root = board(tmp_path)
+    load_vendor(root, first, "vendor")
+    assert deploy(root, first).is_confirmed
+    before = installed(root)
+    set_faults(root, Faults(logic="error", only=""))
+    assert not converse(root, ROLLBACK).is_confirmed
+    ask(root, "recover", by="test")
+    assert running(root) == digest_of(first) and installed(root) == before
+
+
+@pytest.mark.parametrize(
+    "stride", [pytest.param(11, id="share"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("kind", ["kill", "io"])
+def test_folder_of_the_new_name_is_there_after_a_fault_at_every_action(
+    tmp_path: Path, first, stride: int, kind: str
+) -> None:
+    original, new = board(tmp_path / "board", True, first), named(2, "cam")
+    install_vendor(original, first, "cam")
+    before, copy = installed(original), copies(original)
+    for at in range(3, len(deploy(copy(Faults()), new).actions) + 1, stride):
+        root = copy(Faults(at, kind))
+        deploy(root, new)
+        ask(root, "recover", by="test")
+        status = ask(root, "status")
+        if status["active"]["digest"] == digest_of(first):
+            assert running(root) == digest_of(first) and installed(root) == before, at
+        check_tidy(root)
+
+
+def test_rejected_application_goes_where_the_board_itself_has_loaded_the_old_one(
+    tmp_path: Path, first
+) -> None:
+    """As dfx-mgr does when it starts, with its default application."""
+    root, two = board(tmp_path), named(2, "two")
+    load_vendor(root, first, "vendor")
+    before = installed(root)
+    actions = deploy(shutil.copytree(root, tmp_path / "copy"), two).actions
+    load = next(n for n, line in enumerate(actions, 1) if line.endswith("loadapp two"))
+    set_faults(root, Faults(load, "kill"))
+    deploy(root, two)
+    assert any(name.startswith("two/") for name in installed(root))
+    power_cycle(root)
+    Quick(root).run("/usr/bin/xmutil", "loadapp", "vendor")
+    ask(root, "recover", by="test")
+    assert installed(root) == before and ask(root, "status")["running"] == "vendor"
+    assert [node.name for node in (root / OVERLAYS).iterdir()] == ["vendor_image_1"]

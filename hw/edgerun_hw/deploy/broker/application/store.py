@@ -80,6 +80,7 @@ class Journal:
         started: seconds since 1970.
         boot: the kernel's boot id, which differs once power has failed.
         registers: clocks and port widths with which ``old`` ran, as far as loading changes them.
+        occupant: what lay in the place of ``new``, be it ``new`` itself; None if nothing did.
     """
 
     kind: str
@@ -90,6 +91,7 @@ class Journal:
     started: int
     boot: str
     registers: tuple[Update, ...] = ()
+    occupant: Application | None = None
 
 
 class Store:
@@ -106,10 +108,9 @@ class Store:
         if record is None:
             return State()
         active, previous = _application(record, "active"), _application(record, "previous")
-        numbers = (_int(record.get(name)) for name in ("since", "floor"))
-        return State(
-            active, previous, str(record.get("boot", "")), *numbers, registers=_updates(record)
-        )
+        since, floor = _int(record.get("since")), _int(record.get("floor"))
+        boot = str(record.get("boot", ""))
+        return State(active, previous, boot, since, floor, _updates(record))
 
     def write_state(self, state: State) -> None:
         """Replaces ``state.json``: the moment at which a deployment counts."""
@@ -130,6 +131,7 @@ class Store:
             _int(record.get("started")),
             str(record.get("boot", "")),
             _updates(record),
+            _application(record, "occupant"),
         )
 
     def write_journal(self, journal: Journal) -> None:
@@ -236,6 +238,14 @@ class Store:
             self._system.remove(_copy_of(application))
         self._system.rename(f"{FIRMWARE}/{application.name}", _copy_of(application))
 
+    def withdraw(self, application: Application, occupant: Application | None) -> None:
+        """Moves an application out of its place, and back what lay there; may be repeated."""
+        if application == occupant:
+            return
+        self.displace(application)
+        if occupant is not None and self.has(occupant):
+            self.place(occupant)
+
     def keep_incoming(self, application: Application) -> None:
         """Turns the upload into a complete application."""
         self._system.make_folder(KEPT)
@@ -245,9 +255,11 @@ class Store:
 
     def collect(self) -> None:
         """Removes uploads and kept applications that nothing refers to."""
-        state = self.state()
-        named = [a for a in (state.active, state.previous) if a is not None]
-        needed = {_copy_of(a) for a in named if self.in_place(a.name) != a}
+        state, journal = self.state(), self.journal()
+        named = [state.active, state.previous]
+        if journal is not None:
+            named += [journal.old, journal.occupant]
+        needed = {_copy_of(a) for a in named if a is not None and self.in_place(a.name) != a}
         for name in self._system.names(KEPT):
             if f"{KEPT}/{name}" not in needed:
                 self._system.remove(f"{KEPT}/{name}")
