@@ -196,6 +196,7 @@ class Changer:
         Raises:
             FailureError: the application before cannot be loaded; the journal stays, to try again.
         """
+        self.store.mend()
         journal = self.store.journal()
         if journal is None:
             self.store.clear_journal()  # a damaged one says nothing

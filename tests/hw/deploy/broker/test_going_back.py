@@ -26,6 +26,7 @@ from tests.hw.deploy.harness import (
     converse,
     copies,
     deploy,
+    deployment,
     digest_of,
     resealed,
     running,
@@ -235,3 +236,25 @@ def test_rejected_application_goes_where_the_board_itself_has_loaded_the_old_one
     ask(root, "recover", by="test")
     assert installed(root) == before and ask(root, "status")["running"] == "vendor"
     assert [node.name for node in (root / OVERLAYS).iterdir()] == ["vendor_image_1"]
+
+
+@pytest.mark.parametrize("kind", ["kill", "io"])
+def test_previous_application_that_is_sent_again_can_be_gone_back_to_at_any_time(
+    tmp_path: Path, kind: str, first, second
+) -> None:
+    original = board(tmp_path / "board", True, first, second)
+    copy, upload = copies(original), deployment(first)[:-4]  # up to its check
+    actions = converse(copy(Faults()), upload).actions
+    renames = [n for n, line in enumerate(actions, 1) if f"/kept/{digest_of(first)}" in line]
+    assert len(renames) >= 2
+    for at in range(renames[0], renames[-1] + 2):
+        root = copy(Faults(at, kind))
+        converse(root, upload)
+        without_faults(root)
+        assert running(root) == digest_of(second)
+        result = converse(root, ROLLBACK[:1])
+        if "done" in result.answers[-1]:  # that took back what was interrupted
+            check_tidy(root)
+        assert converse(root, ROLLBACK).is_confirmed, at
+        assert running(root) == digest_of(first)
+        check_tidy(root)

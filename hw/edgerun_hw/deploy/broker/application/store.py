@@ -3,6 +3,7 @@
     lib/firmware/xilinx/<name>/      where xmutil and the kernel find applications
     lib/firmware/edgerun/incoming/   an upload that is not complete
     lib/firmware/edgerun/kept/<id>/  complete applications that are not in their place
+    lib/firmware/edgerun/kept/<id>.old/  one of them while an upload of the same takes its place
     lib/firmware/edgerun/state.json  the application that counts, and the one before it
     lib/firmware/edgerun/journal.json  there while something is under way, or was when power failed
 
@@ -31,6 +32,7 @@ INCOMING, KEPT = f"{HOME}/incoming", f"{HOME}/kept"
 STATE, JOURNAL = f"{HOME}/state.json", f"{HOME}/journal.json"
 MAX_RECORD_BYTES = 16 * 1024
 MAX_NAME = 127
+OLD = ".old"
 # Stands for the digest of what is loaded but has no folder of its own, such as a part of a design
 # with slots: it can be loaded again by name, not moved.
 ELSEWHERE = "0" * 64
@@ -249,12 +251,24 @@ class Store:
     def keep_incoming(self, application: Application) -> None:
         """Turns the upload into a complete application."""
         self._system.make_folder(KEPT)
-        if self._system.exists(_copy_of(application)):
-            self._system.remove(_copy_of(application))
-        self._system.rename(INCOMING, _copy_of(application))
+        copy = _copy_of(application)
+        is_kept = self._system.exists(copy)
+        if is_kept:  # it may be the one to go back to: there is one of the two at any time
+            self._system.rename(copy, copy + OLD)
+        self._system.rename(INCOMING, copy)
+        if is_kept:
+            self._system.remove(copy + OLD)
+
+    def mend(self) -> None:
+        """Gives kept applications their names back that ``keep_incoming`` was interrupted at."""
+        for name in self._system.names(KEPT):
+            copy = f"{KEPT}/{name.removesuffix(OLD)}"
+            if name.endswith(OLD) and not self._system.exists(copy):
+                self._system.rename(copy + OLD, copy)
 
     def collect(self) -> None:
         """Removes uploads and kept applications that nothing refers to."""
+        self.mend()
         state, journal = self.state(), self.journal()
         named = [state.active, state.previous]
         if journal is not None:
