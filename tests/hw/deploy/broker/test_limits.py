@@ -126,6 +126,20 @@ def test_reader_of_answers_does_not_prolong_a_change() -> None:
     os.close(sink)
 
 
+def test_upload_has_the_files_of_a_package_alone(tmp_path: Path, first) -> None:
+    """However small they are: their number would not be bounded otherwise."""
+    root = board(tmp_path)
+    begin = deployment(first)[0]
+    for name in ("extra.x", "other.dtbo"):
+        result = converse(root, [begin, ("put", b"", {"file": name, "size": 1})])
+        assert result.error == {
+            "code": "refused",
+            "message": f"{name} is no file of an application: those of {NAME} are manifest.json, "
+            f"manifest.json.sig, {NAME}.bit.bin, {NAME}.dtbo, shell.json, {NAME}.hwh",
+        }
+        check_tidy(root)
+
+
 def test_programs_of_one_request_share_its_time(tmp_path: Path) -> None:
     system = System(tmp_path)
     system.allow(0.3)
