@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from edgerun_hw.board_side.lock import BoardLock, remote_path
 from edgerun_hw.overlay.driver import Tlmm
+from edgerun_hw.overlay.errors import OverlayError
 
 SEPARATOR = "|"
 
@@ -18,6 +20,29 @@ SEPARATOR = "|"
 def _pynq(bitfile: str) -> Tlmm:
     """A bitstream that is loaded onto this board."""
     return _locked(BoardLock(), bitfile, download=True)
+
+
+def _unless_deployed(argument: str) -> Tlmm:
+    """``STAMP|RECORD|BITFILE``: like ``_pynq``, if the file RECORD still has this stamp."""
+    stamp, record, bitfile = argument.split(SEPARATOR, 2)
+    lock = BoardLock()
+    # Whoever deploys replaces the record and holds the lock: from here on it stays as it is.
+    if stamp_of(record) != stamp:
+        lock.release()
+        raise OverlayError(
+            f"an application was deployed on this board while {Path(bitfile).name} was opened, and "
+            "was not replaced: start again"
+        )
+    return _locked(lock, bitfile, download=True)
+
+
+def stamp_of(file: str) -> str:
+    """What changes whenever a file is replaced; "" if there is none."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return ""
+    return f"{status.st_ino}.{status.st_mtime_ns}"
 
 
 def _deployed(bitstream: str) -> Tlmm:
@@ -74,5 +99,10 @@ def name_by_digest(bitfile: Path, folder: Path) -> Path:
 
 
 DEVICES: Mapping[str, Callable[[str], Tlmm]] = MappingProxyType(
-    {"pynq": _pynq, "deployed": _deployed, "remote": _remote}
+    {
+        "pynq": _pynq,
+        "unless-deployed": _unless_deployed,
+        "deployed": _deployed,
+        "remote": _remote,
+    }
 )

@@ -152,6 +152,7 @@ class Board:
             hint = HINT if target.command[0] == INSTALLED else ""
             raise InputError(f"{target.command[0]} is not installed{hint}") from None
         self._buffer = b""
+        self._unanswered = ""
 
     def __enter__(self) -> Board:
         return self
@@ -192,11 +193,7 @@ class Board:
             RefusedError: the board refuses.
             BoardError: it failed, or the connection did.
         """
-        self._send(json.dumps({"op": op, **fields}).encode() + b"\n")
-        answer = self._receive(op)
-        if answer.get("ok") is True:
-            return answer
-        raise _failure(answer)
+        return self._exchange(op, fields)
 
     def upload(self, name: str, data: bytes, progress: Callable[[int], None]) -> None:
         """Sends a file.
@@ -209,11 +206,25 @@ class Board:
         self.ask("put", file=name, size=len(data))
         for start in range(0, len(data), MAX_CHUNK_BYTES):
             part = data[start : start + MAX_CHUNK_BYTES]
-            self._send(json.dumps({"op": "chunk", "size": len(part)}).encode() + b"\n" + part)
-            answer = self._receive("chunk")
-            if answer.get("ok") is not True:
-                raise _failure(answer)
+            self._exchange("chunk", {"size": len(part)}, part)
             progress(len(part))
+
+    def _exchange(self, op: str, fields: dict[str, Any], data: bytes = b"") -> dict[str, Any]:
+        assert self._process.stdin is not None
+        if self._unanswered:
+            # Half a request may be under way, of which the helper would take this one for the rest.
+            self._process.stdin.close()
+            raise BoardError(
+                f"{self.target.name} was left during {self._unanswered}, and takes back what was "
+                "under way; `edgerun fpga status` shows what runs"
+            )
+        self._unanswered = op
+        self._send(json.dumps({"op": op, **fields}).encode() + b"\n" + data)
+        answer = self._receive(op)
+        self._unanswered = ""
+        if answer.get("ok") is not True:
+            raise _failure(answer)
+        return answer
 
     def _send(self, data: bytes) -> None:
         assert self._process.stdin is not None

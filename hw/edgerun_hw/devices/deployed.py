@@ -14,10 +14,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from edgerun.errors import InputError
+from edgerun_hw.board_side.devices import SEPARATOR, stamp_of
 from edgerun_hw.board_side.lock import BoardLock
 from edgerun_hw.deploy.bitstream import parse_bit, to_bin
 from edgerun_hw.deploy.broker.application.check import check_application
 from edgerun_hw.deploy.broker.application.manifest import Manifest
+from edgerun_hw.deploy.broker.application.store import STATE
 from edgerun_hw.deploy.broker.board import settings
 from edgerun_hw.deploy.broker.board.identity import board_of
 from edgerun_hw.deploy.broker.board.loader import FIRMWARE, check_state, foreign_overlays
@@ -263,6 +265,13 @@ def open_bitstream(argument: str) -> Overlay:
 
     Raises:
         InputError: see ``check_bitstream``.
-        OverlayError: the board does not load it, it is not the overlay, or somebody else uses it.
+        OverlayError: the board does not load it, it is not the overlay, somebody else uses it, or
+            an application was deployed since it was checked.
     """
-    return pynq.open_here("pynq", str(check_bitstream(argument)))
+    record = str(SYSTEM().path(STATE))
+    stamp = stamp_of(record)
+    path = str(check_bitstream(argument))
+    if argument.endswith(FORCE):
+        return pynq.open_here("pynq", path)
+    # The board's lock is taken where pynq is, and was not held when this was looked at.
+    return pynq.open_here("unless-deployed", SEPARATOR.join((stamp, record, path)))

@@ -43,7 +43,6 @@ from edgerun_hw.deploy.emulate.dfx_mgr import DEFAULT_RELEASE
 from edgerun_hw.deploy.emulate.example_bit import example_bit
 from edgerun_hw.deploy.emulate.fuzz import Script
 from edgerun_hw.deploy.emulate.sample import sample_package
-from edgerun_hw.deploy.package import DEFAULT_NAME
 
 KV260 = BOARDS["kv260"]
 LOADERS = pytest.mark.parametrize("xmutil", [True, False], ids=["xmutil", "sysfs"])
@@ -92,8 +91,9 @@ class Quick(EmulatedSystem):
 
 def deployment(files: Files, sent: Files | None = None) -> list[tuple[str, bytes, dict[str, Any]]]:
     """The requests of a deployment; ``sent`` are files that were changed on their way."""
+    name = json.loads(files[MANIFEST])["application"]
     steps: list[tuple[str, bytes, dict[str, Any]]] = [
-        ("begin", b"", {"application": DEFAULT_NAME, "manifest": digest_of(files), "by": "test"})
+        ("begin", b"", {"application": name, "manifest": digest_of(files), "by": "test"})
     ]
     for name, data in {**files, **(sent or {})}.items():
         steps.append(("put", b"", {"file": name, "size": len(data)}))

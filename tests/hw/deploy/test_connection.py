@@ -1,4 +1,4 @@
-"""Where connections to boards that several commands use have their sockets."""
+"""Conversations with boards: where sockets of shared connections lie, and how one breaks off."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pytest
 
 from edgerun import env
 from edgerun_hw.deploy import client
+from edgerun_hw.deploy.errors import BoardError
+from tests.hw.deploy.harness import board, check_tidy, digest_of, running
 
 
 @pytest.fixture
@@ -46,3 +48,26 @@ def test_a_link_to_a_folder_is_not_used(cache: Path) -> None:
     (cache / "elsewhere").mkdir()
     (cache / "ssh").symlink_to(cache / "elsewhere")
     assert "Control" not in " ".join(client.ssh_target("board").command)
+
+
+def test_upload_that_is_interrupted_in_the_middle_of_a_chunk_ends_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: dict[str, bytes]
+) -> None:
+    """The helper waits for the other half, and would take another request for it."""
+    root, send = board(tmp_path, True, first), client.Board._send
+
+    def interrupted(self: client.Board, data: bytes) -> None:
+        is_chunk = data.startswith(b'{"op": "chunk"')
+        send(self, data[: len(data) // 2] if is_chunk else data)
+        if is_chunk:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(client.Board, "_send", interrupted)
+    with client.Board(client.sysroot_target(root), patience_s=5) as there:
+        there.ask("begin", application="edgerun-tlmm", manifest="0" * 64, by="test")
+        with pytest.raises(KeyboardInterrupt):
+            there.upload("edgerun-tlmm.bit.bin", bytes(4096), lambda size: None)
+        with pytest.raises(BoardError, match="was left during chunk, and takes back"):
+            there.ask("abort")
+    assert running(root) == digest_of(first)
+    check_tidy(root)

@@ -15,6 +15,7 @@ import pytest
 from edgerun.env import settings
 from edgerun.errors import InputError
 from edgerun.llm.llm import load
+from edgerun_hw.board_side import devices
 from edgerun_hw.board_side.devices import name_for_pynq
 from edgerun_hw.deploy.bitstream import parse_bit, to_bin
 from edgerun_hw.deploy.broker.application.store import JOURNAL
@@ -26,6 +27,7 @@ from edgerun_hw.deploy.emulate.example_bit import example_bit
 from edgerun_hw.devices import deployed, pynq
 from edgerun_hw.devices.client import WorkerClient
 from edgerun_hw.devices.registry import find_device
+from edgerun_hw.overlay.errors import OverlayError
 from tests.hw.deploy.harness import KV260, Quick, board, deploy, resealed
 from tests.support.bundles import SMALL_MODEL
 
@@ -217,7 +219,8 @@ def test_the_deployed_bitstream_may_be_loaded_again(
     this_board: Path, opened: list[tuple[str, str]], bitstream: Callable[[int], Path]
 ) -> None:
     find_device(f"pynq:{bitstream(1)}").open()
-    assert opened == [("pynq", str(bitstream(1)))]
+    ((kind, argument),) = opened
+    assert kind == "unless-deployed" and argument.endswith(f"|{bitstream(1)}")
 
 
 def test_another_bitstream_is_refused_unless_forced(
@@ -239,6 +242,33 @@ def test_any_bitstream_will_do_where_nothing_runs(
     boot(Quick(this_board))
     with pytest.raises(InputError, match="is deployed"):
         deployed.check_bitstream(str(bitstream(9)))
+
+
+@pytest.mark.parametrize("is_deployed", [False, True])
+def test_bitstream_does_not_replace_what_was_deployed_while_it_was_opened(
+    tmp_path: Path, monkeypatch, second, bitstream: Callable[[int], Path], is_deployed: bool
+) -> None:
+    """Another process deploys between the look at the board and the taking of its lock."""
+    make_root(tmp_path / "root")
+    loaded: list[str] = []
+
+    class Lock:
+        def __init__(self) -> None:
+            assert not is_deployed or deploy(tmp_path / "root", second).is_confirmed
+
+        def release(self) -> None:
+            loaded.append("released")
+
+    monkeypatch.setattr(deployed, "SYSTEM", lambda: Quick(tmp_path / "root"))
+    monkeypatch.setattr(devices, "BoardLock", Lock)
+    monkeypatch.setattr(devices, "_locked", lambda lock, bitfile, download: loaded.append(bitfile))
+    monkeypatch.setattr(pynq, "find_spec", lambda name: True)
+    if is_deployed:
+        with pytest.raises(OverlayError, match="was deployed on this board while design9.bit was"):
+            deployed.open_bitstream(str(bitstream(9)))
+    else:
+        deployed.open_bitstream(str(bitstream(9)))
+    assert loaded == ["released" if is_deployed else str(bitstream(9))]
 
 
 def test_file_that_is_no_bitstream_is_named(

@@ -143,7 +143,7 @@ def test_elsewhere_it_runs_in_a_worker(monkeypatch, bitfile):
     _have(monkeypatch, pynq=False, python=Path(sys.executable))
     asked = []
     monkeypatch.setattr(pynq_devices, "WorkerClient", lambda *arguments: asked.append(arguments))
-    find_device(f"pynq:{bitfile}").open()
+    find_device(f"pynq:{bitfile},force").open()
     find_device(f"pynq-remote:192.0.2.1,{bitfile}").open()
     python = Path(sys.executable)
     assert asked == [(python, f"pynq:{bitfile}"), (python, f"remote:192.0.2.1|{bitfile}")]

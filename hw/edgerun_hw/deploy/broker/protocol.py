@@ -23,6 +23,7 @@ MAX_LINE_BYTES = 4096
 MAX_CHUNK_BYTES = 256 * 1024
 MAX_FILE_BYTES = 64 * 1024 * 1024
 REQUEST_S = 120.0
+TOO_LONG = "it takes too long: the time for a request or a change is over"
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}", re.ASCII)
 FILE = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}(\.[a-z]{1,5}){1,2}", re.ASCII)
 DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -145,9 +146,11 @@ class Channel:
 
         Raises:
             EndOfSession: end of the stream, or silence.
-            ProtocolError: the line is too long, takes too long or is no request.
+            ProtocolError: the line is too long, takes too long or is no request; or the time that
+                ``limit`` gives is over, even if a request has come already.
         """
         self._request_ends = math.inf
+        self._seconds_left()
         while b"\n" not in self._buffer:
             if len(self._buffer) > MAX_LINE_BYTES:
                 raise ProtocolError(f"a line has more than {MAX_LINE_BYTES} bytes")
@@ -175,13 +178,14 @@ class Channel:
         """Writes an answer.
 
         Raises:
-            EndOfSession: nobody listens any more.
+            EndOfSession: nobody listens any more, or not before ``limit``.
         """
         data = json.dumps(answer, ensure_ascii=True, sort_keys=True).encode() + b"\n"
         try:
             while data:
+                seconds = max(0.0, min(self._patience_s, self._change_ends - time.monotonic()))
                 # A pipe that is ready takes this much without waiting.
-                if not select.select([], [self._sink], [], self._patience_s)[1]:
+                if not select.select([], [self._sink], [], seconds)[1]:
                     raise EndOfSession
                 data = data[os.write(self._sink, data[: select.PIPE_BUF]) :]
         except OSError:
@@ -191,14 +195,17 @@ class Channel:
         if self._buffer and self._request_ends == math.inf:
             self._request_ends = time.monotonic() + self._request_s
 
+    def _seconds_left(self) -> float:
+        seconds = min(self._request_ends, self._change_ends) - time.monotonic()
+        if seconds <= 0:
+            raise ProtocolError(TOO_LONG)
+        return seconds
+
     def _fill(self) -> None:
-        now = time.monotonic()
-        seconds = min(self._request_ends, self._change_ends) - now
-        ready, _, _ = select.select(
-            [self._source], [], [], max(0.0, min(self._patience_s, seconds))
-        )
-        if seconds <= 0 or not ready and seconds < self._patience_s:
-            raise ProtocolError("it takes too long: the time for a request or a change is over")
+        seconds = self._seconds_left()
+        ready, _, _ = select.select([self._source], [], [], min(self._patience_s, seconds))
+        if not ready and seconds < self._patience_s:
+            raise ProtocolError(TOO_LONG)
         try:
             data = os.read(self._source, 65536) if ready else b""
         except OSError:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from . import PROTOCOL
+from . import PROTOCOL, signals
 from .application.intake import Intake
 from .application.store import JOURNAL, STATE, Application, Journal, State
 from .board.boards import identify
@@ -26,7 +25,6 @@ from .transaction import Changer, Undone
 LOCK = "run/edgerun-fpga.lock"
 # For a change from its first request to its last, and for what one request does.
 CHANGE_S, WORK_S = 1800.0, 120.0
-SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 Answer = dict[str, Any]
 # What may come next: the steps of a change in their order.
 NEXT = {
@@ -57,20 +55,18 @@ class Session:
 
     def serve(self) -> None:
         """Answers until the other side goes; a change that is not confirmed is then taken back."""
-        before = _on_signals(dict.fromkeys(SIGNALS, _end))
-        try:
-            while True:
-                self._serve_one()
-        except EndOfSession:
-            pass
-        finally:
-            # A signal must not stop us from putting things back.
-            _on_signals(dict.fromkeys(SIGNALS, signal.SIG_IGN))
-            if self._stage != "idle":
-                with contextlib.suppress(BrokerError, OSError):
-                    self._take_back()
-            self._lock.close()
-            _on_signals(before)
+        with signals.ending_session():
+            try:
+                while True:
+                    self._serve_one()
+            except EndOfSession:
+                pass
+            finally:
+                signals.ignore()
+                if self._stage != "idle":
+                    with contextlib.suppress(BrokerError, OSError):
+                        self._take_back()
+                self._lock.close()
 
     def _serve_one(self) -> None:
         try:
@@ -221,7 +217,7 @@ class Session:
                 f"this board's logic is in use ({busy}): wait until that is done"
             ) from None
         try:
-            with _undisturbed():
+            with signals.undisturbed():
                 return self._changer.undo()
         except (BrokerError, OSError):
             self._lock.close()
@@ -249,7 +245,7 @@ class Session:
             self._changer.store.collect()
             self._journal = begin()
         except (BrokerError, OSError):
-            with contextlib.suppress(BrokerError, OSError), _undisturbed():
+            with contextlib.suppress(BrokerError, OSError), signals.undisturbed():
                 self._changer.undo()
             self._lock.close()
             raise
@@ -267,7 +263,7 @@ class Session:
     def _recover(self, by: str) -> Answer:
         self._take_lock(by)
         try:
-            with _undisturbed():
+            with signals.undisturbed():
                 undone = self._changer.boot_up()
             return {"recovered": undone.sentence() if undone else None}
         finally:
@@ -321,7 +317,7 @@ class Session:
 
     def _take_back(self) -> Undone | None:
         """Takes the change back; the lock goes only after that."""
-        with _undisturbed():
+        with signals.undisturbed():
             self._system.allow(WORK_S)
             try:
                 if self._intake is not None:
@@ -338,7 +334,7 @@ class Session:
 
 def boot(system: System) -> str:
     """What runs when the board starts: finishes or takes back, and loads what counts."""
-    with system.locked(LOCK, "start of the board"):
+    with system.locked(LOCK, "start of the board"), signals.undisturbed():
         undone = Changer(system).boot_up()
     return undone.sentence() if undone else "nothing to do"
 
@@ -350,27 +346,3 @@ def _shown(application: Application | None) -> Answer | None:
 def _describe(error: OSError) -> str:
     where = f" ({error.filename})" if error.filename else ""
     return f"{error.strerror or error}{where}"
-
-
-def _on_signals(handlers: Mapping[int, Any]) -> dict[int, Any]:
-    """Sets handlers of signals; returns those before."""
-    try:
-        return {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    except ValueError:  # not in the main thread: then signals do not come here
-        return {}
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ignores signals while things are put back, in the programs that do it as well."""
-    before = _on_signals(dict.fromkeys(SIGNALS, signal.SIG_IGN))
-    try:
-        yield
-    finally:
-        _on_signals(before)
-
-
-def _end(number: int, frame: Any) -> None:
-    # A second one must not end what the first one begins.
-    _on_signals(dict.fromkeys(SIGNALS, signal.SIG_IGN))
-    raise EndOfSession

@@ -84,7 +84,16 @@ class Changer:
         """
         self.loader.check()
         now = int(time.time())
-        journal = Journal(kind, "staging", new, self.running(), by, now, self.boot)
+        journal = Journal(
+            kind,
+            "staging",
+            new,
+            self.running(),
+            by,
+            now,
+            self.boot,
+            occupant=self.store.in_place(new.name),
+        )
         self.store.write_journal(journal)
         return journal
 
@@ -113,6 +122,8 @@ class Changer:
             RefusalError: what runs has transfers under way that do not end; it goes on running.
         """
         self._quiesce()
+        # Before unloading, with which the kernel switches clocks off.
+        journal = replace(journal, registers=self._held(journal.new))
         journal = self._enter(journal, "placing")
         self.loader.unload()
         self.store.place(journal.new)
@@ -121,7 +132,7 @@ class Changer:
     def load(self, journal: Journal) -> Journal:
         """Checks the files again, sets clocks, loads, sets port widths."""
         journal = self._enter(journal, "loading")
-        self._load(journal.new)
+        self._load(journal.new, self._former(journal.new))
         return journal
 
     def verify(self, application: Application) -> dict[str, int]:
@@ -156,11 +167,14 @@ class Changer:
     def confirm(self, journal: Journal) -> State:
         """Makes the new application the one that counts."""
         before = self.store.state()
-        previous = journal.old if journal.old != journal.new else before.previous
+        previous, registers = journal.old, journal.registers
+        if journal.old == journal.new:
+            previous, registers = before.previous, before.registers
         floor, manifest = before.floor, self._manifest(journal.new)
         if manifest is not None and read_policy(self._system).keys:
             floor = max(floor, manifest.release)
-        confirmed = State(journal.new, previous, self.boot, int(time.time()), floor)
+        now = int(time.time())
+        confirmed = State(journal.new, previous, self.boot, now, floor, registers)
         self.store.write_state(confirmed)
         # It counts now. What is left to do is left over if it fails, and done the next time.
         with contextlib.suppress(OSError):
@@ -182,6 +196,7 @@ class Changer:
         Raises:
             FailureError: the application before cannot be loaded; the journal stays, to try again.
         """
+        self.store.mend()
         journal = self.store.journal()
         if journal is None:
             self.store.clear_journal()  # a damaged one says nothing
@@ -201,6 +216,7 @@ class Changer:
         active = self.store.state().active
         if active is None or self.is_loaded():
             return undone
+        self._unload()
         self._activate(active)
         return Undone("boot", "restored", active)
 
@@ -208,11 +224,14 @@ class Changer:
         old = journal.old
         if journal.phase == "staging" and journal.boot == self.boot:
             return old  # nothing was touched, and power has not failed
-        if old is None:
-            self._quiesce()
-            self.loader.unload()
-            self.store.displace(journal.new)
-        elif not self._runs(old):
+        if old is not None and self._runs(old):
+            if old.name != journal.new.name:  # folders of others may move while it runs
+                self.store.withdraw(journal.new, journal.occupant)
+            return old
+        self._unload()
+        self.store.withdraw(journal.new, journal.occupant)
+        self._set(journal.registers)
+        if old is not None:
             self._activate(old)
         return old
 
@@ -229,15 +248,18 @@ class Changer:
         return True
 
     def _activate(self, application: Application) -> None:
-        """Makes an application of this board's the loaded one, whatever is loaded now."""
-        self._quiesce()
-        self.loader.unload()
+        """Loads an application of this board's, while nothing is loaded."""
         self.store.place(application)
         self._load(application)
         self.verify(application)
         recorded = self.store.state()
         if recorded.active == application:
             self.store.write_state(replace(recorded, boot=self.boot))
+
+    def _unload(self) -> None:
+        """Unloads whatever is loaded."""
+        self._quiesce()
+        self.loader.unload()
 
     def _quiesce(self) -> None:
         """Stills what is loaded, if it is ours and runs; what is not known is left alone."""
@@ -263,9 +285,34 @@ class Changer:
         self.store.write_journal(journal)
         return journal
 
-    def _load(self, application: Application) -> None:
-        """Loads an application that is in its place, while nothing is loaded."""
+    def _former(self, application: Application) -> tuple[settings.Update, ...]:
+        """Clocks and port widths with which an application ran that is gone back to."""
+        recorded = self.store.state()
+        return recorded.registers if recorded.previous == application else ()
+
+    def _held(self, application: Application) -> tuple[settings.Update, ...]:
+        """What the registers hold now that loading an application sets."""
+        updates, manifest = [*self._former(application)], self.store.manifest_of(application)
+        if manifest is not None:
+            family = manifest.board.family
+            updates += settings.clock_updates(family, manifest.clocks)
+            updates += settings.width_updates(family, manifest.port_widths)
+        return settings.held(self._system, updates)
+
+    def _set(self, registers: tuple[settings.Update, ...]) -> None:
+        if registers:
+            family = board_of(self._system, read_policy(self._system)).family
+            settings.apply(self._system, registers, family)
+
+    def _load(self, application: Application, registers: tuple[settings.Update, ...] = ()) -> None:
+        """Loads an application that is in its place, while nothing is loaded.
+
+        Args:
+            application: to load.
+            registers: clocks and port widths to set first; it need not have any of its own.
+        """
         manifest = self._checked(application)
+        self._set(registers)
         if manifest is None:
             self.loader.load(application.name)
             return

@@ -60,7 +60,9 @@ from edgerun_hw.deploy.emulate.kernel import (
 VOLATILE = ".emulator"
 LOGIC, FAULTS = f"{VOLATILE}/logic.json", f"{VOLATILE}/faults.json"
 ERRORS = {"full": errno.ENOSPC, "io": errno.EIO}
-SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM}
+SIGNALS = {
+    name: signal.Signals[f"SIG{name.upper()}"] for name in ("kill", "term", "quit", "alrm", "tstp")
+}
 
 
 @dataclass
@@ -69,7 +71,7 @@ class Faults:
 
     Attributes:
         at: number of the action that goes wrong, from 1; 0 for none.
-        kind: "kill", "full", "io", or "term" (a signal comes that asks the helper to end).
+        kind: "full", "io", or the signal that comes, of ``SIGNALS``.
         then_at: number of a second action that goes wrong.
         then_kind: how that one does.
         logic: "" or what new logic does: "error" (does not configure), "dead" (registers read

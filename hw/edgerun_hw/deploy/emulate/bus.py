@@ -13,6 +13,7 @@ from edgerun_hw.deploy.broker.board.boards import Board
 from edgerun_hw.deploy.broker.board.quiesce import CONTROL, IDLE, RESETTING, SOFT_RESET, STATUS
 from edgerun_hw.deploy.broker.board.settings import SLCR_UNLOCK
 from edgerun_hw.deploy.broker.board.system import PAGE
+from edgerun_hw.deploy.emulate.kernel import start_word
 
 # UG585, appendix B.28: behind the lock the registers of Zynq-7000's slcr keep what they hold.
 SLCR, SLCR_LOCK = range(0xF8000000, 0xF8000C00), (0xF8000004, 0x767B)
@@ -31,7 +32,7 @@ def read_word(board: Board, logic: Logic, address: int) -> int:
     if address == board.silicon:
         return board.idcode | REVISION
     if not board.has_window(address, 4):
-        return int(logic["words"].get(f"{address:#x}", 0))
+        return int(logic["words"].get(f"{address:#x}", start_word(board.family, address)))
     _check_answers(logic)
     if logic.get("dead"):
         return 0xFFFFFFFF

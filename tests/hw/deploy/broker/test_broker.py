@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -256,9 +257,9 @@ def test_silence_ends_the_conversation_and_takes_back(tmp_path: Path, first, sec
     check_tidy(root)
 
 
-@pytest.mark.parametrize("number", [15, 1, 2], ids=["TERM", "HUP", "INT"])
+@pytest.mark.parametrize("name", ["TERM", "HUP", "INT", "QUIT", "USR1", "RTMIN"])
 def test_signal_ends_the_conversation_and_takes_back(
-    tmp_path: Path, number: int, first, second
+    tmp_path: Path, name: str, first, second
 ) -> None:
     root = board(tmp_path / "board", True, first)
     command = [sys.executable, "-m", "edgerun_hw.deploy.emulate.board", "serve", str(root)]
@@ -269,8 +270,9 @@ def test_signal_ends_the_conversation_and_takes_back(
         helper.stdin.flush()
         helper.stdout.readline()
     assert running(root) == digest_of(second)
-    helper.send_signal(number)
-    helper.wait(100)
+    helper.send_signal(signal.SIGTSTP)  # a helper that is stopped would hold the lock
+    helper.send_signal(signal.Signals[f"SIG{name}"])
+    assert helper.wait(100) == 0
     helper.stdin.close()
     helper.stdout.close()
     assert running(root) == digest_of(first)

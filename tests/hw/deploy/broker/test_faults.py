@@ -6,6 +6,7 @@ written, xmutil run) is one at which it is killed, the disk is full, or the devi
 
 import random
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -154,11 +155,11 @@ def test_signal_while_taking_back_does_not_stop_it(
     """Nor does it let the lock go before the old one runs: it is as if it had not come."""
     copy = copies(board(tmp_path / "board", xmutil, first))
     faults = Faults(logic="dead", only=digest_of(second))
-    actions = deploy(copy(faults), second).actions
+    actions, kinds = deploy(copy(faults), second).actions, cycle(("term", "quit", "alrm", "tstp"))
     # The new one is unloaded: behind the old one's unloading, and the making of a node for the new.
     nodes = [n for n, line in enumerate(actions, 1) if "unloadapp" in line or "configfs" in line]
     for at in range(nodes[1 if xmutil else 2], len(actions) + 1, stride):
-        root = copy(replace(faults, at=at, kind="term"))
+        root = copy(replace(faults, at=at, kind=next(kinds)))
         result = deploy(root, second)
         assert running(root) == digest_of(first), (at, result)
         assert "undone" in result.answers[-1]

@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,45 @@ def test_change_that_goes_on_and_on_is_taken_back(
     check_tidy(root)
     for descriptor in (requests, end, answers, sink):
         os.close(descriptor)
+
+
+def test_requests_that_have_come_already_do_not_prolong_a_change() -> None:
+    source, sink = os.pipe()
+    channel = Channel(source, -1, patience_s=30)
+    os.write(sink, b'{"op": "status"}\n' * 3)
+    channel.limit(0.1)
+    assert channel.read_request().op == "status"
+    time.sleep(0.15)
+    with pytest.raises(ProtocolError, match="takes too long"):
+        channel.read_request()
+    channel.limit()
+    assert channel.read_request().op == "status"
+    os.close(source)
+    os.close(sink)
+
+
+def test_reader_of_answers_does_not_prolong_a_change() -> None:
+    source, sink = os.pipe()
+    channel = Channel(-1, sink, patience_s=30)
+    channel.limit(0.1)
+    with pytest.raises(EndOfSession):
+        channel.send({"text": "x" * (1 << 20)})
+    os.close(source)
+    os.close(sink)
+
+
+def test_upload_has_the_files_of_a_package_alone(tmp_path: Path, first) -> None:
+    """However small they are: their number would not be bounded otherwise."""
+    root = board(tmp_path)
+    begin = deployment(first)[0]
+    for name in ("extra.x", "other.dtbo"):
+        result = converse(root, [begin, ("put", b"", {"file": name, "size": 1})])
+        assert result.error == {
+            "code": "refused",
+            "message": f"{name} is no file of an application: those of {NAME} are manifest.json, "
+            f"manifest.json.sig, {NAME}.bit.bin, {NAME}.dtbo, shell.json, {NAME}.hwh",
+        }
+        check_tidy(root)
 
 
 def test_programs_of_one_request_share_its_time(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ RULES_2025 = "".join(LISTINGS["2025.2"].splitlines(keepends=True)[:2])
 )
 def test_list_of_every_release_is_understood(release: str, handle: str) -> None:
     listing = parse_listing(LISTINGS[release])
-    rows = {row.name: row.handle for row in listing.rows if row.name != "other.bit.bin"}
-    assert rows == {"k26-starter-kits": None, "edgerun-tlmm": handle}
+    rows = {row.name: row.handles for row in listing.rows if row.name != "other.bit.bin"}
+    assert rows == {"k26-starter-kits": (), "edgerun-tlmm": (handle,)}
     assert listing.form.by_name == (release == "2026.1")
     assert [row.name for row in listing.loaded][0] == "edgerun-tlmm"
 
@@ -43,7 +43,7 @@ def test_simulated_releases_have_a_list_each() -> None:
 
 def test_name_follows_full_slots_without_a_space() -> None:
     listing = parse_listing(RULES_2025 + LISTINGS["2025.2 three slots"])
-    assert [(row.name, row.handle) for row in listing.rows] == [("edgerun-tlmm", "0")]
+    assert [(row.name, row.handles) for row in listing.rows] == [("edgerun-tlmm", ("0", "1", "2"))]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_name_follows_full_slots_without_a_space() -> None:
 )
 def test_what_was_loaded_by_hand_counts_as_loaded(text: str, handle: str) -> None:
     listing = parse_listing(text)
-    assert {row.name: row.handle for row in listing.loaded}["other.bit.bin"] == handle
+    assert {row.name: row.handles for row in listing.loaded}["other.bit.bin"] == (handle,)
 
 
 def test_warnings_before_the_list_are_skipped() -> None:

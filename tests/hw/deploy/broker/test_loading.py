@@ -14,6 +14,7 @@ from edgerun_hw.deploy.emulate.board import Faults, make_root, set_faults
 from edgerun_hw.deploy.emulate.dfx_mgr import RELEASES
 from edgerun_hw.deploy.emulate.example_bit import example_bit
 from edgerun_hw.deploy.emulate.sample import sample_package
+from tests.hw.deploy import harness
 from tests.hw.deploy.harness import (
     KV260,
     ROLLBACK,
@@ -189,20 +190,57 @@ def test_what_cannot_be_unloaded_goes_on_running(
     check_tidy(root)
 
 
+TITLES = "Accelerator Accel_type Base Pid Base_type #slots slot->handle\n"
+
+
+class Slots(Quick):
+    """A board with a design of two slots, of which each holds what ``slots`` says."""
+
+    slots: dict[str, str]
+
+    def run(self, *command: str) -> str:
+        if command[1] == "unloadapp":
+            del self.slots[command[2]]
+            return "returns: 0 (Ok)"
+        cells = {
+            name: "".join(f"{slot}->{slot}," for slot, held in self.slots.items() if held == name)
+            for name in ("AES", "FFT")
+        }
+        rows = (f"{name} PL_DFX base ok PL_DFX (0+2) {cells[name] or -1}\n" for name in cells)
+        return TITLES + "".join(rows)
+
+
+@pytest.mark.parametrize("other", ["AES", "FFT"])
+def test_board_with_several_loaded_slots_is_refused_before_anything_moves(
+    tmp_path: Path, first, other: str, monkeypatch
+) -> None:
+    """One of them could not be loaded again."""
+    root = board(tmp_path)
+    monkeypatch.setattr(Slots, "slots", {"0": "AES", "1": other}, raising=False)
+    monkeypatch.setattr(harness, "Quick", Slots)
+    result = deploy(root, first)
+    assert result.error is not None and result.error["code"] == "refused"
+    assert f"has loaded 2 slots (AES, {other})" in result.error["message"]
+    assert Slots.slots == {"0": "AES", "1": other}
+    check_tidy(root)
+    Xmutil(Slots(root)).unload()
+    assert Slots.slots == {}
+
+
 class Scripted(Xmutil):
     """Xmutil whose program answers what a test wants."""
 
     def __init__(self, root: Path, answer: str, listed: bool = True) -> None:
         make_root(root)
         self.calls: list[str] = []
-        outer, titles = self, "Accelerator Accel_type Base Pid Base_type #slots slot->handle\n"
+        outer = self
 
         class System(Quick):
             def run(self, *command: str) -> str:
                 outer.calls.append(command[1])
                 if command[1] == "loadapp":
                     return answer
-                return titles + (f"{NAME} XRT_FLAT {NAME} id_ok XRT_FLAT (0+0+0) -1" * listed)
+                return TITLES + (f"{NAME} XRT_FLAT {NAME} id_ok XRT_FLAT (0+0+0) -1" * listed)
 
         super().__init__(System(root))
 

@@ -8,7 +8,7 @@ from ..board.system import NewFile, System
 from ..errors import ProtocolError, RefusalError
 from ..protocol import MAX_FILE_BYTES
 from .check import check_application
-from .manifest import Manifest
+from .manifest import MANIFEST, SIGNATURE, Manifest, file_kinds
 from .store import INCOMING
 
 MAX_TOTAL_BYTES = MAX_FILE_BYTES + (2 << 20)
@@ -27,16 +27,22 @@ class Intake:
         self._system, self._application, self._digest = system, application, digest
         self._file: NewFile | None = None
         self._left, self._total = 0, 0
+        self._names = (MANIFEST, SIGNATURE, *file_kinds(application))
 
     def put(self, name: str, size: int) -> None:
         """Starts a file.
 
         Raises:
             ProtocolError: the one before is not complete.
-            RefusalError: too much in all, or the name is there already.
+            RefusalError: too much in all, or the name is no application's or is there already.
         """
         if self._file is not None:
             raise ProtocolError("the file before is not complete")
+        if name not in self._names:  # which bounds their number, too
+            raise RefusalError(
+                f"{name} is no file of an application: those of {self._application} are "
+                f"{', '.join(self._names)}"
+            )
         self._total += size
         if self._total > MAX_TOTAL_BYTES:
             raise RefusalError(f"an application has at most {MAX_TOTAL_BYTES} bytes")

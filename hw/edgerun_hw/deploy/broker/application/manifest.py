@@ -73,6 +73,11 @@ class Manifest:
         return f"{self.application}.hwh"
 
 
+def file_kinds(application: str) -> dict[str, str]:
+    """Kinds of the files that a manifest may list, keys of ``MAX_BYTES``, by their names."""
+    return {kind if kind == SHELL else f"{application}{kind}": kind for kind in MAX_BYTES}
+
+
 def read_manifest(data: bytes) -> Manifest:
     """Reads and checks ``manifest.json``.
 
@@ -143,7 +148,7 @@ def _word(value: Any, bits: int) -> int:
 
 def _files(value: Any, application: str) -> dict[str, tuple[int, str]]:
     entries, files = _mapping(value, "files"), {}
-    names = {kind if kind == SHELL else f"{application}{kind}": kind for kind in MAX_BYTES}
+    names = file_kinds(application)
     required = {name for name, kind in names.items() if kind not in OPTIONAL}
     _require(required <= entries.keys() <= set(names), f"its files are not {', '.join(names)}")
     for name in entries:

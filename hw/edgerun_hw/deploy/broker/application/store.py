@@ -3,6 +3,7 @@
     lib/firmware/xilinx/<name>/      where xmutil and the kernel find applications
     lib/firmware/edgerun/incoming/   an upload that is not complete
     lib/firmware/edgerun/kept/<id>/  complete applications that are not in their place
+    lib/firmware/edgerun/kept/<id>.old/  one of them while an upload of the same takes its place
     lib/firmware/edgerun/state.json  the application that counts, and the one before it
     lib/firmware/edgerun/journal.json  there while something is under way, or was when power failed
 
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..board.loader import FIRMWARE
+from ..board.settings import Update
 from ..board.system import System
 from ..errors import FailureError, ProtocolError, RefusalError
 from ..protocol import DIGEST, MAX_FILE_BYTES, parse_object
@@ -28,8 +30,9 @@ from .manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest, read_manifest
 HOME = "lib/firmware/edgerun"
 INCOMING, KEPT = f"{HOME}/incoming", f"{HOME}/kept"
 STATE, JOURNAL = f"{HOME}/state.json", f"{HOME}/journal.json"
-MAX_RECORD_BYTES = 4096
+MAX_RECORD_BYTES = 16 * 1024
 MAX_NAME = 127
+OLD = ".old"
 # Stands for the digest of what is loaded but has no folder of its own, such as a part of a design
 # with slots: it can be loaded again by name, not moved.
 ELSEWHERE = "0" * 64
@@ -53,6 +56,8 @@ class State:
         boot: the kernel's boot id at which it was loaded.
         since: when it was confirmed, in seconds since 1970.
         floor: highest release that was confirmed while the board trusted keys.
+        registers: clocks and port widths with which ``previous`` ran, as far as ``active`` or its
+            loading has changed them.
     """
 
     active: Application | None = None
@@ -60,6 +65,7 @@ class State:
     boot: str = ""
     since: int = 0
     floor: int = 0
+    registers: tuple[Update, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,8 @@ class Journal:
         by: who asked.
         started: seconds since 1970.
         boot: the kernel's boot id, which differs once power has failed.
+        registers: clocks and port widths with which ``old`` ran, as far as loading changes them.
+        occupant: what lay in the place of ``new``, be it ``new`` itself; None if nothing did.
     """
 
     kind: str
@@ -84,6 +92,8 @@ class Journal:
     by: str
     started: int
     boot: str
+    registers: tuple[Update, ...] = ()
+    occupant: Application | None = None
 
 
 class Store:
@@ -100,8 +110,9 @@ class Store:
         if record is None:
             return State()
         active, previous = _application(record, "active"), _application(record, "previous")
-        numbers = (_int(record.get(name)) for name in ("since", "floor"))
-        return State(active, previous, str(record.get("boot", "")), *numbers)
+        since, floor = _int(record.get("since")), _int(record.get("floor"))
+        boot = str(record.get("boot", ""))
+        return State(active, previous, boot, since, floor, _updates(record))
 
     def write_state(self, state: State) -> None:
         """Replaces ``state.json``: the moment at which a deployment counts."""
@@ -121,6 +132,8 @@ class Store:
             str(record.get("by")),
             _int(record.get("started")),
             str(record.get("boot", "")),
+            _updates(record),
+            _application(record, "occupant"),
         )
 
     def write_journal(self, journal: Journal) -> None:
@@ -135,7 +148,7 @@ class Store:
 
     def _record(self, path: str) -> dict[str, Any] | None:
         try:
-            return parse_object(self._system.read(path, MAX_RECORD_BYTES))
+            return parse_object(self._system.read(path, MAX_RECORD_BYTES), MAX_RECORD_BYTES)
         except (OSError, RefusalError, ProtocolError):
             return None
 
@@ -147,8 +160,16 @@ class Store:
 
     def manifest(self, name: str) -> Manifest | None:
         """The manifest of the application in place, or None if it is not one of ours."""
+        return self._manifest(f"{FIRMWARE}/{name}")
+
+    def manifest_of(self, application: Application) -> Manifest | None:
+        """The manifest of an application, in its place or kept; None if it is not one of ours."""
+        manifest = self._manifest(self.folder(application))
+        return manifest if manifest and manifest.digest == application.digest else None
+
+    def _manifest(self, folder: str) -> Manifest | None:
         try:
-            return read_manifest(self._system.read(f"{FIRMWARE}/{name}/{MANIFEST}", 1 << 14))
+            return read_manifest(self._system.read(f"{folder}/{MANIFEST}", MAX_MANIFEST_BYTES))
         except (OSError, RefusalError):
             return None
 
@@ -219,18 +240,40 @@ class Store:
             self._system.remove(_copy_of(application))
         self._system.rename(f"{FIRMWARE}/{application.name}", _copy_of(application))
 
+    def withdraw(self, application: Application, occupant: Application | None) -> None:
+        """Moves an application out of its place, and back what lay there; may be repeated."""
+        if application == occupant:
+            return
+        self.displace(application)
+        if occupant is not None and self.has(occupant):
+            self.place(occupant)
+
     def keep_incoming(self, application: Application) -> None:
         """Turns the upload into a complete application."""
         self._system.make_folder(KEPT)
-        if self._system.exists(_copy_of(application)):
-            self._system.remove(_copy_of(application))
-        self._system.rename(INCOMING, _copy_of(application))
+        copy = _copy_of(application)
+        is_kept = self._system.exists(copy)
+        if is_kept:  # it may be the one to go back to: there is one of the two at any time
+            self._system.rename(copy, copy + OLD)
+        self._system.rename(INCOMING, copy)
+        if is_kept:
+            self._system.remove(copy + OLD)
+
+    def mend(self) -> None:
+        """Gives kept applications their names back that ``keep_incoming`` was interrupted at."""
+        for name in self._system.names(KEPT):
+            copy = f"{KEPT}/{name.removesuffix(OLD)}"
+            if name.endswith(OLD) and not self._system.exists(copy):
+                self._system.rename(copy + OLD, copy)
 
     def collect(self) -> None:
         """Removes uploads and kept applications that nothing refers to."""
-        state = self.state()
-        named = [a for a in (state.active, state.previous) if a is not None]
-        needed = {_copy_of(a) for a in named if self.in_place(a.name) != a}
+        self.mend()
+        state, journal = self.state(), self.journal()
+        named = [state.active, state.previous]
+        if journal is not None:
+            named += [journal.old, journal.occupant]
+        needed = {_copy_of(a) for a in named if a is not None and self.in_place(a.name) != a}
         for name in self._system.names(KEPT):
             if f"{KEPT}/{name}" not in needed:
                 self._system.remove(f"{KEPT}/{name}")
@@ -253,6 +296,16 @@ def _application(record: Mapping[str, Any], key: str) -> Application | None:
     if not name or len(name) > MAX_NAME or os.path.basename(name) != name or name.startswith("."):
         return None
     return Application(name, digest)
+
+
+def _updates(record: Mapping[str, Any]) -> tuple[Update, ...]:
+    value = record.get("registers")
+    updates = value if isinstance(value, list) else []
+    return tuple(
+        (update[0], update[1], update[2])
+        for update in updates
+        if isinstance(update, list) and [type(number) for number in update] == [int] * 3
+    )
 
 
 def _int(value: Any) -> int:

@@ -61,7 +61,8 @@ class Loader(Protocol):
         """Looks at the board before anything is changed.
 
         Raises:
-            RefusalError: something else loads the logic here.
+            RefusalError: something else loads the logic here, or what is loaded could not be
+                loaded again.
         """
         ...
 
@@ -122,7 +123,13 @@ class Xmutil:
         self._system = system
 
     def check(self) -> None:
-        """Refuses nothing: dfx-mgr is the one that loads."""
+        """Refuses a board with several loaded slots: all are unloaded, and one would come back."""
+        loaded = [row.name for row in self._list().loaded for _ in row.handles]
+        if len(loaded) > 1:
+            raise RefusalError(
+                f"dfx-mgr has loaded {len(loaded)} slots ({', '.join(loaded)}), and going back "
+                "could restore one alone: unload the others with `xmutil unloadapp`, then try again"
+            )
 
     def running(self) -> str | None:
         """The application that dfx-mgr lists as loaded."""
@@ -161,7 +168,8 @@ class Xmutil:
         listing = self._list()
         for row in listing.loaded:
             client = [CLIENT, "-unloadByName"] if listing.form.by_name else [XMUTIL, "unloadapp"]
-            self._system.run("/" + client[0], *client[1:], str(row.handle))
+            for handle in row.handles:
+                self._system.run("/" + client[0], *client[1:], handle)
         loaded = self._list().loaded
         if loaded:
             raise FailureError(

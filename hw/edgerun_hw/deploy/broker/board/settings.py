@@ -7,7 +7,7 @@ the boot loader has set them for another design.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,6 +42,7 @@ _WRITE_CHANNEL = 0x14
 MASTER_CODES, SLAVE_CODES = {32: 0, 64: 1, 128: 2}, {128: 0, 64: 1, 32: 2}
 SLCR_UNLOCK = (0xF8000008, 0xDF0D)
 CLOCK_REGISTERS = {"zynqmp": (0xFF5E00C0, 4), "zynq7": (0xF8000170, 0x10)}
+_CLOCK_MASKS = {"zynqmp": 0x013F3F07, "zynq7": 0x03F03F30}
 _CLOCK_ENABLED = 1 << 24  # CLKACT; Zynq-7000 has no such bit
 
 
@@ -99,10 +100,10 @@ def clock_updates(family: str, clocks: Mapping[str, Clock]) -> list[Update]:
 def _clock_update(family: str, name: str, clock: Clock) -> Update:
     base, stride = CLOCK_REGISTERS[family]
     source, (first, second) = SOURCES[family][clock.source], clock.divisors
-    address = base + stride * CLOCKS.index(name)
+    address, mask = base + stride * CLOCKS.index(name), _CLOCK_MASKS[family]
     if family == "zynqmp":
-        return address, 0x013F3F07, _CLOCK_ENABLED | second << 16 | first << 8 | source
-    return address, 0x03F03F30, second << 20 | first << 8 | source << 4
+        return address, mask, _CLOCK_ENABLED | second << 16 | first << 8 | source
+    return address, mask, second << 20 | first << 8 | source << 4
 
 
 def width_updates(family: str, widths: Mapping[str, int]) -> list[Update]:
@@ -122,15 +123,36 @@ def width_updates(family: str, widths: Mapping[str, int]) -> list[Update]:
     return updates
 
 
-def apply(words: Words, updates: list[Update], family: str) -> None:
+def held(words: Words, updates: Iterable[Update]) -> tuple[Update, ...]:
+    """What undoes ``updates``: the same bits of the same registers, as they are now."""
+    places = dict.fromkeys((address, mask) for address, mask, _ in updates)
+    return tuple((address, mask, words.read_word(address) & mask) for address, mask in places)
+
+
+def _is_setting(family: str, address: int, mask: int) -> bool:
+    """Whether these bits are a clock or a port width; what is put back comes from a file."""
+    base, stride = CLOCK_REGISTERS[family]
+    clocks = {(base + stride * i, _CLOCK_MASKS[family]) for i in range(len(CLOCKS))}
+    widths = width_updates(family, dict.fromkeys(PORTS[family], WIDTHS[0]))
+    return (address, mask) in clocks | {(place, bits) for place, bits, _ in widths}
+
+
+def apply(words: Words, updates: Iterable[Update], family: str) -> None:
     """Writes the updates and reads them back.
 
     Registers of Zynq-7000 are unlocked and never locked again: Linux unlocks them when it starts
     (zynq_early_slcr_init), and its drivers of clocks and of the logic count on that ever after.
 
     Raises:
-        FailureError: a register does not keep what was written.
+        FailureError: a register does not keep what was written, or is none of the table above.
     """
+    updates = list(updates)
+    for address, mask, value in updates:
+        if not _is_setting(family, address, mask) or value & ~mask:
+            raise FailureError(
+                f"{value:#x} in bits {mask:#x} of register {address:#010x} is no clock or port "
+                "width of this board: the helper's record of them was altered"
+            )
     if family == "zynq7" and updates:
         words.write_word(*SLCR_UNLOCK)
     for address, mask, value in updates:

@@ -23,11 +23,11 @@ class Row:
 
     Attributes:
         name: what it is loaded by.
-        handle: what it is unloaded by; None if it is not loaded.
+        handles: what it is unloaded by, one for each slot that it is loaded to; none if it is not.
     """
 
     name: str
-    handle: str | None
+    handles: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Listing:
     @property
     def loaded(self) -> tuple[Row, ...]:
         """The packages that are loaded to the logic."""
-        return tuple(row for row in self.rows if row.handle is not None)
+        return tuple(row for row in self.rows if row.handles)
 
 
 def parse_listing(text: str) -> Listing:
@@ -130,10 +130,9 @@ def _form(lines: list[str]) -> tuple[int, Form | None]:
 def _row(match: re.Match[str], form: Form) -> Row | None:
     if COPROCESSOR in match["kind"].split():
         return None
-    slots = match["slots"]
-    if slots == NOT_LOADED:
-        return Row(match["name"], None)
+    name, slots = match["name"], match["slots"].strip(",").split(",")
+    if slots == [NOT_LOADED]:
+        return Row(name, ())
     if form.by_name:
-        return Row(match["name"], match["name"])
-    first = slots.split(",")[0]
-    return Row(match["name"], first.partition("->")[2] or first)
+        return Row(name, (name,) * len(slots))
+    return Row(name, tuple(slot.partition("->")[2] or slot for slot in slots))
