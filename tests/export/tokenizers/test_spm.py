@@ -198,6 +198,23 @@ def test_adds_the_tokens_of_transformers(tmp_path: Path) -> None:
         from_model(data, added_tokens__json=hole)
 
 
+def test_added_tokens_take_spaces_along_as_transformers_says(tmp_path: Path) -> None:
+    added = {
+        "400": {"content": "<|user|>", "special": True, "rstrip": True},
+        "401": {"content": "<|end|>", "special": True, "lstrip": True, "normalized": True},
+        "402": {"content": "<x>", "single_word": True},
+    }
+    config = json.dumps({"added_tokens_decoder": added})
+    tokenizer = load(from_model(trained(tmp_path), tokenizer_config__json=config))
+
+    def ids(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    assert ids("<|user|>\n the <|end|>") == [400, *ids("the"), 401]
+    assert ids("<x> ")[0] == 402
+    assert 402 not in ids("a<x>a")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
