@@ -41,13 +41,12 @@ def from_hugging_face(read: ReadFile) -> dict[str, bytes]:
     if jinja is None and not config.get("chat_template"):
         jinja = _of_processor(read)
     files = _tokenizer(read, config, jinja)
-    if config_bytes is not None:
-        files["tokenizer_config.json"] = (
-            config_bytes if jinja is None else dump(config | {"chat_template": jinja})
-        )
-    elif jinja is not None:
-        tokenizer_config = _json(files.get("tokenizer_config.json"), "tokenizer_config.json")
-        files["tokenizer_config.json"] = dump(tokenizer_config | {"chat_template": jinja})
+    implied = _json(files.get("tokenizer_config.json"), "tokenizer_config.json")
+    whole = implied | config | ({} if jinja is None else {"chat_template": jinja})
+    if config_bytes is not None and whole == config:
+        files["tokenizer_config.json"] = config_bytes
+    elif whole:
+        files["tokenizer_config.json"] = dump(whole)
     for name in _PASSED:
         data = read(name)
         if data is not None:

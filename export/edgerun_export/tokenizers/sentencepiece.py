@@ -91,7 +91,10 @@ def _piece(data: bytes) -> tuple[str, float, int]:
 def convert(
     data: bytes, config: Mapping[str, Any], added: Mapping[str, Any], template: str | None
 ) -> dict[str, bytes]:
-    """Write the tokenizer's files for a sentencepiece model.
+    """Write ``tokenizer.json`` and ``tokenizer_config.json`` for a sentencepiece model.
+
+    The other files would say by the model alone which tokens begin and end texts, where the
+    checkpoint's own files may say otherwise.
 
     Args:
         data: ``tokenizer.model``.
@@ -128,7 +131,8 @@ def convert(
         chat_template=template,
         matching={token.index: token.matching for token in additions},
     )
-    return spm.build(vocabulary, scores, prefix=bool(model.normalizer.get(_DUMMY_PREFIX, 1)))
+    files = spm.build(vocabulary, scores, prefix=bool(model.normalizer.get(_DUMMY_PREFIX, 1)))
+    return {name: files[name] for name in ("tokenizer.json", "tokenizer_config.json")}
 
 
 def _require_plain_bpe(model: Model) -> None:
