@@ -186,7 +186,9 @@ def _experts(keys: Keys, kind: Architecture) -> dict[str, Any]:
 
 
 def _refuse_other_computations(keys: Keys, kind: Architecture) -> None:
-    for key, neutral in _WITHOUT_EFFECT.items():
+    # Of layers with a window, where it is not that of all layers.
+    own_theta = {"rope.freq_base_swa": (keys.number("rope.freq_base", 10000.0),)}
+    for key, neutral in (_WITHOUT_EFFECT | own_theta).items():
         if (
             key not in {*kind.factors, *kind.own_keys}
             and keys.has(key)
