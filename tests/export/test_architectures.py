@@ -38,6 +38,31 @@ def test_known_architectures_without_a_form_say_what_is_missing(name):
         describe({**CONFIG, "model_type": name})
 
 
+@pytest.mark.parametrize(
+    ("stated", "scaling", "expected"),
+    [
+        # As the cards of Qwen2.5 and Qwen3 say it, and as released models do.
+        (32768, {"type": "yarn"}, 131072),
+        (40960, {"rope_type": "yarn"}, 131072),
+        (131072, {"rope_type": "yarn"}, 131072),
+        (163840, {"rope_type": "yarn"}, 163840),
+        (32768, {"rope_type": "yarn", "original_max_position_embeddings": None}, 32768),
+        (32768, {"rope_type": "yarn", "factor": None}, 32768),
+        (32768, {"rope_type": "linear"}, 32768),
+    ],
+)
+def test_yarn_makes_the_context_as_much_longer_as_it_says(stated, scaling, expected):
+    scaling = {"factor": 4.0, "original_max_position_embeddings": 32768, **scaling}
+    config = {**CONFIG, "model_type": "qwen3", "head_dim": 64, "max_position_embeddings": stated}
+    assert describe({**config, "rope_scaling": scaling}).context_length == expected
+
+
+def test_yarn_by_an_absurd_factor_is_refused():
+    scaling = {"type": "yarn", "factor": 1e9, "original_max_position_embeddings": 32768}
+    with pytest.raises(CheckpointError, match=r"YaRN by 1000000000.0 makes a context of 327680"):
+        describe({**CONFIG, "rope_scaling": scaling})
+
+
 def test_nothing_that_is_supported_is_said_to_be_missing():
     assert not {*architecture_names()} & {*MISSING}
 

@@ -248,12 +248,10 @@ def _linear(keys: Keys, config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _yarn(keys: Keys, config: Mapping[str, Any]) -> dict[str, Any]:
     factor = keys.positive("rope.scaling.factor")
-    original = keys.size("rope.scaling.original_context_length", config["max_position_embeddings"])
-    scaling = {
-        "rope_type": "yarn",
-        "factor": factor,
-        "original_max_position_embeddings": original,
-    }
+    scaling: dict[str, Any] = {"rope_type": "yarn", "factor": factor}
+    original = "rope.scaling.original_context_length"
+    if keys.has(original):  # or it is the context
+        scaling["original_max_position_embeddings"] = keys.size(original)
     for key, name in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
         if keys.has(f"rope.scaling.{key}"):
             scaling[name] = keys.positive(f"rope.scaling.{key}")

@@ -97,6 +97,39 @@ def section(config: Config, key: str) -> Config:
     return value
 
 
+def said_of_rope(config: Config) -> Config:
+    """What is said of the rope: ``rope_scaling`` where there is one, or ``rope_parameters``.
+
+    The first is older, and still what people add to a configuration that has the second; then
+    transformers 5 goes by it alone.
+    """
+    return section(config, "rope_scaling") or section(config, "rope_parameters")
+
+
+def context_length(config: Config) -> int:
+    """Returns how many tokens of a text a model can tell apart.
+
+    Those who add YaRN to a configuration, as model cards of Qwen2.5 and Qwen3 say to, leave
+    ``max_position_embeddings`` as it is; then the context is what it was trained with times the
+    factor, as in vLLM. Where both are raised, they agree.
+
+    Raises:
+        CheckpointError: a key holds no number, or the product is absurd.
+    """
+    stated = positive(config, "max_position_embeddings", 2048)
+    said, original = said_of_rope(config), "original_max_position_embeddings"
+    is_yarn = (said.get("rope_type") or said.get("type")) == "yarn"
+    if not is_yarn or said.get("factor") is None or said.get(original) is None:
+        return stated
+    scaled = int(positive(said, original) * number(said, "factor"))
+    if scaled > _MAX_SIZE:
+        raise CheckpointError(
+            f"config.json: YaRN by {said['factor']} makes a context of {scaled} tokens; expected "
+            f"{_MAX_SIZE} at most"
+        )
+    return max(stated, scaled)
+
+
 def names(config: Config, key: str) -> list[str]:
     """Returns a list of strings, empty for an absent or null key.
 
@@ -153,7 +186,7 @@ def dimensions(config: Config) -> dict[str, Any]:
         "num_kv_heads": kv_heads,
         "head_dim": head_dim,
         "vocab_size": positive(config, "vocab_size"),
-        "context_length": positive(config, "max_position_embeddings", 2048),
+        "context_length": context_length(config),
     }
 
 
