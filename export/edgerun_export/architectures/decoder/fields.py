@@ -13,6 +13,7 @@ from edgerun_export.architectures.decoder.spec import Config, TernaryOrigin
 
 # Larger than anything known; what exceeds it would only exhaust memory.
 _MAX_SIZE, _MAX_LAYERS, _MAX_EXPERTS = 1 << 24, 1024, 4096
+_MAX_HEAD_DIM, _MAX_WIDTH = 1 << 14, 1 << 20
 _MIN_NUMBER, _MAX_NUMBER = 1e-12, 1e12
 # Quantisation methods whose layers the reader makes plain weights of (``checkpoint/views``).
 _RESOLVED = ("awq", "gptq", "fp8", "compressed-tensors", "modelopt", "fbgemm_fp8")
@@ -157,6 +158,22 @@ def activation(config: Config, default: str = "silu") -> str:
     return _ACTIVATIONS[name]
 
 
+def check_width(what: str, width: int) -> None:
+    """Bounds what sizes make together, each of which is no more than others have.
+
+    Args:
+        what: whose elements they are, as a plural.
+        width: how many.
+
+    Raises:
+        CheckpointError: they are more than any model has.
+    """
+    if width > _MAX_WIDTH:
+        raise CheckpointError(
+            f"config.json: {what} have {width} elements together; expected {_MAX_WIDTH} at most"
+        )
+
+
 def dimensions(config: Config) -> dict[str, Any]:
     """Returns the sizes that every architecture has, as arguments of ``DecoderSpec``.
 
@@ -176,7 +193,8 @@ def dimensions(config: Config) -> dict[str, Any]:
         raise CheckpointError(
             f"config.json: hidden_size {hidden} is not a multiple of num_attention_heads {heads}"
         )
-    head_dim = positive(config, "head_dim", hidden // heads)
+    head_dim = positive(config, "head_dim", hidden // heads, limit=_MAX_HEAD_DIM)
+    check_width(f"{heads} heads of {head_dim}", heads * head_dim)
     if head_dim % 2:
         raise CheckpointError(f"config.json: head_dim {head_dim} is odd; rotary needs an even one")
     return {
