@@ -150,6 +150,18 @@ def test_reads_shards(tmp_path: Path, tensors: dict[str, np.ndarray]) -> None:
             np.testing.assert_array_equal(checkpoint.read(name), weight)
 
 
+def test_reads_an_index_as_large_as_kimi_k2_thinkings(
+    tmp_path: Path, tensors: dict[str, np.ndarray]
+) -> None:
+    index = sharded(tmp_path / "m", tensors) / "model.safetensors.index.json"
+    index.write_bytes(index.read_bytes().ljust(21 << 20))
+    with open_checkpoint(str(index.parent)) as checkpoint:
+        assert set(checkpoint.tensors()) == set(tensors)
+    index.write_bytes(index.read_bytes().ljust((32 << 20) + 1))
+    with pytest.raises(CheckpointError, match="33554433 bytes"):
+        open_checkpoint(str(index.parent))
+
+
 @pytest.mark.parametrize(
     ("shard", "message"),
     [
