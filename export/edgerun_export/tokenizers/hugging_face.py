@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from edgerun.errors import CheckpointError
+from edgerun_export.nesting import check_nesting
 from edgerun_export.tokenizers import sentencepiece
 from edgerun_export.tokenizers.vocabulary import dump
 
@@ -89,9 +90,11 @@ def _json(data: bytes | None, name: str, kind: Any = dict[str, Any]) -> Any:
     if data is None:
         return {}
     try:
-        return msgspec.json.decode(data, type=kind)
+        value = msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CheckpointError(f"'{name}' is not the JSON expected: {error}") from error
+    check_nesting(value, name)
+    return value
 
 
 def _text(data: bytes | None) -> str | None:

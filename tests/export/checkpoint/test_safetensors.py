@@ -291,6 +291,15 @@ def test_refuses_a_header_longer_than_the_file(tmp_path: Path) -> None:
         open_checkpoint(str(tmp_path))
 
 
+@pytest.mark.parametrize("also", ["1", "NaN"])
+def test_refuses_a_config_that_is_nested_too_deep(hf_folder: Path, also: str) -> None:
+    path = hf_folder / "config.json"
+    deep = "[" * 500 + "]" * 500
+    path.write_text(f'{path.read_text().rstrip()[:-1]}, "deep": {deep}, "also": {also}}}')
+    with pytest.raises(CheckpointError, match=r"'config\.json' is nested more than 100 levels"):
+        open_checkpoint(str(hf_folder))
+
+
 def test_takes_a_config_with_what_python_writes_for_infinity(hf_folder: Path) -> None:
     path = hf_folder / "config.json"
     config = json.loads(path.read_text())
