@@ -17,6 +17,9 @@ from edgerun.files.private import sync
 
 # From linux/fcntl.h and linux/fs.h.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+# What says that a name was given away meanwhile; Windows has no errors of its own for that.
+_TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.EACCES if os.name == "nt" else errno.ENOTDIR}
+_MOUNT = "a mount point, which cannot be replaced; choose a folder in it"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -78,6 +81,8 @@ def _explain(error: OSError, target: Path) -> str:
         return f"no space left while writing '{target}'; free some and run the command again"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"no permission to write '{target}'; choose another folder"
+    if error.errno == errno.EBUSY:  # a mount of the file system that its parent is on
+        return f"'{target}' is {_MOUNT}"
     return f"cannot write '{target}': {error.strerror or error}"
 
 
@@ -85,17 +90,20 @@ def check_target(target: Path, *, replace: bool = False) -> None:
     """Tells early whether ``atomic_folder`` would take ``target``.
 
     Raises:
-        InputError: the target exists, and is not a folder or may not be replaced.
+        InputError: the target exists, and is no folder, may not be replaced, or is a mount point.
         StorageError: it cannot be looked at.
     """
     with storage_errors(target):
         parent = next((path for path in target.absolute().parents if path.exists()), target)
         exists, is_folder = target.exists(), target.is_dir()
         is_empty = is_folder and not any(target.iterdir())
+        is_mount = os.path.ismount(target.resolve())
     if not parent.is_dir():
         raise InputError(f"'{target}' cannot be made, '{parent}' is a file; choose another output")
     if exists and not is_folder:
         raise InputError(f"'{target}' exists and is not a folder; choose another output")
+    if is_mount:
+        raise InputError(f"'{target}' is {_MOUNT}")
     if exists and not is_empty and not replace:
         raise InputError(f"'{target}' exists; choose another output, or add --force to replace it")
 
@@ -157,7 +165,7 @@ def _take_name(work: Path, target: Path) -> None:
     try:
         os.replace(work, target)
     except OSError as error:
-        if not os.path.lexists(target):
+        if error.errno not in _TAKEN or not os.path.lexists(target):
             raise
         raise InputError(
             f"'{target}' was made by another command while this one was at work; choose another "

@@ -16,6 +16,7 @@ from edgerun_export.architectures import DecoderSpec, text_keys
 from edgerun_export.architectures.decoder.biases import bias_keys
 from edgerun_export.checkpoint.base import Source
 from edgerun_export.checkpoint.files import read_small
+from edgerun_export.nesting import check_nesting
 from edgerun_export.recipe import PROFILES, Recipe
 
 FORMAT = "edgerun-bundle"
@@ -55,7 +56,7 @@ def parse_object(name: str, data: bytes) -> dict[str, Any]:
     """Decodes a JSON object of a checkpoint.
 
     Raises:
-        CheckpointError: it is not one.
+        CheckpointError: it is not one, or nested too deep.
     """
     try:
         value = json.loads(data)
@@ -65,6 +66,7 @@ def parse_object(name: str, data: bytes) -> dict[str, Any]:
         raise CheckpointError(f"{name} has a number of too many digits") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{name} must hold a JSON object")
+    check_nesting(value, name)
     return value
 
 

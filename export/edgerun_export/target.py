@@ -50,8 +50,13 @@ def protect(out: Path, source: str | Path) -> None:
 
     Raises:
         InputError: ``out`` holds the source, files without a manifest, or files of the user's with
-            names that a bundle needs.
+            names that a bundle needs, or whoever is in it would find it gone.
     """
+    if out.is_dir() and os.path.samefile(out, os.curdir):
+        raise InputError(
+            f"'{out}' is the working folder, which another would take the place of; choose a "
+            "folder in it, or go elsewhere first"
+        )
     if not out.is_dir() or not any(out.iterdir()):
         return
     if out.resolve() in (Path(source).resolve(), *Path(source).resolve().parents):

@@ -124,7 +124,7 @@ def test_a_damaged_file_checkpoint(
 def test_an_architecture_that_is_not_supported(export: Export, checkpoint: Path) -> None:
     edit_config(checkpoint, model_type="gpt_neox", architectures=["GPTNeoXForCausalLM"])
     line = export(checkpoint)
-    assert "architecture 'gpt_neox' is not supported; supported are: bailing_moe, " in line
+    assert "architecture 'gpt_neox' is not supported; supported are: afmoe, " in line
     assert ", ministral3, mistral, " in line
 
 

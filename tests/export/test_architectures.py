@@ -38,6 +38,51 @@ def test_known_architectures_without_a_form_say_what_is_missing(name):
         describe({**CONFIG, "model_type": name})
 
 
+@pytest.mark.parametrize(
+    ("stated", "scaling", "expected"),
+    [
+        # As the cards of Qwen2.5 and Qwen3 say it, and as released models do.
+        (32768, {"type": "yarn"}, 131072),
+        (40960, {"rope_type": "yarn"}, 131072),
+        (131072, {"rope_type": "yarn"}, 131072),
+        (163840, {"rope_type": "yarn"}, 163840),
+        (32768, {"rope_type": "yarn", "original_max_position_embeddings": None}, 32768),
+        (32768, {"rope_type": "yarn", "factor": None}, 32768),
+        (32768, {"rope_type": "linear"}, 32768),
+    ],
+)
+def test_yarn_makes_the_context_as_much_longer_as_it_says(stated, scaling, expected):
+    scaling = {"factor": 4.0, "original_max_position_embeddings": 32768, **scaling}
+    config = {**CONFIG, "model_type": "qwen3", "head_dim": 64, "max_position_embeddings": stated}
+    assert describe({**config, "rope_scaling": scaling}).context_length == expected
+
+
+def test_yarn_by_an_absurd_factor_is_refused():
+    scaling = {"type": "yarn", "factor": 1e9, "original_max_position_embeddings": 32768}
+    with pytest.raises(CheckpointError, match=r"YaRN by 1000000000.0 makes a context of 327680"):
+        describe({**CONFIG, "rope_scaling": scaling})
+
+
+LINEAR = {"model_type": "qwen3_5_text", "head_dim": 16, "linear_key_head_dim": 4096}
+SPACES = {"model_type": "falcon_h1", "mamba_d_ssm": 1 << 20, "mamba_n_heads": 256}
+EXPERTS = {"model_type": "qwen3_moe", "moe_intermediate_size": 32, "num_experts_per_tok": 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"head_dim": 1 << 15}, "'head_dim' is 32768 and must be a whole number from 1 to 16384"),
+        ({"num_attention_heads": 1 << 20, "head_dim": 2}, "heads of 2 have 2097152 elements"),
+        ({**LINEAR, "linear_num_key_heads": 4096, "linear_num_value_heads": 4096}, "linear atten"),
+        ({**SPACES, "num_key_value_heads": 4}, "and queries of state spaces have 1049088 elem"),
+        ({**EXPERTS, "num_experts": 4096, "num_hidden_layers": 11}, "have 45056 experts together"),
+    ],
+)
+def test_sizes_that_multiply_beyond_any_model_are_refused(config, message):
+    with pytest.raises(CheckpointError, match=message):
+        describe({**CONFIG, **config})
+
+
 def test_nothing_that_is_supported_is_said_to_be_missing():
     assert not {*architecture_names()} & {*MISSING}
 

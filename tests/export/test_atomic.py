@@ -105,6 +105,15 @@ def test_a_folder_without_a_bundles_manifest_is_not_replaced(text, tmp_path):
     assert (tmp_path / "out" / "manifest.json").read_text() == text
 
 
+@pytest.mark.parametrize("force", [True, False])
+def test_the_working_folder_is_not_replaced(tmp_path, monkeypatch, force):
+    monkeypatch.chdir(tmp_path)
+    for out in (Path(), tmp_path):
+        with pytest.raises(InputError, match=f"'{out}' is the working folder, which another would"):
+            export_to(out, options=ExportOptions(force=force))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_every_name_that_an_export_uses_is_known_beforehand(exported):
     for options in ({}, {"profile": "genai"}):
         assert own_files(exported("llama", weights="fp32", **options).folder) <= BUNDLE_FILES

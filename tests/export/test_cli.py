@@ -127,8 +127,9 @@ def test_an_empty_name_is_not_the_current_folder(run, tmp_path, monkeypatch):
     result = run(GOLDEN / "llama", "-o", "")
     assert isinstance(result.exception, InputError)
     assert str(result.exception).startswith("--out is empty; give the folder")
-    assert run(GOLDEN / "llama", "-o", ".").exit_code == 0
-    assert (tmp_path / "manifest.json").exists()
+    result = run(GOLDEN / "llama", "-o", ".")
+    assert str(result.exception).startswith("'.' is the working folder")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_force_replaces_an_existing_bundle(run, tmp_path):

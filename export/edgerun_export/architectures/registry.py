@@ -9,10 +9,13 @@ from typing import TypeAlias
 from edgerun.discovery import entries
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures.decoder.biases import with_stored_biases
+from edgerun_export.architectures.decoder.layer import Experts
 from edgerun_export.architectures.decoder.missing import reason
 from edgerun_export.architectures.decoder.multimodal import Multimodal
-from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
+from edgerun_export.architectures.decoder.spec import NETWORK, Config, DecoderSpec
 
+# As many as a checkpoint may have: what a few numbers say must be compared with what is there.
+_MAX_EXPERT_TENSORS = 1 << 17
 Architecture: TypeAlias = Callable[[Config], DecoderSpec] | Multimodal
 _ROOMS = (
     "",
@@ -52,8 +55,21 @@ def describe(config: Config, tensors: Collection[str] = ()) -> DecoderSpec:
     """
     name, architecture = _named(config)
     if isinstance(architecture, Multimodal):
-        return architecture.describe(name, config, tensors)
-    return with_stored_biases(architecture(config), config, tensors)
+        spec = architecture.describe(name, config, tensors)
+    else:
+        spec = with_stored_biases(architecture(config), config, tensors)
+    _check_experts(spec)
+    return spec
+
+
+def _check_experts(spec: DecoderSpec) -> None:
+    parts = [layer.feed_forward for layer in spec.layers]
+    count = sum(part.count for part in parts if isinstance(part, Experts))
+    if count * len(NETWORK) > _MAX_EXPERT_TENSORS:
+        raise CheckpointError(
+            f"config.json: {spec.num_layers} layers have {count} experts together; expected "
+            f"{_MAX_EXPERT_TENSORS // len(NETWORK)} at most"
+        )
 
 
 def text_keys(config: Config) -> Config:

@@ -16,6 +16,7 @@ import numpy as np
 from edgerun.errors import CheckpointError
 from edgerun.files.plain import NotPlainError, open_plain
 from edgerun_export.checkpoint.base import U8
+from edgerun_export.nesting import check_nesting
 
 MIB = 1 << 20
 # Room for the longest real one (about 1 MB of remote quantisation settings) many times over; parsed
@@ -187,7 +188,7 @@ def decode_config(data: bytes, what: str) -> dict[str, Any]:
         what: how to call it in an error, usually the file name.
 
     Raises:
-        CheckpointError: it is too large, not JSON, or not an object.
+        CheckpointError: it is too large, nested too deep, not JSON, or not an object.
     """
     if len(data) > CONFIG_LIMIT_BYTES:
         raise CheckpointError(
@@ -195,8 +196,10 @@ def decode_config(data: bytes, what: str) -> dict[str, Any]:
         )
     if b"Infinity" not in data and b"NaN" not in data:
         config: dict[str, Any] = decode_json(data, what)
-        return config
-    try:
-        return msgspec.convert(json.loads(data.decode()), dict[str, Any])
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"'{what}' is not the JSON expected: {error}") from error
+    else:
+        try:
+            config = msgspec.convert(json.loads(data.decode()), dict[str, Any])
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"'{what}' is not the JSON expected: {error}") from error
+    check_nesting(config, what)
+    return config

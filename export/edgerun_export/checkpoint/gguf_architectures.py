@@ -109,9 +109,10 @@ ARCHITECTURES = {
         "gemma3_text",
         "Gemma3ForCausalLM",
         False,
-        {"hidden_activation": "gelu_pytorch_tanh", "rope_local_base_freq": 10000.0},
+        {"hidden_activation": "gelu_pytorch_tanh"},
         tensors={**NORMS_AFTER, "ffn_norm": "pre_feedforward_layernorm"},
         windows=True,
+        own_keys=("rope.freq_base_swa",),
         norm_offset=1.0,
     ),
     "gemma3n": Architecture(
@@ -136,6 +137,7 @@ ARCHITECTURES = {
             "laurel_rank": "blk.0.laurel_l.weight",
             "vocab_size_per_layer_input": "per_layer_token_embd.weight",
         },
+        own_keys=("rope.freq_base_swa",),
         by_layer=("feed_forward_length",),
     ),
     "gemma4": Architecture(
@@ -147,6 +149,7 @@ ARCHITECTURES = {
         windows=True,
         factors={"final_logit_softcapping": "final_logit_softcapping"},
         lacking={"attention_k_eq_v": ("attn_k.weight", "attn_v.weight")},
+        own_keys=("rope.freq_base_swa",),
         by_layer=("feed_forward_length", "attention.head_count_kv"),
     ),
     # The width of the feed-forward part is written as it is.

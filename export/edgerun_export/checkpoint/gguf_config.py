@@ -186,7 +186,9 @@ def _experts(keys: Keys, kind: Architecture) -> dict[str, Any]:
 
 
 def _refuse_other_computations(keys: Keys, kind: Architecture) -> None:
-    for key, neutral in _WITHOUT_EFFECT.items():
+    # Of layers with a window, where it is not that of all layers.
+    own_theta = {"rope.freq_base_swa": (keys.number("rope.freq_base", 10000.0),)}
+    for key, neutral in (_WITHOUT_EFFECT | own_theta).items():
         if (
             key not in {*kind.factors, *kind.own_keys}
             and keys.has(key)
@@ -246,12 +248,10 @@ def _linear(keys: Keys, config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _yarn(keys: Keys, config: Mapping[str, Any]) -> dict[str, Any]:
     factor = keys.positive("rope.scaling.factor")
-    original = keys.size("rope.scaling.original_context_length", config["max_position_embeddings"])
-    scaling = {
-        "rope_type": "yarn",
-        "factor": factor,
-        "original_max_position_embeddings": original,
-    }
+    scaling: dict[str, Any] = {"rope_type": "yarn", "factor": factor}
+    original = "rope.scaling.original_context_length"
+    if keys.has(original):  # or it is the context
+        scaling["original_max_position_embeddings"] = keys.size(original)
     for key, name in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
         if keys.has(f"rope.scaling.{key}"):
             scaling[name] = keys.positive(f"rope.scaling.{key}")

@@ -114,7 +114,13 @@ def _gemma3(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, An
     return {
         "query_pre_attn_scalar": _gemma_scalar(config, _GEMMA_3_27B_LAYERS),
         "sliding_window_pattern": keys.size("attention.sliding_window_pattern", 6),
+        "rope_local_base_freq": _local_theta(keys),
     }
+
+
+def _local_theta(keys: Keys) -> float:
+    """The base of the rope of layers with a window, in Gemma 3 and later."""
+    return short_float(keys.positive("rope.freq_base_swa", 10000.0))
 
 
 def _gemma_scalar(config: _Config, layers_of_27b: int) -> int:
@@ -137,7 +143,7 @@ def _gemma3n(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, A
         "altup_active_idx": keys.count("altup.active_idx", 0),
         "altup_num_inputs": keys.size("altup.num_inputs", 4),
         "final_logit_softcapping": config["final_logit_softcapping"] or 30.0,
-        "rope_local_base_freq": short_float(keys.positive("rope.freq_base_swa", 10000.0)),
+        "rope_local_base_freq": _local_theta(keys),
     }
     pattern, cut = "attention.sliding_window_pattern", "activation_sparsity_scale"
     if keys.has(pattern):
@@ -193,7 +199,7 @@ def _gemma4(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, An
             },
             "sliding_attention": {
                 "rope_type": "default",
-                "rope_theta": short_float(keys.positive("rope.freq_base_swa", 10000.0)),
+                "rope_theta": _local_theta(keys),
             },
         },
     }

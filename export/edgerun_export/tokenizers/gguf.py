@@ -14,6 +14,11 @@ from edgerun_export.tokenizers import byte_level, spm
 from edgerun_export.tokenizers.vocabulary import Kind, Vocabulary
 
 _LLAMA3_BEGIN = "<|begin_of_text|>"
+# Phi-3's added tokens take spaces and ends of lines behind them along, which files do not say:
+# llama.cpp goes by the model's name (``llama-vocab.cpp``), and its converter has written that with
+# a space, too.
+_PHI_3 = ("phi-3", "phi3", "phi 3")
+_PHI_3_OTHERS = ("<unk>", "<s>", "<|endoftext|>")
 _ROLES = ("bos_token_id", "eos_token_id", "unknown_token_id")
 
 
@@ -99,7 +104,18 @@ def _vocabulary(metadata: Mapping[str, Any], *, add_bos: bool) -> Vocabulary:
         add_eos=_flag(metadata, "add_eos_token", False) and eos is not None,
         stop=_stops(tokens, kinds, ends),
         chat_template=template if isinstance(template, str) else None,
+        matching=_matching(metadata, tokens),
     )
+
+
+def _matching(metadata: Mapping[str, Any], tokens: Sequence[str]) -> dict[int, dict[str, bool]]:
+    """Which added tokens are not found as they stand; see ``Vocabulary``."""
+    name = str(metadata.get("general.name", "")).lower()
+    if not any(part in name for part in _PHI_3):
+        return {}
+    return {
+        index: {"rstrip": True} for index, token in enumerate(tokens) if token not in _PHI_3_OTHERS
+    }
 
 
 def _stops(tokens: Sequence[str], kinds: Sequence[int], ends: Iterable[int | None]) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from edgerun.errors import CheckpointError
+from edgerun_export.nesting import check_nesting
 from edgerun_export.tokenizers import sentencepiece
 from edgerun_export.tokenizers.vocabulary import dump
 
@@ -41,13 +42,12 @@ def from_hugging_face(read: ReadFile) -> dict[str, bytes]:
     if jinja is None and not config.get("chat_template"):
         jinja = _of_processor(read)
     files = _tokenizer(read, config, jinja)
-    if config_bytes is not None:
-        files["tokenizer_config.json"] = (
-            config_bytes if jinja is None else dump(config | {"chat_template": jinja})
-        )
-    elif jinja is not None:
-        tokenizer_config = _json(files.get("tokenizer_config.json"), "tokenizer_config.json")
-        files["tokenizer_config.json"] = dump(tokenizer_config | {"chat_template": jinja})
+    implied = _json(files.get("tokenizer_config.json"), "tokenizer_config.json")
+    whole = implied | config | ({} if jinja is None else {"chat_template": jinja})
+    if config_bytes is not None and whole == config:
+        files["tokenizer_config.json"] = config_bytes
+    elif whole:
+        files["tokenizer_config.json"] = dump(whole)
     for name in _PASSED:
         data = read(name)
         if data is not None:
@@ -90,9 +90,11 @@ def _json(data: bytes | None, name: str, kind: Any = dict[str, Any]) -> Any:
     if data is None:
         return {}
     try:
-        return msgspec.json.decode(data, type=kind)
+        value = msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CheckpointError(f"'{name}' is not the JSON expected: {error}") from error
+    check_nesting(value, name)
+    return value
 
 
 def _text(data: bytes | None) -> str | None:

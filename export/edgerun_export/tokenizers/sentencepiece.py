@@ -6,7 +6,7 @@ Field numbers: ``sentencepiece_model.proto`` of https://github.com/google/senten
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from edgerun.errors import CheckpointError, UnsupportedError
@@ -17,6 +17,9 @@ from edgerun_export.tokenizers.vocabulary import Kind, Vocabulary
 _BPE = 2
 _MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 _MAX_PIECES = 1 << 20
+# How transformers finds an added token in text. Whether it is normalised first does not count: the
+# only normaliser here is the space in front, which is not one of the token's.
+_MATCHING = ("lstrip", "rstrip", "single_word")
 # Field numbers, per message.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _PIECE_TEXT, _PIECE_SCORE, _PIECE_TYPE = 1, 2, 3
@@ -37,6 +40,16 @@ class Model:
     pieces: list[tuple[str, float, int]]
     trainer: Mapping[int, int]
     normalizer: Mapping[int, int | bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Added:
+    """A token that transformers adds; see ``Vocabulary`` for ``matching``."""
+
+    index: int
+    text: str
+    kind: Kind = Kind.USER_DEFINED
+    matching: Mapping[str, bool] = field(default_factory=dict)
 
 
 def parse(data: bytes) -> Model:
@@ -78,7 +91,10 @@ def _piece(data: bytes) -> tuple[str, float, int]:
 def convert(
     data: bytes, config: Mapping[str, Any], added: Mapping[str, Any], template: str | None
 ) -> dict[str, bytes]:
-    """Write the tokenizer's files for a sentencepiece model.
+    """Write ``tokenizer.json`` and ``tokenizer_config.json`` for a sentencepiece model.
+
+    The other files would say by the model alone which tokens begin and end texts, where the
+    checkpoint's own files may say otherwise.
 
     Args:
         data: ``tokenizer.model``.
@@ -99,8 +115,9 @@ def convert(
     ]
     kinds = [kind for _, _, kind in model.pieces]
     scores = [score for _, score, _ in model.pieces]
-    for index, text, special in _added(config, added):
-        _put(texts, kinds, scores, (index, text, Kind.CONTROL if special else Kind.USER_DEFINED))
+    additions = _added(config, added)
+    for token in additions:
+        _put(texts, kinds, scores, token)
     bos, eos = _role(model, _BOS, 1, len(texts)), _role(model, _EOS, 2, len(texts))
     vocabulary = Vocabulary(
         texts,
@@ -112,8 +129,10 @@ def convert(
         add_bos=bool(config.get("add_bos_token", True)) and bos is not None,
         add_eos=bool(config.get("add_eos_token", False)) and eos is not None,
         chat_template=template,
+        matching={token.index: token.matching for token in additions},
     )
-    return spm.build(vocabulary, scores, prefix=bool(model.normalizer.get(_DUMMY_PREFIX, 1)))
+    files = spm.build(vocabulary, scores, prefix=bool(model.normalizer.get(_DUMMY_PREFIX, 1)))
+    return {name: files[name] for name in ("tokenizer.json", "tokenizer_config.json")}
 
 
 def _require_plain_bpe(model: Model) -> None:
@@ -135,15 +154,17 @@ def _role(model: Model, number: int, default: int, count: int) -> int | None:
     return index if 0 <= index < count else None
 
 
-def _added(config: Mapping[str, Any], added: Mapping[str, Any]) -> list[tuple[int, str, bool]]:
-    """Tokens that transformers adds: (id, text, special), by id."""
+def _added(config: Mapping[str, Any], added: Mapping[str, Any]) -> list[_Added]:
+    """Tokens that transformers adds, by id."""
     listed = config.get("added_tokens_decoder")
-    rows: dict[int, tuple[int, str, bool]] = {}
+    rows: dict[int, _Added] = {}
     try:
         for text, index in added.items():
-            rows[int(index)] = (int(index), text, False)
+            rows[int(index)] = _Added(int(index), text)
         for key, entry in (listed or {}).items():
-            rows[int(key)] = (int(key), str(entry["content"]), bool(entry.get("special", False)))
+            kind = Kind.CONTROL if entry.get("special") else Kind.USER_DEFINED
+            matching = {name: bool(entry.get(name)) for name in _MATCHING}
+            rows[int(key)] = _Added(int(key), str(entry["content"]), kind, matching)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             "the added tokens in tokenizer_config.json or added_tokens.json are not of the form "
@@ -152,17 +173,15 @@ def _added(config: Mapping[str, Any], added: Mapping[str, Any]) -> list[tuple[in
     return [rows[index] for index in sorted(rows)]
 
 
-def _put(
-    texts: list[str], kinds: list[int], scores: list[float], token: tuple[int, str, Kind]
-) -> None:
-    index, text, kind = token
-    if 0 <= index < len(texts):
-        texts[index], kinds[index] = text, kind
-    elif index == len(texts):
-        texts.append(text)
-        kinds.append(kind)
+def _put(texts: list[str], kinds: list[int], scores: list[float], token: _Added) -> None:
+    if 0 <= token.index < len(texts):
+        texts[token.index], kinds[token.index] = token.text, token.kind
+    elif token.index == len(texts):
+        texts.append(token.text)
+        kinds.append(token.kind)
         scores.append(0.0)
     else:
         raise CheckpointError(
-            f"added token '{text[:60]}' has id {index}, but the next free one is {len(texts)}"
+            f"added token '{token.text[:60]}' has id {token.index}, but the next free one is "
+            f"{len(texts)}"
         )

@@ -38,6 +38,9 @@ class Vocabulary:
         add_bos: whether encoding prepends ``bos``; likewise ``add_eos``.
         stop: further ids that end a generation.
         chat_template: Jinja source.
+        matching: by id, how a token is found in text where it is not as it stands: ``lstrip`` and
+            ``rstrip`` take spaces and ends of lines beside it along, ``single_word`` leaves it
+            alone within words.
 
     Raises:
         CheckpointError: the lists differ in length, a text is there twice, or an id is outside.
@@ -53,6 +56,7 @@ class Vocabulary:
     add_eos: bool = False
     stop: Sequence[int] = field(default=())
     chat_template: str | None = None
+    matching: Mapping[int, Mapping[str, bool]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.tokens or len(self.tokens) != len(self.kinds):
@@ -109,6 +113,7 @@ def added_tokens(vocabulary: Vocabulary) -> list[Json]:
             "rstrip": False,
             "normalized": False,
             "special": vocabulary.is_special(index),
+            **vocabulary.matching.get(index, {}),
         }
         for index, token in enumerate(vocabulary.tokens)
         if token and (vocabulary.kinds[index] == Kind.USER_DEFINED or vocabulary.is_special(index))

@@ -31,11 +31,12 @@ def apply(source: SourceWeights, recipe: Recipe, text: CalibrationText | None) -
     _check(spec)
     rotation, changes, vectors = _orthogonal(spec.hidden_size, _SEED), {}, dict[str, F32]()
     changes[spec.embedding_weight] = Change(inputs=rotation)
+    turns = rotation, np.ascontiguousarray(rotation.T)
     for layer in range(spec.num_layers):
-        _rotate_layer(source, layer, rotation, changes, vectors)
+        _rotate_layer(source, layer, turns, changes, vectors)
     last = source.vector(spec.final_norm_weight)
     vectors[spec.final_norm_weight] = np.ones_like(last)
-    changes[HEAD_WEIGHT] = Change(inputs=last[:, None] * rotation)
+    changes[HEAD_WEIGHT] = Change(inputs=rotation, columns=last)
     origins = {HEAD_WEIGHT: spec.head_weight}
     return TransformedWeights(source, replace(spec, tied=False), changes, vectors, origins)
 
@@ -51,26 +52,27 @@ def _check(spec: DecoderSpec) -> None:
 def _rotate_layer(
     source: SourceWeights,
     layer: int,
-    rotation: F32,
+    turns: tuple[F32, F32],
     changes: dict[str, Change],
     vectors: dict[str, F32],
 ) -> None:
+    """Turns what reads the residual stream, and back what is added to it; ``turns`` are both."""
     spec, module = source.spec, f"model.layers.{layer}"
+    rotation, outputs = turns
     readers = {
         spec.input_norm: [each.name for each in spec.mixer_readers(layer)],
         spec.feed_forward_norm: ["gate_proj", "up_proj", "router", "shared_gate"],
     }
     projections = [*spec.projections(layer), *spec.float_projections(layer)]
-    outputs = np.ascontiguousarray(rotation.T)
     for norm, names in readers.items():
         if norm not in spec.norms(layer):
             continue
         weight = source.vector(f"{module}.{norm}.weight")
         vectors[f"{module}.{norm}.weight"] = np.ones_like(weight)
-        inputs = weight[:, None] * rotation
+        change = Change(inputs=rotation, columns=weight)
         for projection in projections:
             if projection.name in names:
-                changes[f"{module}.{projection.path}.weight"] = Change(inputs=inputs)
+                changes[f"{module}.{projection.path}.weight"] = change
     for projection in projections:
         if projection.name in ("o_proj", "space_o_proj", "down_proj"):
             changes[f"{module}.{projection.path}.weight"] = Change(outputs=outputs)
@@ -90,13 +92,12 @@ def _rotate_values(
     turn = _orthogonal(spec.head_dim_of(layer), _SEED + 1 + layer)
     value, output = (spec.attention(layer)[name] for name in ("v_proj", "o_proj"))
     names = [f"{module}.{each.path}.weight" for each in (value, output)]
-    of_values = np.kron(np.eye(spec.num_kv_heads_of(layer), dtype=np.float32), turn.T)
-    of_outputs = np.kron(np.eye(spec.num_heads, dtype=np.float32), turn)
-    changes[names[0]] = replace(changes.get(names[0], Change()), outputs=of_values)
-    changes[names[1]] = replace(changes[names[1]], inputs=of_outputs)
+    changes[names[0]] = replace(changes.get(names[0], Change()), outputs=turn.T)
+    changes[names[1]] = replace(changes[names[1]], inputs=turn)
     if value.bias:
         name = f"{module}.{value.path}.bias"
-        vectors[name] = np.asarray(of_values @ source.vector(name), np.float32)
+        heads = source.vector(name).reshape(-1, len(turn))
+        vectors[name] = np.asarray(heads @ turn, np.float32).ravel()
 
 
 def _orthogonal(size: int, seed: int) -> F32:

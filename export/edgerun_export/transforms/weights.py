@@ -19,13 +19,34 @@ F32 = NDArray[np.float32]
 class Change:
     """What becomes of a matrix W ``[N, K]``; None leaves a side as it is.
 
+    Many matrices are changed by the same one, which therefore is not made anew for each.
+
     Attributes:
-        outputs: ``[N, N]`` times W, or a factor for every row ``[N]``.
-        inputs: W times ``[K, K]``, or a factor for every column ``[K]``.
+        outputs: ``[D, D]`` times every D rows of W (all, if D is N), or a factor for every row
+            ``[N]``.
+        inputs: every D columns of W times ``[D, D]`` (all, if D is K), or a factor for every column
+            ``[K]``.
+        columns: a factor for every column ``[K]`` before ``inputs [K, K]``.
     """
 
     outputs: F32 | None = None
     inputs: F32 | None = None
+    columns: F32 | None = None
+
+    def of_inputs(self, rows: F32) -> F32:
+        """Rows ``[n, K]`` of W with other columns."""
+        if self.inputs is None:
+            return rows
+        if self.inputs.ndim == 1:
+            return np.asarray(rows * self.inputs)
+        inputs = self.inputs if self.columns is None else self.columns[:, None] * self.inputs
+        return np.asarray((rows.reshape(-1, len(inputs)) @ inputs).reshape(rows.shape))
+
+    def of_outputs(self, whole: F32) -> F32:
+        """W with other rows, where ``outputs`` is a matrix."""
+        assert self.outputs is not None
+        blocks = whole.reshape(-1, len(self.outputs), whole.shape[1])
+        return np.asarray((self.outputs @ blocks).reshape(whole.shape))
 
 
 class TransformedWeights(SourceWeights):
@@ -80,10 +101,10 @@ class TransformedWeights(SourceWeights):
         change = self._changes.get(name, Change())
         if change.outputs is not None and change.outputs.ndim == 2:
             if self._latest is None or self._latest[0] != name:
-                whole = _times(self._source.matrix(self._origin(name)), change.inputs)
-                self._latest = name, change.outputs @ whole
+                whole = change.of_inputs(self._source.matrix(self._origin(name)))
+                self._latest = name, change.of_outputs(whole)
             return self._latest[1][rows]
-        part = _times(self._source.rows(self._origin(name), rows), change.inputs)
+        part = change.of_inputs(self._source.rows(self._origin(name), rows))
         return part if change.outputs is None else part * change.outputs[rows, None]
 
     def integers(self, name: str, rows: slice) -> tuple[Integers, F32] | None:
@@ -96,10 +117,3 @@ class TransformedWeights(SourceWeights):
 
     def _origin(self, name: str) -> str:
         return self._origins.get(name, name)
-
-
-def _times(rows: F32, inputs: F32 | None) -> F32:
-    if inputs is None:
-        return rows
-    product: F32 = rows @ inputs if inputs.ndim == 2 else rows * inputs
-    return product

@@ -198,7 +198,7 @@ def test_fetches_one_gguf_from_the_hub(
     [
         (
             {"model_type": "gpt2"},
-            "architecture 'gpt2' is not supported; supported are: bailing_moe",
+            "architecture 'gpt2' is not supported; supported are: afmoe, ",
         ),
         ({"hidden_act": "gelu"}, "activation 'gelu' is not supported"),
         ({"quantization_config": {"quant_method": "hqq"}}, "quantised with 'hqq'"),

@@ -150,6 +150,18 @@ def test_reads_shards(tmp_path: Path, tensors: dict[str, np.ndarray]) -> None:
             np.testing.assert_array_equal(checkpoint.read(name), weight)
 
 
+def test_reads_an_index_as_large_as_kimi_k2_thinkings(
+    tmp_path: Path, tensors: dict[str, np.ndarray]
+) -> None:
+    index = sharded(tmp_path / "m", tensors) / "model.safetensors.index.json"
+    index.write_bytes(index.read_bytes().ljust(21 << 20))
+    with open_checkpoint(str(index.parent)) as checkpoint:
+        assert set(checkpoint.tensors()) == set(tensors)
+    index.write_bytes(index.read_bytes().ljust((32 << 20) + 1))
+    with pytest.raises(CheckpointError, match="33554433 bytes"):
+        open_checkpoint(str(index.parent))
+
+
 @pytest.mark.parametrize(
     ("shard", "message"),
     [
@@ -277,6 +289,15 @@ def test_refuses_a_header_longer_than_the_file(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", 2**62) + b"{}")
     with pytest.raises(CheckpointError, match="announces a header of 4611686018427387904 bytes"):
         open_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("also", ["1", "NaN"])
+def test_refuses_a_config_that_is_nested_too_deep(hf_folder: Path, also: str) -> None:
+    path = hf_folder / "config.json"
+    deep = "[" * 500 + "]" * 500
+    path.write_text(f'{path.read_text().rstrip()[:-1]}, "deep": {deep}, "also": {also}}}')
+    with pytest.raises(CheckpointError, match=r"'config\.json' is nested more than 100 levels"):
+        open_checkpoint(str(hf_folder))
 
 
 def test_takes_a_config_with_what_python_writes_for_infinity(hf_folder: Path) -> None:

@@ -54,6 +54,46 @@ def test_phi3_s_control_tokens_and_template(shared_data: Path) -> None:
     assert json.loads(files["generation_config.json"])["eos_token_id"] == [32000, 32007]
 
 
+CHAT = "<|user|>\nHi<|end|>\n<|assistant|>\n"
+
+
+def test_phi3_s_chats_are_those_of_llama_cpp(shared_data: Path) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    path = shared_data / "tokenizers" / "ggml-vocab-phi-3.gguf"
+    theirs = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
+    expected = theirs.tokenize(CHAT.encode(), add_bos=False, special=True)
+    file = ByteFile(path)
+    files = from_gguf(read_header(file).metadata)
+    file.close()
+    assert load(files).encode(CHAT, add_special_tokens=False).ids == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "strips"),
+    [
+        ("Phi3", True),
+        ("Phi-3-mini-4k-instruct", True),
+        ("Phi 3.5 Mini Instruct", True),
+        ("Phi 4 Mini Instruct", False),
+    ],
+)
+def test_added_tokens_of_phi3_take_ends_of_lines_along(name: str, strips: bool) -> None:
+    tokens = ["<unk>", "<s>", "</s>", "\u2581", "H", "\u2581H", "\n", "<|endoftext|>", "<|user|>"]
+    metadata = {
+        "general.name": name,
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": -np.arange(9.0),
+        "tokenizer.ggml.token_type": np.array([2, 3, 3, 1, 1, 1, 1, 3, 3], np.int32),
+        "tokenizer.ggml.unknown_token_id": 0,
+    }
+    tokenizer = load(from_gguf(metadata))
+    stripped, whole = [5], [3, 6, 4]
+    ids = tokenizer.encode("<|user|>\nH", add_special_tokens=False).ids
+    assert ids == [8, *(stripped if strips else whole)]
+    assert tokenizer.encode("<|endoftext|>\nH", add_special_tokens=False).ids == [7, *whole]
+
+
 def byte_alphabet() -> list[str]:
     """GPT-2's letters for the 256 bytes (``bytes_to_unicode``)."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]

@@ -87,6 +87,16 @@ def test_says_what_to_take_for_a_tokenizer_that_is_tekken_alone() -> None:
     assert "tekken" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
+def test_names_the_file_that_is_nested_too_deep(name: str) -> None:
+    deep = b'{"a": ' + b"[" * 500 + b"]" * 500 + b"}"
+    with pytest.raises(CheckpointError, match=f"'{name}' is nested more than 100 levels deep"):
+        from_hugging_face({"tokenizer.json": TOKENIZER, name: deep}.get)
+    with pytest.raises(CheckpointError, match=f"'{name}' is nested more than 100 levels deep"):
+        parse_object(name, deep)
+    assert parse_object(name, b'{"a": ' + b"[" * 90 + b"]" * 90 + b"}")
+
+
 @pytest.mark.parametrize("bad", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
 @pytest.mark.parametrize(
     "name",

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.bundle_files import implied_generation
 from edgerun_export.tokenizers import from_hugging_face, spm
 from edgerun_export.tokenizers.vocabulary import Kind, Vocabulary
 
@@ -196,6 +197,45 @@ def test_adds_the_tokens_of_transformers(tmp_path: Path) -> None:
     hole = json.dumps({"<mark>": 500})
     with pytest.raises(CheckpointError, match="has id 500, but the next free one is 400"):
         from_model(data, added_tokens__json=hole)
+
+
+@pytest.mark.parametrize(
+    ("settings", "config", "ends"),
+    [
+        ({"eos_token": "<|end|>"}, {"eos_token_id": 7}, [7, 400]),
+        ({"eos_token": "<|end|>"}, {"eos_token_id": 400}, 400),
+        ({}, {"eos_token_id": 400}, [400, 2]),
+        ({}, {}, 2),
+    ],
+)
+def test_texts_end_where_the_checkpoint_says(
+    settings: dict[str, Any], config: dict[str, Any], ends: Any, tmp_path: Path
+) -> None:
+    """And where the model itself does, if tokenizer_config.json does not say it."""
+    settings = {**settings, "added_tokens_decoder": {"400": {"content": "<|end|>"}}}
+    files = from_model(trained(tmp_path), tokenizer_config__json=json.dumps(settings))
+    assert set(files) == {"tokenizer.json", "tokenizer_config.json"}
+    written = json.loads(files["tokenizer_config.json"])
+    generation = implied_generation(config, written, json.loads(files["tokenizer.json"]))
+    assert generation["eos_token_id"] == ends
+    assert written["bos_token"] == "<s>"
+
+
+def test_added_tokens_take_spaces_along_as_transformers_says(tmp_path: Path) -> None:
+    added = {
+        "400": {"content": "<|user|>", "special": True, "rstrip": True},
+        "401": {"content": "<|end|>", "special": True, "lstrip": True, "normalized": True},
+        "402": {"content": "<x>", "single_word": True},
+    }
+    config = json.dumps({"added_tokens_decoder": added})
+    tokenizer = load(from_model(trained(tmp_path), tokenizer_config__json=config))
+
+    def ids(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    assert ids("<|user|>\n the <|end|>") == [400, *ids("the"), 401]
+    assert ids("<x> ")[0] == 402
+    assert 402 not in ids("a<x>a")
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,29 @@ def test_rows_are_those_of_the_whole_matrix(transforms, golden, source_weights):
             np.testing.assert_allclose(some, after.matrix(name), atol=2e-6)
 
 
+def test_all_layers_share_one_rotation(golden, source_weights):
+    """Copies of it took as much memory as the matrices of all layers."""
+    source = source_weights(golden("llama"))
+    changes = apply(("rotate",), source)._changes.values()
+    sides = [side for each in changes for side in (each.inputs, each.outputs) if side is not None]
+    sizes = [len(side) for side in {id(side): side for side in sides}.values()]
+    hidden, heads = source.spec.hidden_size, [source.spec.head_dim] * 2 * source.spec.num_layers
+    assert sorted(sizes) == sorted([hidden, hidden, *heads])
+
+
+@pytest.mark.parametrize("size", [4, 12])
+def test_a_small_matrix_changes_block_by_block(size):
+    draw = np.random.default_rng(0)
+    whole, part = (
+        draw.standard_normal(shape).astype(np.float32) for shape in ((12, 12), (size,) * 2)
+    )
+    columns, blocks = np.arange(1, 13, dtype=np.float32), np.kron(np.eye(12 // size), part)
+    np.testing.assert_allclose(Change(inputs=part).of_inputs(whole), whole @ blocks, atol=1e-5)
+    np.testing.assert_allclose(Change(outputs=part).of_outputs(whole), blocks @ whole, atol=1e-5)
+    scaled = Change(inputs=whole, columns=columns).of_inputs(whole)
+    np.testing.assert_allclose(scaled, (whole * columns) @ whole, atol=1e-4)
+
+
 def test_a_rotation_spreads_what_stands_out(golden, source_weights):
     source = source_weights(golden("llama"))
     read = source.rows

@@ -13,6 +13,7 @@ from edgerun_export.architectures.decoder.spec import Config, TernaryOrigin
 
 # Larger than anything known; what exceeds it would only exhaust memory.
 _MAX_SIZE, _MAX_LAYERS, _MAX_EXPERTS = 1 << 24, 1024, 4096
+_MAX_HEAD_DIM, _MAX_WIDTH = 1 << 14, 1 << 20
 _MIN_NUMBER, _MAX_NUMBER = 1e-12, 1e12
 # Quantisation methods whose layers the reader makes plain weights of (``checkpoint/views``).
 _RESOLVED = ("awq", "gptq", "fp8", "compressed-tensors", "modelopt", "fbgemm_fp8")
@@ -97,6 +98,39 @@ def section(config: Config, key: str) -> Config:
     return value
 
 
+def said_of_rope(config: Config) -> Config:
+    """What is said of the rope: ``rope_scaling`` where there is one, or ``rope_parameters``.
+
+    The first is older, and still what people add to a configuration that has the second; then
+    transformers 5 goes by it alone.
+    """
+    return section(config, "rope_scaling") or section(config, "rope_parameters")
+
+
+def context_length(config: Config) -> int:
+    """Returns how many tokens of a text a model can tell apart.
+
+    Those who add YaRN to a configuration, as model cards of Qwen2.5 and Qwen3 say to, leave
+    ``max_position_embeddings`` as it is; then the context is what it was trained with times the
+    factor, as in vLLM. Where both are raised, they agree.
+
+    Raises:
+        CheckpointError: a key holds no number, or the product is absurd.
+    """
+    stated = positive(config, "max_position_embeddings", 2048)
+    said, original = said_of_rope(config), "original_max_position_embeddings"
+    is_yarn = (said.get("rope_type") or said.get("type")) == "yarn"
+    if not is_yarn or said.get("factor") is None or said.get(original) is None:
+        return stated
+    scaled = int(positive(said, original) * number(said, "factor"))
+    if scaled > _MAX_SIZE:
+        raise CheckpointError(
+            f"config.json: YaRN by {said['factor']} makes a context of {scaled} tokens; expected "
+            f"{_MAX_SIZE} at most"
+        )
+    return max(stated, scaled)
+
+
 def names(config: Config, key: str) -> list[str]:
     """Returns a list of strings, empty for an absent or null key.
 
@@ -124,6 +158,22 @@ def activation(config: Config, default: str = "silu") -> str:
     return _ACTIVATIONS[name]
 
 
+def check_width(what: str, width: int) -> None:
+    """Bounds what sizes make together, each of which is no more than others have.
+
+    Args:
+        what: whose elements they are, as a plural.
+        width: how many.
+
+    Raises:
+        CheckpointError: they are more than any model has.
+    """
+    if width > _MAX_WIDTH:
+        raise CheckpointError(
+            f"config.json: {what} have {width} elements together; expected {_MAX_WIDTH} at most"
+        )
+
+
 def dimensions(config: Config) -> dict[str, Any]:
     """Returns the sizes that every architecture has, as arguments of ``DecoderSpec``.
 
@@ -143,7 +193,8 @@ def dimensions(config: Config) -> dict[str, Any]:
         raise CheckpointError(
             f"config.json: hidden_size {hidden} is not a multiple of num_attention_heads {heads}"
         )
-    head_dim = positive(config, "head_dim", hidden // heads)
+    head_dim = positive(config, "head_dim", hidden // heads, limit=_MAX_HEAD_DIM)
+    check_width(f"{heads} heads of {head_dim}", heads * head_dim)
     if head_dim % 2:
         raise CheckpointError(f"config.json: head_dim {head_dim} is odd; rotary needs an even one")
     return {
@@ -153,7 +204,7 @@ def dimensions(config: Config) -> dict[str, Any]:
         "num_kv_heads": kv_heads,
         "head_dim": head_dim,
         "vocab_size": positive(config, "vocab_size"),
-        "context_length": positive(config, "max_position_embeddings", 2048),
+        "context_length": context_length(config),
     }
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.decoder.fields import flag, number, positive
+from edgerun_export.architectures.decoder.fields import flag, number, positive, said_of_rope
 from edgerun_export.architectures.decoder.layer import LatentAttention
-from edgerun_export.architectures.decoder.rope import behind, rope, said_of_rope
+from edgerun_export.architectures.decoder.rope import behind, rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import Storage
 

@@ -13,22 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.architectures.decoder.fields import number, positive, section
+from edgerun_export.architectures.decoder.fields import number, positive, said_of_rope, section
 from edgerun_export.architectures.decoder.layer import Rope
 from edgerun_export.architectures.decoder.spec import Config
 from edgerun_export.architectures.decoder.storage import HeadRows
 
 _F32 = np.float32
 _Parameters = Mapping[str, Any]
-
-
-def said_of_rope(config: Config) -> Config:
-    """What is said of the rope: ``rope_scaling`` where there is one, or ``rope_parameters``.
-
-    The first is older, and still what people add to a configuration that has the second; then
-    transformers 5 goes by it alone.
-    """
-    return section(config, "rope_scaling") or section(config, "rope_parameters")
 
 
 def rope(config: Config, head_dim: int, default_theta: float = 10000.0) -> Rope:

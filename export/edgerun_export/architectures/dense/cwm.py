@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.decoder.fields import number, positive, typed_windows
-from edgerun_export.architectures.decoder.rope import rope, said_of_rope
+from edgerun_export.architectures.decoder.fields import (
+    number,
+    positive,
+    said_of_rope,
+    typed_windows,
+)
+from edgerun_export.architectures.decoder.rope import rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 _THETA = 1e6

@@ -6,8 +6,14 @@ from dataclasses import replace
 
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import granite
-from edgerun_export.architectures.decoder.fields import flag, number, positive, typed_windows
-from edgerun_export.architectures.decoder.rope import rope, said_of_rope
+from edgerun_export.architectures.decoder.fields import (
+    flag,
+    number,
+    positive,
+    said_of_rope,
+    typed_windows,
+)
+from edgerun_export.architectures.decoder.rope import rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 _THETAS = "layer_rope_theta"

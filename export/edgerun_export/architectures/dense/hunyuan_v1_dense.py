@@ -7,8 +7,8 @@ from dataclasses import replace
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.biases import declared_biases
-from edgerun_export.architectures.decoder.fields import number
-from edgerun_export.architectures.decoder.rope import rope, said_of_rope
+from edgerun_export.architectures.decoder.fields import number, said_of_rope
+from edgerun_export.architectures.decoder.rope import rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.decoder.fields import flag, names, natural, positive
+from edgerun_export.architectures.decoder.fields import check_width, flag, names, natural, positive
 from edgerun_export.architectures.decoder.layer import Experts, GatedDelta, SharedExpert
 from edgerun_export.architectures.decoder.rope import partial, rope_of_part
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
@@ -119,13 +119,15 @@ def _delta(config: Config) -> GatedDelta:
             "checkpoints with a linear_conv_kernel_dim of 1, whose convolutions read no earlier "
             "token, are not supported; those with 2 and more are"
         )
-    return GatedDelta(
+    delta = GatedDelta(
         key_heads,
         value_heads,
         positive(config, "linear_key_head_dim", _DIM, limit=_MAX_DIM),
         positive(config, "linear_value_head_dim", _DIM, limit=_MAX_DIM),
         taps,
     )
+    check_width("queries, keys and values of linear attention", delta.width)
+    return delta
 
 
 def _kinds(config: Config, name: str, num_layers: int) -> list[str]:

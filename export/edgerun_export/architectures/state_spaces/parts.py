@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.architectures.decoder.fields import flag, names, positive
+from edgerun_export.architectures.decoder.fields import check_width, flag, names, positive
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.state_space import StateSpace
 
@@ -61,7 +61,7 @@ def checked(space: StateSpace) -> StateSpace:
     """The same if its sizes fit together.
 
     Raises:
-        CheckpointError: groups do not divide the heads, or heads are larger than any model's.
+        CheckpointError: groups do not divide the heads, or they are larger than any model's.
         UnsupportedError: its convolution reads no earlier token.
     """
     if space.heads % space.groups:
@@ -74,6 +74,7 @@ def checked(space: StateSpace) -> StateSpace:
             f"config.json: heads of state spaces have {space.head_dim} elements, more than "
             f"{MAX_DIM}"
         )
+    check_width("inputs, keys and queries of state spaces", space.width)
     if space.taps == 1:
         raise UnsupportedError(
             "checkpoints whose state spaces convolve by 1 tap, which reads no earlier token, are "
