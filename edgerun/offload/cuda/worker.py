@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -39,7 +40,10 @@ class Worker:
         self._jobs.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSING_S)
-        return not self._thread.is_alive()
+        if self._thread.is_alive():
+            return False
+        self._drop_jobs()
+        return True
 
     def _work(self) -> None:
         try:
@@ -49,3 +53,11 @@ class Worker:
         except Exception as error:  # belongs to whoever waits for an answer
             said = isinstance(error, DeviceError)
             self._fail(str(error) if said else f"{type(error).__name__}: {error}")
+        finally:
+            self._drop_jobs()
+
+    def _drop_jobs(self) -> None:
+        # They refer to who owns this worker: its memory on the GPU would stay until a collection.
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._jobs.get_nowait()
