@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -100,11 +101,13 @@ def test_what_a_device_says_is_passed_on() -> None:
         measure_apart("openvino", "TPU", 1)
 
 
-def test_a_process_that_says_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_says_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(device_process, "CHILD", "import sys; sys.exit(3)")
     with pytest.raises(BackendError, match="with exit code 3"):
         measure_apart("openvino", "CPU", 1)
     monkeypatch.setattr(device_process, "CHILD", CHILD)
-    monkeypatch.setattr(device_process.sys, "executable", "/nonexistent")
+    monkeypatch.setattr(device_process.sys, "executable", str(tmp_path / "python"))
     with pytest.raises(BackendError, match="no process could be started for it: No such file"):
         measure_apart("openvino", "CPU", 1)
