@@ -102,6 +102,12 @@ def test_a_back_end(used: dict[str, Any]) -> None:
     assert report["error"] < 1e-4
 
 
+def test_the_documented_processor_is_the_one_used_here(repo_root: Path) -> None:
+    document = (repo_root / "docs" / "contributing.md").read_text("utf-8")
+    toy = (TOYS / "engine" / "sampling" / "top_n_sigma.py").read_text("utf-8")
+    assert f"```python\n{toy}```\n" in document
+
+
 def test_a_sampling_processor(used: dict[str, Any]) -> None:
     report = used["sampler"]
     assert report["narrow"] == report["greedy"] != report["off"]

@@ -34,6 +34,7 @@ from edgerun.kernels.host.cores import worker_threads
 from edgerun.limited import run_limited
 from edgerun.ops.base import LOGITS
 from edgerun.state import AttentionState, Batch, SequenceStore
+from edgerun.telemetry import decline_telemetry
 
 SECONDS_A_NODE = 2e-4
 PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
@@ -225,6 +226,7 @@ def _bounds() -> Support:
 
 def _session(path: str, threads: int, reuses: bool) -> Any:
     """Opens a file; ``reuses`` has memory planned, by the square of the number of nodes."""
+    decline_telemetry()
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()

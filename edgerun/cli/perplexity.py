@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from edgerun.llm.scoring import Score
     from edgerun.state import TakeLogits
 
+MODEL = "A bundle, a checkpoint (a folder or a GGUF file), or hf:OWNER/NAME."
 MAX_FILE_BYTES = 1 << 30
 CHUNK_ROWS = 64  # logits of every row are kept for one chunk
 
@@ -32,7 +33,7 @@ EXAMPLES = options.examples(
 
 @options.with_loading
 def perplexity(
-    model: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
+    model: Annotated[Path, typer.Argument(help=MODEL)],
     file: Annotated[Path, typer.Argument(help="UTF-8 text.")],
     separator: Annotated[
         str | None,

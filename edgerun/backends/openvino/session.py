@@ -25,6 +25,7 @@ from edgerun.backends.openvino.obstacles import unlisted
 from edgerun.errors import BackendError
 from edgerun.kernels.host.memory import available_memory
 from edgerun.limited import run_limited
+from edgerun.telemetry import decline_telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Session:
 
     def __init__(self, device: Device, threads: int) -> None:
         """Opens nothing before the first network is compiled."""
+        decline_telemetry()
         self.device, self.failure = device, ""
         self.tallies: list[Tally] = []
         self.mirror = Mirror()
@@ -227,6 +229,7 @@ def openvino_core() -> Any:
     Raises:
         BackendError: it cannot be loaded.
     """
+    decline_telemetry()
     try:
         import openvino
 

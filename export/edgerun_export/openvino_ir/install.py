@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from edgerun.errors import MissingDependencyError
+from edgerun.telemetry import decline_telemetry
 
 # The oldest version whose ONNX reader keeps 2-bit weights packed and knows opset 23.
 OLDEST = (2026, 4)
@@ -17,6 +18,7 @@ def openvino_version() -> str:
         MissingDependencyError: OpenVINO or its tokenizers are missing, too old, or do not fit
             together.
     """
+    decline_telemetry()
     try:
         import openvino
         import openvino_tokenizers

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from edgerun.backends.onnxruntime import BOUNDED, COMPLETE, release
 from edgerun.errors import EdgerunError, MissingDependencyError
 from edgerun.model.text.tokenizer import Tokenizer
+from edgerun.telemetry import decline_telemetry
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.bundle_files import MODEL_FILE
 from edgerun_export.source.weights import SourceWeights
@@ -239,6 +240,7 @@ def _empty_shape(shape: Sequence[int | str]) -> tuple[int, ...]:
 
 
 def _session(folder: Path, exact: bool) -> Any:
+    decline_telemetry()
     try:
         import onnxruntime
     except ImportError as error:
