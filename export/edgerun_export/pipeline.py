@@ -114,8 +114,8 @@ def export(
         VerificationError: ``options.verify`` is set and the bundle computes something else.
     """
     options = options or ExportOptions()
+    protect(out, source)  # first, since what it refuses --force would not help with
     check_target(out, replace=options.force)
-    protect(out, source)
     progress("read", 0.0)
     tokenizer = None if options.tokenizer is None else str(options.tokenizer)
     checkpoint = open_checkpoint(str(source), revision=options.revision, tokenizer=tokenizer)

@@ -51,13 +51,17 @@ def protect(out: Path, source: str | Path) -> None:
     Raises:
         InputError: ``out`` holds the source, files without a manifest, or files of the user's with
             names that a bundle needs, or whoever is in it would find it gone.
+        StorageError: it cannot be read.
     """
-    if out.is_dir() and os.path.samefile(out, os.curdir):
+    with storage_errors(out):
+        is_here = out.is_dir() and os.path.samefile(out, os.curdir)
+        is_free = not out.is_dir() or not any(out.iterdir())
+    if is_here:
         raise InputError(
             f"'{out}' is the working folder, which another would take the place of; choose a "
             "folder in it, or go elsewhere first"
         )
-    if not out.is_dir() or not any(out.iterdir()):
+    if is_free:
         return
     if out.resolve() in (Path(source).resolve(), *Path(source).resolve().parents):
         raise InputError(f"'{out}' holds the checkpoint '{source}'; choose another output")

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import Run, Shell, check_refusal
-from tests.support.bundles import GOLDEN
+from tests.support.bundles import GOLDEN, bundle_of
 
 Export = Callable[..., str]
 Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
@@ -179,8 +179,11 @@ def test_an_output_that_exists(shell: Shell, tmp_path: Path) -> None:
     (out / "precious").write_text("data")
     source = GOLDEN / "llama"
     line = shell.refuses("export", source, "-o", out)
-    assert f"'{out}' exists; choose another output, or add --force" in line
-    assert "is no bundle" in shell.refuses("export", source, "-o", out, "--force")
+    assert f"'{out}' is no bundle, so --force does not replace it" in line
+    assert line == shell.refuses("export", source, "-o", out, "--force")
+    bundle = Path(shutil.copytree(bundle_of("llama", weights="int4"), tmp_path / "bundle"))
+    line = shell.refuses("export", source, "-o", bundle)
+    assert f"'{bundle}' exists; choose another output, or add --force" in line
     assert "is not a folder" in shell.refuses("export", source, "-o", out / "precious")
     assert "is a file" in shell.refuses("export", source, "-o", out / "precious" / "out")
 
