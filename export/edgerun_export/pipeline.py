@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,7 @@ from edgerun_export.calibrate.step import (
     with_methods,
 )
 from edgerun_export.calibrate.text import CalibrationText
+from edgerun_export.calibrate.workers import single_threaded
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.embedded_tokens import with_embeddings
@@ -168,7 +170,9 @@ class _Job:
         """Runs all steps in order."""
         self._read()
         self._calibrate()
-        self._write_weights()
+        # Transformed rows are products, which several cores sum in another order.
+        with single_threaded() if self._recipe.transforms else nullcontext():
+            self._write_weights()
         self._write_files()
         self._measure()
         return self._finish()

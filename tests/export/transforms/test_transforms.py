@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from edgerun.errors import UnsupportedError
 from edgerun_export.calibrate.step import CalibrationOptions
@@ -181,3 +182,18 @@ def test_a_transformed_bundle_computes_what_its_manifest_says(golden, tmp_path):
     )
     with pytest.raises(UnsupportedError, match="--transform turn is not supported; choose one of"):
         export(golden("llama").folder, tmp_path / "no", ExportOptions(transforms=("turn",)))
+
+
+def test_transformed_weights_are_multiplied_on_one_core(golden, tmp_path):
+    """Products that several cores share are summed in another order, and bundles would differ."""
+    threads = set()
+
+    def note(step, fraction):
+        if step == "weights" and 0 < fraction < 1:
+            pools = [each for each in threadpool_info() if each["user_api"] == "blas"]
+            threads.update(each["num_threads"] for each in pools)
+
+    with threadpool_limits(2, "blas"):
+        given = ExportOptions(weights="int4", transforms=("rotate",))
+        export(golden("llama").folder, tmp_path / "out", given, note)
+    assert threads == {1}
