@@ -150,6 +150,9 @@ class SensitivityMeter:
         self, layer: int, weights: LayerWeights, groups: Sequence[Group]
     ) -> list[tuple[list[Projection], list[Inputs]]]:
         """Projections that must be stored alike, the experts of a layer, with what they see."""
+        # A network beside the experts has their projections' names, and is stored as it likes.
+        networks = self._spec.feed_forward(layer)
+        routed = {projection.path for each in networks for projection in each.values()}
         sums = {group[0].path: Moments(Needs.HESSIAN, group[0].in_features) for group in groups}
         for hidden in self._fitted:
             for path, value in observe(self._spec, weights, layer, hidden, groups).inputs.items():
@@ -158,7 +161,9 @@ class SensitivityMeter:
         for group in groups:
             seen = sums[group[0].path].means()
             for projection in group:
-                projections, inputs = matrices.setdefault(projection.name, ([], []))
+                is_routed = projection.path in routed
+                key = projection.name if is_routed else projection.path
+                projections, inputs = matrices.setdefault(key, ([], []))
                 projections.append(projection)
                 inputs.append(seen)
         return list(matrices.values())

@@ -158,6 +158,24 @@ def test_projections_that_rules_concern_keep_their_format(golden, tmp_path):
     assert not any("v_proj" in module for module in manifest["quality"]["budget"]["tensors"])
 
 
+@pytest.mark.parametrize(
+    ("rule", "budget", "ruled", "chosen"),
+    [
+        ("*.shared_expert.*=int8", 262_000, "shared_expert", "experts.0"),
+        ("*.experts.*=int4", 300_000, "experts.0", "shared_expert"),
+    ],
+)
+def test_a_shared_expert_is_chosen_for_apart(rule, budget, ruled, chosen, golden, tmp_path):
+    given = options(tmp_path, budget=budget, rules=(rule,))
+    manifest = export(golden("qwen2_moe").folder, tmp_path / "out", given).manifest
+    tensors = manifest["recipe"]["tensors"]
+    report = manifest["quality"]["budget"]["tensors"]
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        path = f"model.layers.1.mlp.{ruled}.{name}"
+        assert tensors[path]["weights"] == rule.partition("=")[2] and path not in report
+        assert f"model.layers.1.mlp.{chosen}.{name}" in report
+
+
 def test_a_rule_that_says_what_holds_for_the_rest_is_kept(golden, tmp_path):
     given = options(tmp_path, budget=135_000, weights="int4", rules=("*.v_proj=int4",))
     manifest = export(golden("llama").folder, tmp_path / "out", given).manifest
