@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -58,6 +58,7 @@ from edgerun_export.rules import (
     two_bit_formats,
     with_rules,
 )
+from edgerun_export.sizes import size_warnings
 from edgerun_export.source.model import interpret
 from edgerun_export.target import calibration_folder, protect
 from edgerun_export.verify.chat import template_problem
@@ -65,6 +66,7 @@ from edgerun_export.verify.compare import (
     VerificationError,
     check_all_read,
     damage,
+    damage_warning,
     sample_ids,
     verify,
 )
@@ -305,6 +307,7 @@ class _Job:
 
                 write_stateful(path, data)
             self._files[target.data_file] = {"size": data.size, "sha256": data.sha256}
+        self._whole_scales = store.whole_scales
         check_all_read(self._weights)
         self._quality["relative_weight_error"] = float(f"{store.damage.relative:.4g}")
 
@@ -370,15 +373,7 @@ class _Job:
             divergence = damage(self._folder, self._spec, self._weights, ids)
             self._quality["kl_divergence"] = float(f"{divergence:.3g}")
         if damaging and self._quality["kl_divergence"] >= _POOR_NATS:
-            self._warnings.append(self._damage_warning(formats))
-
-    def _damage_warning(self, formats: Sequence[str]) -> str:
-        error, divergence = self._quality["relative_weight_error"], self._quality["kl_divergence"]
-        return (
-            f"this model was not trained for {' and '.join(formats)} weights: rounding changed "
-            f"them by {error:.0%} (root mean square) and moved its predictions by {divergence:.2g} "
-            "nats a token; expect poor text, and prefer --weights int4"
-        )
+            self._warnings.append(damage_warning(formats, self._quality))
 
     def _finish(self) -> ExportResult:
         self._progress("finish", 0.0)
@@ -396,5 +391,8 @@ class _Job:
             files=self._files,
         )
         (self._folder / MANIFEST_FILE).write_bytes(to_json(content))
+        size = sum(path.stat().st_size for path in self._folder.iterdir())
+        budget = self._options.calibration.budget
+        self._warnings += size_warnings(size, budget, self._whole_scales)
         self._progress("finish", 1.0)
         return ExportResult(self._folder, self._recipe, content, self._warnings)
