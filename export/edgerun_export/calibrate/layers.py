@@ -19,7 +19,7 @@ from edgerun_export.calibrate.observed import Observation, Work, batches, check_
 from edgerun_export.calibrate.rounding import Rounder, Rounding
 from edgerun_export.calibrate.streams import Stream
 from edgerun_export.calibrate.taps import Group, parts
-from edgerun_export.calibrate.text import CalibrationText
+from edgerun_export.calibrate.text import CalibrationText, predicting
 from edgerun_export.calibrate.weights import LayerWeights
 from edgerun_export.calibrate.workers import Workers
 from edgerun_export.quantize import block_layout, encode_affine, fits, method_for, quantise_rows
@@ -244,14 +244,15 @@ class LayerFitter:
             def cost(item: tuple[Stream, int], at: int = first) -> float:
                 stream, number = item
                 ids = sample.windows[number]  # noqa: B023 - called before the next sample
-                return surprise(self._spec, self._source, stream[at + number], ids)
+                places = predicting(ids, sample.begins)  # noqa: B023
+                hidden = stream[at + number][places]
+                return surprise(self._spec, self._source, hidden, ids[places + 1])
 
             nats = [
                 sum(self._workers.in_order(cost, [(stream, each) for each in range(count)]))
                 for stream in (self._source_hidden, self._hidden)
             ]
-            tokens = count * (sample.windows.shape[1] - 1)
-            costs.append(Cost(sample.name, tokens, sample.bytes, nats[0], nats[1]))
+            costs.append(Cost(sample.name, sample.tokens, sample.bytes, nats[0], nats[1]))
             first += count
         return costs
 

@@ -113,11 +113,11 @@ def _meter(
     """Measures on a few windows from all over the text."""
     fitted = text.windows[:: -(-len(text.windows) // _HESSIAN_WINDOWS)]
     probed = np.stack([sample.windows[0] for sample in text.samples[:_PROBE_WINDOWS]])
-    return SensitivityMeter(source, fitted, probed, progress)
+    return SensitivityMeter(source, fitted, probed, progress, text.samples[0].begins)
 
 
 def _tokens_per_byte(text: CalibrationText) -> float:
-    tokens = sum(sample.windows[:, 1:].size for sample in text.samples)
+    tokens = sum(sample.tokens for sample in text.samples)
     return tokens / sum(sample.bytes for sample in text.samples)
 
 

@@ -14,6 +14,7 @@ from edgerun_export.architectures import Projection
 from edgerun_export.calibrate.costs import stream_divergence
 from edgerun_export.calibrate.moments import Moments, Tokens
 from edgerun_export.calibrate.taps import Group, observe, parts
+from edgerun_export.calibrate.text import predicting
 from edgerun_export.calibrate.weights import LayerWeights
 from edgerun_export.quantize import block_layout, quantise_rows
 from edgerun_export.quantize.method import Inputs, Needs
@@ -67,6 +68,7 @@ class SensitivityMeter:
         fitted: ids ``[windows, tokens]`` that give the Hessians.
         probed: ids ``[windows, tokens]`` on which changes are measured.
         progress: called with the fraction done.
+        begins: ids that a document begins with, which are not predicted.
     """
 
     def __init__(
@@ -75,12 +77,14 @@ class SensitivityMeter:
         fitted: NDArray[np.int64],
         probed: NDArray[np.int64],
         progress: Callable[[float], None],
+        begins: Sequence[int] = (),
     ) -> None:
         self._source, self._spec = source, source.spec
         self._fitted, self._probed = (
             [embedded(self._spec, source, window) for window in windows]
             for windows in (fitted, probed)
         )
+        self._places = [predicting(window, begins) for window in probed]
         self._progress = progress
         self._members: dict[str, tuple[str, ...]] = {}
 
@@ -172,8 +176,10 @@ class SensitivityMeter:
         costs: dict[str, dict[TensorRecipe, float]] = {}
         for layer in layers:
             nats = sum(
-                stream_divergence(self._spec, self._source, unchanged, changed)
-                for unchanged, changed in zip(self._probed, layer.changed, strict=True)
+                stream_divergence(self._spec, self._source, unchanged[places], changed[places])
+                for unchanged, changed, places in zip(
+                    self._probed, layer.changed, self._places, strict=True
+                )
             ) / len(self._probed)
             factor = nats / layer.squares if layer.squares else 0.0
             for name, errors in layer.errors.items():

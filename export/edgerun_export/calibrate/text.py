@@ -33,12 +33,19 @@ class Sample:
         windows: token ids int64 ``[windows, tokens]``.
         bytes: UTF-8 bytes that these spell, but for the first of each window.
         rounding: what is rounded besides weights where quantised ones are measured.
+        begins: ids that a document begins with, which spell nothing and are not predicted.
     """
 
     name: str
     windows: NDArray[np.int64]
     bytes: int
     rounding: Rounding = Rounding()
+    begins: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """How many are predicted."""
+        return sum(len(predicting(window, self.begins)) for window in self.windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,11 @@ class CalibrationText:
             "window_tokens": self.windows.shape[1],
             "ids_sha256": self.digest,
         }
+
+
+def predicting(ids: NDArray[np.int64], begins: Sequence[int]) -> NDArray[np.int64]:
+    """Places in ids ``[tokens]`` before those that are predicted: where no document begins."""
+    return np.flatnonzero(~np.isin(ids[1:], begins))
 
 
 def tokenizer_of(files: Mapping[str, bytes]) -> Tokenizer:
@@ -174,10 +186,11 @@ def read_sample(file: Path, tokenizer: Tokenizer, windows: int, tokens: int) -> 
 
 
 def _sample(file: Path, windows: NDArray[np.int64], tokenizer: Tokenizer) -> Sample:
-    spelled = {token: len(tokenizer.token_bytes(token)) for token in np.unique(windows).tolist()}
-    return Sample(
-        file.name, windows, sum(spelled[token] for token in windows[:, 1:].ravel().tolist())
-    )
+    begins = tuple(_start(tokenizer))
+    predicted = [window[1:][predicting(window, begins)] for window in windows]
+    ids, counts = np.unique(np.concatenate(predicted), return_counts=True)
+    spelled = [len(tokenizer.token_bytes(token)) for token in ids.tolist()]
+    return Sample(file.name, windows, int(counts @ spelled), begins=begins)
 
 
 def _windows(file: Path, tokenizer: Tokenizer, count: int, tokens: int) -> NDArray[np.int64]:

@@ -137,7 +137,8 @@ def key_of(checkpoint: Checkpoint, transforms: Sequence[str], texts: Texts) -> d
         texts: what weights are fitted to and measured on.
     """
     samples = [
-        [sample.name, CalibrationText((), sample.windows).digest] for sample in texts.measured
+        [sample.name, sample.tokens, CalibrationText((), sample.windows).digest]
+        for sample in texts.measured
     ]
     return {
         "version": __version__,

@@ -119,6 +119,19 @@ def test_estimates_come_near_to_what_rounding_a_tensor_does(golden, source_weigh
     assert np.std(np.log(ratios)) < 0.7
 
 
+def test_formats_are_weighed_by_what_is_predicted(golden, source_weights, monkeypatch):
+    source = source_weights(golden("llama"))
+    ids = np.random.default_rng(0).integers(2, source.spec.vocab_size, (2, 16))
+    ids[:, [0, 5, 15]] = 1
+    rows = []
+    monkeypatch.setattr(
+        "edgerun_export.calibrate.sensitivity.stream_divergence",
+        lambda spec, source, first, second: rows.append((len(first), len(second))) or 1.0,
+    )
+    SensitivityMeter(source, ids[:1], ids[1:], lambda done: None, [1]).run([KINDS[0]])
+    assert rows == [(13, 13)] * source.spec.num_layers
+
+
 def options(tmp_path, **changes):
     text = tmp_path / "text.txt"
     text.write_text("".join(f"Once upon a time {n} cats. " for n in range(900)), encoding="utf-8")

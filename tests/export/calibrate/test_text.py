@@ -5,7 +5,12 @@ import pytest
 
 from edgerun.errors import InputError
 from edgerun.model.text.tokenizer import Tokenizer
-from edgerun_export.calibrate.text import check_unseen, fewest_with_samples, read_calibration
+from edgerun_export.calibrate.text import (
+    check_unseen,
+    fewest_with_samples,
+    read_calibration,
+    read_sample,
+)
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
@@ -36,6 +41,17 @@ def test_windows_come_evenly_from_all_texts_and_one_in_sixteen_is_held_out(tmp_p
         (window,) = sample.windows
         assert sample.bytes == sum(len(tokenizer.token_bytes(token)) for token in window[1:])
         assert window.tolist() not in text.windows.tolist()
+
+
+def test_what_documents_begin_with_is_not_predicted(tmp_path, tokenizer, monkeypatch):
+    """It spells nothing, and of short documents would be much of what is measured."""
+    bos = 0
+    monkeypatch.setattr("edgerun_export.calibrate.text._start", lambda tokenizer: [bos])
+    short = written(tmp_path, "t.txt", "\n<|endoftext|>\n".join(f"cat {n}." for n in range(400)))
+    sample = read_sample(short, tokenizer, 4, 64)
+    text = sample.windows[:, 1:][sample.windows[:, 1:] != bos].tolist()
+    assert sample.tokens == len(text) < sample.windows[:, 1:].size - 20
+    assert sample.bytes == len(tokenizer.decode(text).encode())
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
