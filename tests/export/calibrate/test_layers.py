@@ -171,8 +171,8 @@ def test_a_plain_installation_is_told_what_it_lacks(monkeypatch):
 def test_experts_that_no_token_comes_to_are_mentioned(golden, source_weights, tmp_path):
     source = source_weights(golden("mixtral"))
     _, fitter = fitted(source, tmp_path, make_recipe("int4", method="gptq"))
-    assert fitter.starved
-    assert all("experts" in path for path in fitter.starved)
+    assert fitter.gaps.starved
+    assert all("experts" in path for path in fitter.gaps.starved)
 
 
 def test_inputs_that_are_always_zero_are_mentioned_once(
