@@ -49,7 +49,14 @@ from edgerun_export.graph.onnx_graph import OnnxGraph
 from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.openvino_ir.install import openvino_version
 from edgerun_export.options import ExportOptions, check_effects
-from edgerun_export.recipe import MIN_BLOCK, SOURCE, Recipe, check_pack, check_weights, make_recipe
+from edgerun_export.recipe import (
+    SOURCE,
+    Recipe,
+    check_pack,
+    check_weights,
+    make_recipe,
+    usual_head,
+)
 from edgerun_export.rules import (
     commonest_source_recipe,
     keeps_integers,
@@ -201,14 +208,9 @@ class _Job:
 
     def _choose_recipe(self) -> Recipe:
         options = self._options
-        head = options.head_weights
-        if head is None and self._spec.hidden_size % MIN_BLOCK:
-            head = "fp32"  # the only form that rows of any width have
-        weights, group, rules = (
-            options.weights or self._usual_weights(),
-            options.group_size,
-            options.rules,
-        )
+        head = options.head_weights or usual_head(self._spec.hidden_size)
+        weights = options.weights or self._usual_weights()
+        group, rules = options.group_size, options.rules
         check_weights(weights)
         if weights == SOURCE:
             weights, group = self._source_format()

@@ -55,7 +55,8 @@ class Row:
 
     Attributes:
         setting: its name; ``source`` for the weights as they are.
-        bytes: of all weights in the bundle, with an int8 embedding and head.
+        bytes: of all weights in the bundle, with an int8 embedding and head (fp32 where their
+            rows have no whole blocks).
         texts: figures by the name of the text.
         seconds: that it took.
     """
@@ -186,10 +187,11 @@ class Measurement:
             StorageError: results cannot be written.
         """
         for setting in settings:
-            check_offsets(setting.recipe(), self._source.spec)
+            recipe = setting.recipe(self._source.spec.hidden_size)
+            check_offsets(recipe, self._source.spec)
             if setting.budget is not None:
                 check_held_out(self._texts.calibration)
-                check_budget(self._source, setting.recipe(), setting.budget)
+                check_budget(self._source, recipe, setting.budget)
         for setting in settings:
             if setting.name not in saved.rows:
                 row, unrounded = self._measured(setting)
@@ -202,7 +204,8 @@ class Measurement:
     def _measured(self, setting: Setting) -> tuple[Row, Row]:
         """Rows of a setting and of the source."""
         began = time.perf_counter()
-        recipe = self._recipe(setting)
+        recipe, spec = self._recipe(setting), self._source.spec
+        size = weight_bytes(spec, recipe)  # which may be refused, and that before hours of work
         with tempfile.TemporaryDirectory(prefix="edgerun-quality-") as folder:
             store = FittedLayers(Path(folder) / "layers", {})
             fitter = LayerFitter(
@@ -217,14 +220,13 @@ class Measurement:
         seconds = round(time.perf_counter() - began, 1)
         texts = {cost.name: _figures(cost, cost.nats) for cost in costs}
         before = {cost.name: _figures(cost, cost.source_nats) for cost in costs}
-        spec = self._source.spec
         return (
-            Row(setting.name, weight_bytes(spec, recipe), texts, seconds),
+            Row(setting.name, size, texts, seconds),
             Row("source", weight_bytes(spec, make_recipe("fp32")), before, 0.0),
         )
 
     def _recipe(self, setting: Setting) -> Recipe:
-        recipe = setting.recipe()
+        recipe = setting.recipe(self._source.spec.hidden_size)
         if setting.budget is None:
             return recipe
         if setting.method not in self._sensitivities:
