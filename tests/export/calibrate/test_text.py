@@ -92,6 +92,30 @@ def test_all_of_a_short_text_is_used(tmp_path, tokenizer):
     assert 0 < len(text.windows) < 64
 
 
+@pytest.mark.parametrize("start", [[], [0]], ids=["no bos", "bos"])
+def test_of_a_text_with_hardly_enough_windows_nothing_is_lost(
+    start, tmp_path, tokenizer, monkeypatch
+):
+    monkeypatch.setattr("edgerun_export.calibrate.text._start", lambda tokenizer: start)
+    text = " ".join(f"Number {n} of many." for n in range(400))
+    whole = len(tokenizer.encode(text, bos=False)) // (64 - len(start))
+    file = written(tmp_path, "t.txt", text)
+    windows = read_sample(file, tokenizer, 1000, 64).windows
+    assert whole - 2 <= len(windows) <= whole + 2
+    assert (windows[:, : len(start)] == start).all()
+    spelled = tokenizer.decode(windows[:, len(start) :].ravel().tolist())
+    assert text.startswith(spelled) and len(spelled) > 0.97 * len(text)
+    for count in (whole - 3, whole // 2):
+        assert len(read_sample(file, tokenizer, count, 64).windows) == count
+
+
+def test_windows_that_hold_no_text_are_refused(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr("edgerun_export.calibrate.text._start", lambda tokenizer: [0, 1])
+    text = written(tmp_path, "t.txt", "word " * 100)
+    with pytest.raises(InputError, match="windows of 2 tokens hold no more than what a document"):
+        read_sample(text, tokenizer, 4, 2)
+
+
 def test_bad_texts_are_refused_by_name(tmp_path, tokenizer):
     short = written(tmp_path, "short.txt", "a few words")
     with pytest.raises(InputError, match=r"short.txt has \d+ tokens, less than one window"):
