@@ -25,7 +25,6 @@ from edgerun_export.verify.numpy_model import Layer, embedded
 F32 = NDArray[np.float32]
 _PROBE = TensorRecipe("int4", 32, "mse")
 _ROWS = 64  # of a matrix, evenly spread, that are rounded in every way to see what that costs
-_METHOD = "gptq"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +58,10 @@ class _Layer:
 class SensitivityMeter:
     """Measures, layer by layer, what formats do to the logits.
 
-    A tensor's error is ``tr(E H ET)`` of what GPTQ makes of some of its rows. How much of that
-    comes out of its layer, and what comes of that in the end, is measured once for each tensor
-    and once for each layer with 4-bit rounding, and taken to be proportional.
+    A tensor's error is ``tr(E H ET)`` of what the method of a kind makes of some of its rows from
+    the source's inputs alone. How much of that comes out of its layer, and what comes of that in
+    the end, is measured once for each tensor and once for each layer with 4-bit rounding, and taken
+    to be proportional.
 
     Args:
         source: the model.
@@ -188,7 +188,7 @@ class SensitivityMeter:
 
 
 def _packed(rows: F32, kind: TensorRecipe, inputs: Inputs | None) -> PackedWeight:
-    return quantise_rows(rows, kind.weights, kind.group_size, kind.method or _METHOD, inputs)
+    return quantise_rows(rows, kind.weights, kind.group_size, kind.method, inputs)
 
 
 def _unpacked(packed: PackedWeight) -> F32:
