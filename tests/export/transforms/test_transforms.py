@@ -7,12 +7,15 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from edgerun.errors import UnsupportedError
+from edgerun_export.calibrate import observed
+from edgerun_export.calibrate.moments import Moments
 from edgerun_export.calibrate.step import CalibrationOptions
 from edgerun_export.calibrate.text import CalibrationText
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout, quantise_rows
 from edgerun_export.recipe import make_recipe
 from edgerun_export.transforms import check_unchanged, transformed
+from edgerun_export.transforms.awq import _pairs
 from edgerun_export.transforms.registry import BOUND
 from edgerun_export.transforms.weights import Change, TransformedWeights
 from edgerun_export.verify.compare import VerificationError, relative_error
@@ -134,6 +137,25 @@ def test_awq_lowers_the_error_of_outputs_where_few_inputs_are_large(golden, sour
         outputs = (x * source.vector(norm)) @ source.matrix(rows).T
         errors.append(float(np.square((x * weights.vector(norm)) @ rounded.T - outputs).sum()))
     assert errors[1] < 0.7 * errors[0]
+
+
+def test_awq_sums_products_of_what_it_scales_alone(golden, source_weights, monkeypatch):
+    """Those of experts would fill the memory; of few at a time nothing changes."""
+    source, sums = source_weights(golden("qwen2_moe")), []
+
+    class Counted(Moments):
+        def __init__(self, needs, width):
+            sums.append(width)
+            super().__init__(needs, width)
+
+    monkeypatch.setattr(observed, "Moments", Counted)
+    many = apply(("awq",), source)
+    pairs = [pair for layer in range(source.spec.num_layers) for pair in _pairs(source.spec, layer)]
+    assert sorted(sums) == sorted(pair.readers[0].in_features for pair in pairs)
+    monkeypatch.setattr(observed, "_MOMENTS_BYTES", 1)
+    few = apply(("awq",), source)
+    for name in many._changes:
+        np.testing.assert_array_equal(few.matrix(name), many.matrix(name))
 
 
 def test_awq_rounds_on_trial_as_a_format_is_rounded(golden, source_weights):
