@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.formats.base import PackedWeight
-from edgerun_export.architectures import Projection
 from edgerun_export.calibrate.costs import stream_divergence
-from edgerun_export.calibrate.moments import Moments, Tokens
-from edgerun_export.calibrate.taps import Group, observe, parts
+from edgerun_export.calibrate.observed import batches, products
+from edgerun_export.calibrate.taps import parts
 from edgerun_export.calibrate.text import predicting
 from edgerun_export.calibrate.weights import LayerWeights
 from edgerun_export.quantize import block_layout, quantise_rows
-from edgerun_export.quantize.method import Inputs, Needs
+from edgerun_export.quantize.method import Inputs
 from edgerun_export.recipe import TensorRecipe
 from edgerun_export.source.weights import SourceWeights
 from edgerun_export.verify.numpy_model import Layer, embedded
@@ -53,6 +52,36 @@ class _Layer:
     errors: dict[str, dict[TensorRecipe, float]]
     squares: float
     changed: list[F32]
+
+
+@dataclass(slots=True)
+class _Tensor:
+    """What is stored alike, of the source's inputs.
+
+    Attributes:
+        probes: the projections as ``_PROBE`` has them, by module path.
+        probe_error: squared error of their outputs then.
+        errors: the same by kind, as far as some rows tell it.
+    """
+
+    probes: dict[str, PackedWeight] = field(default_factory=dict)
+    probe_error: float = 0.0
+    errors: dict[TensorRecipe, float] = field(default_factory=dict)
+
+    def add(
+        self, path: str, weights: LayerWeights, inputs: Inputs, kinds: Sequence[TensorRecipe]
+    ) -> None:
+        """Adds a projection."""
+        rows = weights.matrix(f"{path}.weight")
+        self.probes[path] = probe = _packed(rows, _PROBE, None)
+        self.probe_error += _error(_unpacked(probe) - rows, inputs)
+        for kind in kinds:
+            self.errors[kind] = self.errors.get(kind, 0.0) + _sampled_error(rows, kind, inputs)
+
+    def put_into(self, weights: LayerWeights) -> None:
+        """Puts what was probed in the place of the source's."""
+        for path, probe in self.probes.items():
+            weights.replace(f"{path}.weight", partial(_unpacked, probe))
 
 
 class SensitivityMeter:
@@ -107,70 +136,31 @@ class SensitivityMeter:
     def _layer(self, layer: int, weights: LayerWeights, kinds: Sequence[TensorRecipe]) -> _Layer:
         before = self._through(layer, weights, self._probed)
         everything = weights.copy()
-        errors: dict[str, dict[TensorRecipe, float]] = {}
-        stages = [stage for part in parts(self._spec, layer) for stage in part.stages]
-        for stage in stages:  # whose Hessians are in memory together
-            for projections, inputs in self._alike(layer, weights, stage):
-                first = f"model.layers.{layer}.{projections[0].path}"
-                errors[first] = self._tensor(
-                    layer, projections, inputs, weights, everything, before, kinds
-                )
-        changed = self._through(layer, everything, self._probed)
-        return _Layer(errors, _squares(changed, before), changed)
-
-    def _tensor(
-        self,
-        layer: int,
-        projections: Sequence[Projection],
-        inputs: Sequence[Inputs],
-        weights: LayerWeights,
-        everything: LayerWeights,
-        before: Sequence[F32],
-        kinds: Sequence[TensorRecipe],
-    ) -> dict[TensorRecipe, float]:
-        """Squared errors of the layer's output if these are stored as each kind."""
-        paths = tuple(f"model.layers.{layer}.{each.path}" for each in projections)
-        self._members[paths[0]] = paths
-        alone = weights.copy()
-        probe_error = 0.0
-        for path, seen in zip(paths, inputs, strict=True):
-            rows = weights.matrix(f"{path}.weight")
-            packed = _packed(rows, _PROBE, None)
-            for changed in (alone, everything):
-                changed.replace(f"{path}.weight", partial(_unpacked, packed))
-            probe_error += _error(_unpacked(packed) - rows, seen)
-        out = _squares(self._through(layer, alone, self._probed), before)
-        passed = out / probe_error if probe_error else 0.0
-        return {
-            kind: passed
-            * sum(
-                _sampled_error(weights.matrix(f"{path}.weight"), kind, seen)
-                for path, seen in zip(paths, inputs, strict=True)
-            )
-            for kind in kinds
-        }
-
-    def _alike(
-        self, layer: int, weights: LayerWeights, groups: Sequence[Group]
-    ) -> list[tuple[list[Projection], list[Inputs]]]:
-        """Projections that must be stored alike, the experts of a layer, with what they see."""
-        # A network beside the experts has their projections' names, and is stored as it likes.
+        # Experts are stored alike; a network beside them has their projections' names as well.
         networks = self._spec.feed_forward(layer)
-        routed = {projection.path for each in networks for projection in each.values()}
-        sums = {group[0].path: Moments(Needs.HESSIAN, group[0].in_features) for group in groups}
-        for hidden in self._fitted:
-            for path, value in observe(self._spec, weights, layer, hidden, groups).inputs.items():
-                sums[path].add([Tokens(value)])
-        matrices: dict[str, tuple[list[Projection], list[Inputs]]] = {}
-        for group in groups:
-            seen = sums[group[0].path].means()
-            for projection in group:
-                is_routed = projection.path in routed
-                key = projection.name if is_routed else projection.path
-                projections, inputs = matrices.setdefault(key, ([], []))
-                projections.append(projection)
-                inputs.append(seen)
-        return list(matrices.values())
+        names = {each.path: each.name for network in networks for each in network.values()}
+        tensors: dict[str, _Tensor] = {}
+        stages = [stage for part in parts(self._spec, layer) for stage in part.stages]
+        for groups in batches(stages):  # whose Hessians are in memory together
+            inputs = products(self._spec, weights, layer, self._fitted, groups)
+            for group in groups:
+                for projection in group:
+                    key = names.get(projection.path, projection.path)
+                    path = f"model.layers.{layer}.{projection.path}"
+                    tensor = tensors.setdefault(key, _Tensor())
+                    tensor.add(path, weights, inputs[group[0].path], kinds)
+        errors: dict[str, dict[TensorRecipe, float]] = {}
+        for tensor in tensors.values():
+            alone = weights.copy()
+            for changed in (alone, everything):
+                tensor.put_into(changed)
+            out = _squares(self._through(layer, alone, self._probed), before)
+            passed = out / tensor.probe_error if tensor.probe_error else 0.0
+            paths = tuple(tensor.probes)
+            self._members[paths[0]] = paths
+            errors[paths[0]] = {kind: passed * error for kind, error in tensor.errors.items()}
+        after = self._through(layer, everything, self._probed)
+        return _Layer(errors, _squares(after, before), after)
 
     def _costs(self, layers: Sequence[_Layer]) -> dict[str, dict[TensorRecipe, float]]:
         costs: dict[str, dict[TensorRecipe, float]] = {}

@@ -10,6 +10,7 @@ import pytest
 from edgerun.errors import InputError, UnsupportedError
 from edgerun_export.calibrate.budget import Choice, allocate, hull
 from edgerun_export.calibrate.mixed import _bytes, _kinds
+from edgerun_export.calibrate.observed import products
 from edgerun_export.calibrate.sensitivity import SensitivityMeter
 from edgerun_export.calibrate.step import CalibrationOptions, checked_budget
 from edgerun_export.calibrate.workers import single_threaded
@@ -130,6 +131,28 @@ def test_formats_are_weighed_by_what_is_predicted(golden, source_weights, monkey
     )
     SensitivityMeter(source, ids[:1], ids[1:], lambda done: None, [1]).run([KINDS[0]])
     assert rows == [(13, 13)] * source.spec.num_layers
+
+
+def test_formats_of_many_experts_are_weighed_a_few_at_a_time(golden, source_weights, monkeypatch):
+    """Products of the inputs of all would fill the memory; the estimates are the same."""
+    source, sizes = source_weights(golden("qwen2_moe")), []
+    ids = np.random.default_rng(0).integers(0, source.spec.vocab_size, (4, 24))
+
+    def counted(spec, weights, layer, stream, groups):
+        sizes.append(len(groups))
+        return products(spec, weights, layer, stream, groups)
+
+    def estimates():
+        sizes.clear()
+        with single_threaded():
+            return SensitivityMeter(source, ids[:3], ids[3:], lambda done: None).run(KINDS[:1])
+
+    monkeypatch.setattr("edgerun_export.calibrate.sensitivity.products", counted)
+    whole = estimates()
+    assert max(sizes) > 4
+    monkeypatch.setattr("edgerun_export.calibrate.observed._MOMENTS_BYTES", 1)
+    assert estimates() == whole
+    assert max(sizes) == 1
 
 
 def options(tmp_path, **changes):
