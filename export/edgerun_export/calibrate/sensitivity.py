@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from edgerun.formats.base import PackedWeight
 from edgerun_export.calibrate.costs import stream_divergence
 from edgerun_export.calibrate.observed import batches, products
+from edgerun_export.calibrate.streams import Stream
 from edgerun_export.calibrate.taps import parts
 from edgerun_export.calibrate.text import predicting
 from edgerun_export.calibrate.weights import LayerWeights
@@ -46,12 +48,10 @@ class _Layer:
     Attributes:
         errors: squared error of the layer's output, by tensor and kind.
         squares: squared change of the output when all was rounded as ``_PROBE`` says.
-        changed: the stream after that, a window each.
     """
 
     errors: dict[str, dict[TensorRecipe, float]]
     squares: float
-    changed: list[F32]
 
 
 @dataclass(slots=True)
@@ -96,6 +96,7 @@ class SensitivityMeter:
         source: the model.
         fitted: ids ``[windows, tokens]`` that give the Hessians.
         probed: ids ``[windows, tokens]`` on which changes are measured.
+        folder: on the disk that takes what changes make of these, once for every layer.
         progress: called with the fraction done.
         begins: ids that a document begins with, which are not predicted.
     """
@@ -105,6 +106,7 @@ class SensitivityMeter:
         source: SourceWeights,
         fitted: NDArray[np.int64],
         probed: NDArray[np.int64],
+        folder: Path,
         progress: Callable[[float], None],
         begins: Sequence[int] = (),
     ) -> None:
@@ -113,27 +115,36 @@ class SensitivityMeter:
             [embedded(self._spec, source, window) for window in windows]
             for windows in (fitted, probed)
         )
+        self._folder = folder
         self._places = [predicting(window, begins) for window in probed]
         self._progress = progress
         self._members: dict[str, tuple[str, ...]] = {}
 
     def run(self, kinds: Sequence[TensorRecipe]) -> Sensitivity:
-        """Estimates costs of all kinds, for every projection."""
+        """Estimates costs of all kinds, for every projection.
+
+        Raises:
+            StorageError: the folder takes no more.
+        """
         layers: list[_Layer] = []
-        for layer in range(self._spec.num_layers):
-            weights = LayerWeights(self._source, layer)
-            for earlier in layers:
-                earlier.changed = self._through(layer, weights, earlier.changed)
-            layers.append(self._layer(layer, weights, kinds))
-            self._fitted = self._through(layer, weights, self._fitted)
-            self._probed = self._through(layer, weights, self._probed)
-            self._progress((layer + 1) / self._spec.num_layers)
-        return Sensitivity(self._costs(layers), self._members)
+        with Stream(self._folder) as changed:
+            for layer in range(self._spec.num_layers):
+                weights = LayerWeights(self._source, layer)
+                for window in changed.windows():
+                    (changed[window],) = self._through(layer, weights, [changed[window]])
+                layers.append(self._layer(layer, weights, kinds, changed))
+                self._fitted = self._through(layer, weights, self._fitted)
+                self._probed = self._through(layer, weights, self._probed)
+                self._progress((layer + 1) / self._spec.num_layers)
+            return Sensitivity(self._costs(layers, changed), self._members)
 
     def _through(self, layer: int, weights: LayerWeights, stream: Sequence[F32]) -> list[F32]:
         return [Layer(self._spec, weights, layer).run(hidden) for hidden in stream]
 
-    def _layer(self, layer: int, weights: LayerWeights, kinds: Sequence[TensorRecipe]) -> _Layer:
+    def _layer(
+        self, layer: int, weights: LayerWeights, kinds: Sequence[TensorRecipe], changed: Stream
+    ) -> _Layer:
+        """Measures a layer; what comes out of it is ``changed`` when all of it is rounded."""
         before = self._through(layer, weights, self._probed)
         everything = weights.copy()
         # Experts are stored alike; a network beside them has their projections' names as well.
@@ -152,25 +163,29 @@ class SensitivityMeter:
         errors: dict[str, dict[TensorRecipe, float]] = {}
         for tensor in tensors.values():
             alone = weights.copy()
-            for changed in (alone, everything):
-                tensor.put_into(changed)
+            for each in (alone, everything):
+                tensor.put_into(each)
             out = _squares(self._through(layer, alone, self._probed), before)
             passed = out / tensor.probe_error if tensor.probe_error else 0.0
             paths = tuple(tensor.probes)
             self._members[paths[0]] = paths
             errors[paths[0]] = {kind: passed * error for kind, error in tensor.errors.items()}
         after = self._through(layer, everything, self._probed)
-        return _Layer(errors, _squares(after, before), after)
+        for number, hidden in enumerate(after):
+            changed[layer * len(after) + number] = hidden
+        return _Layer(errors, _squares(after, before))
 
-    def _costs(self, layers: Sequence[_Layer]) -> dict[str, dict[TensorRecipe, float]]:
+    def _costs(
+        self, layers: Sequence[_Layer], changed: Stream
+    ) -> dict[str, dict[TensorRecipe, float]]:
         costs: dict[str, dict[TensorRecipe, float]] = {}
-        for layer in layers:
-            nats = sum(
-                stream_divergence(self._spec, self._source, unchanged[places], changed[places])
-                for unchanged, changed, places in zip(
-                    self._probed, layer.changed, self._places, strict=True
-                )
-            ) / len(self._probed)
+        count = len(self._probed)
+        for number, layer in enumerate(layers):
+            nats = 0.0
+            for window, places in enumerate(self._places):
+                first, second = self._probed[window], changed[number * count + window]
+                nats += stream_divergence(self._spec, self._source, first[places], second[places])
+            nats /= count
             factor = nats / layer.squares if layer.squares else 0.0
             for name, errors in layer.errors.items():
                 costs[name] = {kind: factor * error for kind, error in errors.items()}

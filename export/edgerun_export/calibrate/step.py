@@ -176,7 +176,7 @@ def calibrate(
 
         check_budget(source, recipe, options.budget, others)
         with single_threaded():
-            sensitivity = sensitivity_of(source, recipe, text, show)
+            sensitivity = sensitivity_of(source, recipe, text, folder, show)
         recipe, report = mixed_recipe(source, recipe, text, sensitivity, options.budget, others)
         chosen, done = {"budget": {"bytes": options.budget, **report}}, _CHOICE_SHARE
     key = {"version": __version__, "config": dict(config)}

@@ -7,6 +7,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -206,8 +207,8 @@ class Measurement:
         began = time.perf_counter()
         recipe, spec = self._recipe(setting), self._source.spec
         size = weight_bytes(spec, recipe)  # which may be refused, and that before hours of work
-        with tempfile.TemporaryDirectory(prefix="edgerun-quality-") as folder:
-            store = FittedLayers(Path(folder) / "layers", {})
+        with _scratch() as folder:
+            store = FittedLayers(folder / "layers", {})
             fitter = LayerFitter(
                 self._source,
                 recipe,
@@ -231,16 +232,24 @@ class Measurement:
             return recipe
         if setting.method not in self._sensitivities:
             what = f"what formats cost, by {setting.method}"
-            with single_threaded():
+            with single_threaded(), _scratch() as folder:
                 self._sensitivities[setting.method] = sensitivity_of(
                     self._source,
                     recipe,
                     self._texts.calibration,
+                    folder,
                     lambda done: self._progress(what, done),
                 )
         sensitivity = self._sensitivities[setting.method]
         text = self._texts.calibration
         return mixed_recipe(self._source, recipe, text, sensitivity, setting.budget)[0]
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for what is computed, which is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="edgerun-quality-") as folder:
+        yield Path(folder)
 
 
 def _figures(cost: Cost, nats: float) -> Figures:

@@ -13,6 +13,7 @@ from edgerun_export.calibrate.mixed import _bytes, _kinds
 from edgerun_export.calibrate.observed import products
 from edgerun_export.calibrate.sensitivity import SensitivityMeter
 from edgerun_export.calibrate.step import CalibrationOptions, checked_budget
+from edgerun_export.calibrate.streams import Stream
 from edgerun_export.calibrate.workers import single_threaded
 from edgerun_export.cli import _choices
 from edgerun_export.pipeline import ExportOptions, export
@@ -91,11 +92,11 @@ def test_a_hull_holds_what_some_price_makes_the_best():
     assert [(each.bytes, each.cost) for each in hull(choices)] == [(10, 8), (30, 2), (50, 1)]
 
 
-def test_estimates_come_near_to_what_rounding_a_tensor_does(golden, source_weights):
+def test_estimates_come_near_to_what_rounding_a_tensor_does(golden, source_weights, tmp_path):
     source = source_weights(golden("llama"))
     ids = np.random.default_rng(0).integers(0, source.spec.vocab_size, (5, 32))
     with single_threaded():
-        meter = SensitivityMeter(source, ids[:4], ids[4:], lambda done: None)
+        meter = SensitivityMeter(source, ids[:4], ids[4:], tmp_path, lambda done: None)
         estimates = meter.run([TensorRecipe("int4", 32, "mse"), TensorRecipe("int2", 32, "mse")])
     ratios = []
     for module, costs in estimates.nats.items():
@@ -120,7 +121,7 @@ def test_estimates_come_near_to_what_rounding_a_tensor_does(golden, source_weigh
     assert np.std(np.log(ratios)) < 0.7
 
 
-def test_formats_are_weighed_by_what_is_predicted(golden, source_weights, monkeypatch):
+def test_formats_are_weighed_by_what_is_predicted(golden, source_weights, tmp_path, monkeypatch):
     source = source_weights(golden("llama"))
     ids = np.random.default_rng(0).integers(2, source.spec.vocab_size, (2, 16))
     ids[:, [0, 5, 15]] = 1
@@ -129,11 +130,13 @@ def test_formats_are_weighed_by_what_is_predicted(golden, source_weights, monkey
         "edgerun_export.calibrate.sensitivity.stream_divergence",
         lambda spec, source, first, second: rows.append((len(first), len(second))) or 1.0,
     )
-    SensitivityMeter(source, ids[:1], ids[1:], lambda done: None, [1]).run([KINDS[0]])
+    SensitivityMeter(source, ids[:1], ids[1:], tmp_path, lambda done: None, [1]).run([KINDS[0]])
     assert rows == [(13, 13)] * source.spec.num_layers
 
 
-def test_formats_of_many_experts_are_weighed_a_few_at_a_time(golden, source_weights, monkeypatch):
+def test_formats_of_many_experts_are_weighed_a_few_at_a_time(
+    golden, source_weights, tmp_path, monkeypatch
+):
     """Products of the inputs of all would fill the memory; the estimates are the same."""
     source, sizes = source_weights(golden("qwen2_moe")), []
     ids = np.random.default_rng(0).integers(0, source.spec.vocab_size, (4, 24))
@@ -144,8 +147,9 @@ def test_formats_of_many_experts_are_weighed_a_few_at_a_time(golden, source_weig
 
     def estimates():
         sizes.clear()
+        meter = SensitivityMeter(source, ids[:3], ids[3:], tmp_path, lambda done: None)
         with single_threaded():
-            return SensitivityMeter(source, ids[:3], ids[3:], lambda done: None).run(KINDS[:1])
+            return meter.run(KINDS[:1])
 
     monkeypatch.setattr("edgerun_export.calibrate.sensitivity.products", counted)
     whole = estimates()
@@ -153,6 +157,22 @@ def test_formats_of_many_experts_are_weighed_a_few_at_a_time(golden, source_weig
     monkeypatch.setattr("edgerun_export.calibrate.observed._MOMENTS_BYTES", 1)
     assert estimates() == whole
     assert max(sizes) == 1
+
+
+def test_what_changes_make_of_a_text_is_on_disk(golden, source_weights, tmp_path, monkeypatch):
+    """Of all layers it would be as large as a model."""
+    source, written = source_weights(golden("llama")), []
+
+    class Noted(Stream):
+        def __setitem__(self, window, values):
+            written.append(window)
+            super().__setitem__(window, values)
+
+    monkeypatch.setattr("edgerun_export.calibrate.sensitivity.Stream", Noted)
+    ids = np.random.default_rng(0).integers(0, source.spec.vocab_size, (3, 16))
+    SensitivityMeter(source, ids[:1], ids[1:], tmp_path, lambda done: None).run(KINDS[:1])
+    assert written == [0, 1, 0, 1, 2, 3]  # of the first layer, through the second one, of that
+    assert not list(tmp_path.iterdir())
 
 
 def options(tmp_path, **changes):
