@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,7 @@ from edgerun_export.calibrate.step import (
     with_methods,
 )
 from edgerun_export.calibrate.text import CalibrationText
+from edgerun_export.calibrate.workers import single_threaded
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.embedded_tokens import with_embeddings
@@ -47,7 +49,14 @@ from edgerun_export.graph.onnx_graph import OnnxGraph
 from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.openvino_ir.install import openvino_version
 from edgerun_export.options import ExportOptions, check_effects
-from edgerun_export.recipe import MIN_BLOCK, SOURCE, Recipe, check_pack, check_weights, make_recipe
+from edgerun_export.recipe import (
+    SOURCE,
+    Recipe,
+    check_pack,
+    check_weights,
+    make_recipe,
+    usual_head,
+)
 from edgerun_export.rules import (
     commonest_source_recipe,
     keeps_integers,
@@ -56,6 +65,7 @@ from edgerun_export.rules import (
     two_bit_formats,
     with_rules,
 )
+from edgerun_export.sizes import size_warnings
 from edgerun_export.source.model import interpret
 from edgerun_export.target import calibration_folder, protect
 from edgerun_export.verify.chat import template_problem
@@ -63,6 +73,7 @@ from edgerun_export.verify.compare import (
     VerificationError,
     check_all_read,
     damage,
+    damage_warning,
     sample_ids,
     verify,
 )
@@ -168,7 +179,9 @@ class _Job:
         """Runs all steps in order."""
         self._read()
         self._calibrate()
-        self._write_weights()
+        # Transformed rows are products, which several cores sum in another order.
+        with single_threaded() if self._recipe.transforms else nullcontext():
+            self._write_weights()
         self._write_files()
         self._measure()
         return self._finish()
@@ -195,14 +208,9 @@ class _Job:
 
     def _choose_recipe(self) -> Recipe:
         options = self._options
-        head = options.head_weights
-        if head is None and self._spec.hidden_size % MIN_BLOCK:
-            head = "fp32"  # the only form that rows of any width have
-        weights, group, rules = (
-            options.weights or self._usual_weights(),
-            options.group_size,
-            options.rules,
-        )
+        head = options.head_weights or usual_head(self._spec.hidden_size)
+        weights = options.weights or self._usual_weights()
+        group, rules = options.group_size, options.rules
         check_weights(weights)
         if weights == SOURCE:
             weights, group = self._source_format()
@@ -301,6 +309,7 @@ class _Job:
 
                 write_stateful(path, data)
             self._files[target.data_file] = {"size": data.size, "sha256": data.sha256}
+        self._whole_scales = store.whole_scales
         check_all_read(self._weights)
         self._quality["relative_weight_error"] = float(f"{store.damage.relative:.4g}")
 
@@ -366,15 +375,7 @@ class _Job:
             divergence = damage(self._folder, self._spec, self._weights, ids)
             self._quality["kl_divergence"] = float(f"{divergence:.3g}")
         if damaging and self._quality["kl_divergence"] >= _POOR_NATS:
-            self._warnings.append(self._damage_warning(formats))
-
-    def _damage_warning(self, formats: Sequence[str]) -> str:
-        error, divergence = self._quality["relative_weight_error"], self._quality["kl_divergence"]
-        return (
-            f"this model was not trained for {' and '.join(formats)} weights: rounding changed "
-            f"them by {error:.0%} (root mean square) and moved its predictions by {divergence:.2g} "
-            "nats a token; expect poor text, and prefer --weights int4"
-        )
+            self._warnings.append(damage_warning(formats, self._quality))
 
     def _finish(self) -> ExportResult:
         self._progress("finish", 0.0)
@@ -392,5 +393,8 @@ class _Job:
             files=self._files,
         )
         (self._folder / MANIFEST_FILE).write_bytes(to_json(content))
+        size = sum(path.stat().st_size for path in self._folder.iterdir())
+        budget = self._options.calibration.budget
+        self._warnings += size_warnings(size, budget, self._whole_scales)
         self._progress("finish", 1.0)
         return ExportResult(self._folder, self._recipe, content, self._warnings)

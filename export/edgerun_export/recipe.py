@@ -204,6 +204,11 @@ def vocabulary_block(width: int, group_size: int) -> int:
     return block
 
 
+def usual_head(width: int) -> str | None:
+    """Format of a head whose rows of ``width`` have no whole blocks; None if they have."""
+    return "fp32" if width % MIN_BLOCK else None
+
+
 def check_pack(pack: str, weights: str) -> None:
     """Checks a hint about how to keep weights in memory.
 

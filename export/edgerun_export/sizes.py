@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from edgerun.errors import InputError
 from edgerun_export.architectures import DecoderSpec
@@ -36,8 +37,15 @@ def matrix_bytes(shape: tuple[int, ...], kind: TensorRecipe, scale_bytes: int) -
 
 
 def scale_bytes(spec: DecoderSpec, recipe: Recipe, module: str) -> int:
-    """Bytes of a scale of a projection in the file; experts keep float32 whatever the recipe."""
-    return _FLOAT_BYTES if spec.is_expert(module) else recipe.scale_bytes
+    """Bytes of a scale of a projection in the file.
+
+    Experts keep float32 whatever the recipe, but for one that all tokens go through as it is.
+    """
+    number, _, path = module.removeprefix("model.layers.").partition(".")
+    layer = int(number)
+    shared = {each.path for each in spec.shared_projections(layer).values()}
+    is_plain = path in shared and spec.shared_gate(layer) is None
+    return _FLOAT_BYTES if spec.is_expert(module) and not is_plain else recipe.scale_bytes
 
 
 def weight_bytes(spec: DecoderSpec, recipe: Recipe) -> int:
@@ -92,6 +100,29 @@ def parse_size(option: str, text: str) -> int:
     if match is None:
         raise InputError(f"{option} {text[:40]!r} is no size; expected one such as 60MB or 1.5GB")
     return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def size_warnings(size: int, budget: int | None, whole_scales: Sequence[str]) -> list[str]:
+    """What makes a bundle larger than it was reckoned with.
+
+    Args:
+        size: bytes of the bundle.
+        budget: what it was to have at most, if there is such.
+        whole_scales: scales that half precision cannot hold.
+    """
+    warnings = []
+    if whole_scales:
+        matrix = whole_scales[0].removesuffix(".scales")
+        warnings.append(
+            f"scales of {len(whole_scales)} tensors, first {matrix}, stay float32: half precision "
+            "cannot hold them, or they are the source's own"
+        )
+    if budget is not None and size > budget:
+        warnings.append(
+            f"the bundle has {size:,} bytes, more than the {budget:,} of --budget, which counts on "
+            f"scales in half precision; lower it by {size - budget:,} to come below"
+        )
+    return warnings
 
 
 def overhead_bytes(spec: DecoderSpec) -> int:

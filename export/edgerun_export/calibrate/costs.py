@@ -77,19 +77,19 @@ class _Softmax:
 def surprise(
     spec: DecoderSpec, source: SourceWeights, hidden: F32, ids: NDArray[np.int64]
 ) -> float:
-    """Sum of ``-ln p`` of ids ``[tokens]`` but the first.
+    """Sum of ``-ln p`` of ids ``[tokens]``.
 
     Args:
         spec: the decoder.
         source: its embedding and head.
-        hidden: what the last layer gives, ``[tokens, hidden_size]``.
+        hidden: what the last layer gives of the token before each, ``[tokens, hidden_size]``.
         ids: of the text.
     """
-    softmax, chosen = _Softmax(len(ids) - 1), np.zeros(len(ids) - 1)
-    for part, logits in predicted_parts(spec, source, hidden[:-1]):
+    softmax, chosen = _Softmax(len(ids)), np.zeros(len(ids))
+    for part, logits in predicted_parts(spec, source, hidden):
         softmax.add(logits)
-        rows = np.flatnonzero((ids[1:] >= part.start) & (ids[1:] < part.stop))
-        chosen[rows] = logits[rows, ids[1:][rows] - part.start]
+        rows = np.flatnonzero((ids >= part.start) & (ids < part.stop))
+        chosen[rows] = logits[rows, ids[rows] - part.start]
     return float((softmax.log_total() - chosen).sum())
 
 

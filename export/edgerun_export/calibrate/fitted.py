@@ -9,6 +9,7 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,28 @@ from edgerun.formats.base import PackedWeight
 _KEY, _ABOUT = "key.json", "about"
 _PARTS = ("codes", "scales", "zeros", "offsets")  # of a packed weight, as its class has them
 # Counts changes of these files, and of how layers are fitted: those of before are not gone on with.
-FORM = 2
+FORM = 3
+
+
+@dataclass(slots=True)
+class Gaps:
+    """What a text does not tell of projections that read the same, by the path of the first.
+
+    Attributes:
+        starved: hardly any token came to them.
+        silent: how many of their inputs were zero in all of it, where some were.
+        singular: their inputs hang together so that more was added to the diagonal.
+    """
+
+    starved: list[str] = field(default_factory=list)
+    silent: dict[str, int] = field(default_factory=dict)
+    singular: list[str] = field(default_factory=list)
+
+    def add(self, other: Gaps) -> None:
+        """Adds those of another layer."""
+        self.starved += other.starved
+        self.silent |= other.silent
+        self.singular += other.singular
 
 
 class FittedLayers:
@@ -53,22 +75,24 @@ class FittedLayers:
                 file.unlink()
         key.write_bytes(self._text.encode())
 
-    def load(self, layer: int, digest: str) -> dict[str, PackedWeight] | None:
+    def load(self, layer: int, digest: str) -> tuple[dict[str, PackedWeight], Gaps] | None:
         """What was made of a layer, if it is there and was made of the same weights."""
-        weights = self._read(layer, digest)
-        if weights is not None:
+        stored = self._read(layer, digest)
+        if stored is not None:
             self.resumed += 1
-            self._remember(layer, weights)
-        return weights
+            self._remember(layer, stored[0])
+        return stored
 
-    def save(self, layer: int, digest: str, weights: Mapping[str, PackedWeight]) -> None:
+    def save(
+        self, layer: int, digest: str, weights: Mapping[str, PackedWeight], gaps: Gaps
+    ) -> None:
         """Stores what was made of a layer whose weights have a digest.
 
         Raises:
             StorageError: it cannot be written.
         """
         arrays: dict[str, np.ndarray[Any, Any]] = {}
-        about: dict[str, Any] = {"digest": digest, "tensors": {}}
+        about: dict[str, Any] = {"digest": digest, "gaps": asdict(gaps), "tensors": {}}
         for name, packed in weights.items():
             about["tensors"][name] = [packed.format, *packed.shape, packed.block]
             for part in _PARTS:
@@ -91,9 +115,9 @@ class FittedLayers:
         if layer is None:
             return None
         if self._latest is None or self._latest[0] != layer:
-            weights = self._read(layer, None)
-            assert weights is not None, "it was written or read before"
-            self._latest = layer, weights
+            stored = self._read(layer, None)
+            assert stored is not None, "it was written or read before"
+            self._latest = layer, stored[0]
         return self._latest[1][name]
 
     def remove(self) -> None:
@@ -107,7 +131,7 @@ class FittedLayers:
     def _file(self, layer: int) -> Path:
         return self.folder / f"layer-{layer:04d}.npz"
 
-    def _read(self, layer: int, digest: str | None) -> dict[str, PackedWeight] | None:
+    def _read(self, layer: int, digest: str | None) -> tuple[dict[str, PackedWeight], Gaps] | None:
         """None if there is no such file, if it is broken, or made of other weights."""
         try:
             # NumPy leaves a file open that is no archive, unless it is ours.
@@ -118,12 +142,13 @@ class FittedLayers:
                 about = json.loads(file[_ABOUT].tobytes())
                 if digest is not None and about["digest"] != digest:
                     return None
-                return {
+                weights = {
                     name: PackedWeight(
                         kind, (n, k), block, *(file.get(f"{name}.{part}") for part in _PARTS)
                     )
                     for name, (kind, n, k, block) in about["tensors"].items()
                 }
+                return weights, Gaps(**about["gaps"])
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
             return None
 

@@ -14,12 +14,12 @@ from edgerun.errors import CheckpointError
 from edgerun.formats.base import PackedWeight
 from edgerun_export.architectures import Projection
 from edgerun_export.calibrate.costs import Cost, surprise
-from edgerun_export.calibrate.fitted import FittedLayers, digest
+from edgerun_export.calibrate.fitted import FittedLayers, Gaps, digest
 from edgerun_export.calibrate.observed import Observation, Work, batches, check_finite
 from edgerun_export.calibrate.rounding import Rounder, Rounding
 from edgerun_export.calibrate.streams import Stream
 from edgerun_export.calibrate.taps import Group, parts
-from edgerun_export.calibrate.text import CalibrationText
+from edgerun_export.calibrate.text import CalibrationText, predicting
 from edgerun_export.calibrate.weights import LayerWeights
 from edgerun_export.calibrate.workers import Workers
 from edgerun_export.quantize import block_layout, encode_affine, fits, method_for, quantise_rows
@@ -51,9 +51,7 @@ class LayerFitter:
         progress: called with the fraction done.
 
     Attributes:
-        starved: projections to which hardly any token came.
-        silent: how many inputs were zero in all of the text, of projections that have such.
-        singular: projections whose inputs hang together so that more was added to the diagonal.
+        gaps: what the text does not tell, of all layers that are done.
     """
 
     def __init__(
@@ -69,9 +67,7 @@ class LayerFitter:
         self._spec = source.spec
         self._workers = Workers(threads)
         self._progress = progress
-        self.starved: list[str] = []
-        self.silent: dict[str, int] = {}
-        self.singular: list[str] = []
+        self.gaps = Gaps()
 
     def run(self) -> list[Cost]:
         """Fits all layers; results are in the store.
@@ -127,16 +123,17 @@ class LayerFitter:
         names = sorted(source.names)
         own = self._digest = digest((self._digest + name, source.read(name)) for name in names)
         quantised = source.copy()
-        weights = self._store.load(layer, own)
-        fitted = {} if weights is None else weights
+        stored = self._store.load(layer, own)
+        fitted, self._gaps = ({}, Gaps()) if stored is None else stored
         _replace(quantised, fitted)
         for part in parts(self._spec, layer):
             work = Work(layer, part.run, source, quantised)
-            for groups in batches(part.stages) if weights is None else ():
+            for groups in batches(part.stages) if stored is None else ():
                 fitted |= self._fit(work, groups)
             self._advance(work)
-        if weights is None:
-            self._store.save(layer, own, fitted)
+        if stored is None:
+            self._store.save(layer, own, fitted, self._gaps)
+        self.gaps.add(self._gaps)
 
     def _fit(self, work: Work, groups: Sequence[Group]) -> dict[str, PackedWeight]:
         names = {
@@ -206,11 +203,11 @@ class LayerFitter:
                     "check the checkpoint, or calibrate with other text"
                 )
             if sums[path].tokens < _FEW_TOKENS:
-                self.starved.append(f"layers.{layer}.{path}")
+                self._gaps.starved.append(f"layers.{layer}.{path}")
             elif silent := int(np.count_nonzero(each.importance == 0)):
-                self.silent[f"layers.{layer}.{path}"] = silent
+                self._gaps.silent[f"layers.{layer}.{path}"] = silent
             if each.hessian is not None and each.hessian.was_singular:
-                self.singular.append(f"layers.{layer}.{path}")
+                self._gaps.singular.append(f"layers.{layer}.{path}")
         return inputs
 
     def _advance(self, work: Work) -> None:
@@ -244,14 +241,15 @@ class LayerFitter:
             def cost(item: tuple[Stream, int], at: int = first) -> float:
                 stream, number = item
                 ids = sample.windows[number]  # noqa: B023 - called before the next sample
-                return surprise(self._spec, self._source, stream[at + number], ids)
+                places = predicting(ids, sample.begins)  # noqa: B023
+                hidden = stream[at + number][places]
+                return surprise(self._spec, self._source, hidden, ids[places + 1])
 
             nats = [
                 sum(self._workers.in_order(cost, [(stream, each) for each in range(count)]))
                 for stream in (self._source_hidden, self._hidden)
             ]
-            tokens = count * (sample.windows.shape[1] - 1)
-            costs.append(Cost(sample.name, tokens, sample.bytes, nats[0], nats[1]))
+            costs.append(Cost(sample.name, sample.tokens, sample.bytes, nats[0], nats[1]))
             first += count
         return costs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ def sensitivity_of(
     source: SourceWeights,
     recipe: Recipe,
     text: CalibrationText,
+    folder: Path,
     progress: Callable[[float], None],
 ) -> Sensitivity:
     """Estimates what the formats cost that ``mixed_recipe`` chooses from; serves any budget.
@@ -35,13 +37,15 @@ def sensitivity_of(
         source: the model.
         recipe: its format is the smallest that is chosen from.
         text: calibration text with a sample.
+        folder: on a disk that takes a few windows of activations for every layer.
         progress: called with the fraction done.
 
     Raises:
         InputError: no window of the text was held out.
+        StorageError: the folder takes no more.
     """
     check_held_out(text)
-    return _meter(source, text, progress).run(_kinds(recipe))
+    return _meter(source, text, folder, progress).run(_kinds(recipe))
 
 
 def check_held_out(text: CalibrationText) -> None:
@@ -108,16 +112,19 @@ def mixed_recipe(
 
 
 def _meter(
-    source: SourceWeights, text: CalibrationText, progress: Callable[[float], None]
+    source: SourceWeights,
+    text: CalibrationText,
+    folder: Path,
+    progress: Callable[[float], None],
 ) -> SensitivityMeter:
     """Measures on a few windows from all over the text."""
     fitted = text.windows[:: -(-len(text.windows) // _HESSIAN_WINDOWS)]
     probed = np.stack([sample.windows[0] for sample in text.samples[:_PROBE_WINDOWS]])
-    return SensitivityMeter(source, fitted, probed, progress)
+    return SensitivityMeter(source, fitted, probed, folder, progress, text.samples[0].begins)
 
 
 def _tokens_per_byte(text: CalibrationText) -> float:
-    tokens = sum(sample.windows[:, 1:].size for sample in text.samples)
+    tokens = sum(sample.tokens for sample in text.samples)
     return tokens / sum(sample.bytes for sample in text.samples)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from edgerun_export.calibrate.streams import Stream
 from edgerun_export.calibrate.taps import Group, Run, Seen, observe
 from edgerun_export.calibrate.weights import LayerWeights
 from edgerun_export.calibrate.workers import Workers
-from edgerun_export.quantize.method import Needs
+from edgerun_export.quantize.method import Inputs, Needs
 
 F32 = NDArray[np.float32]
 _MOMENTS_BYTES = 1 << 29  # of sums that are made in one pass over the windows
@@ -118,6 +118,29 @@ class Observation:
         return Tokens(value, change=change)
 
 
+def products(
+    spec: DecoderSpec,
+    weights: LayerWeights,
+    layer: int,
+    stream: Iterable[F32],
+    groups: Sequence[Group],
+) -> dict[str, Inputs]:
+    """Mean products of what comes to groups, by the path of the first projection of each.
+
+    Args:
+        spec: the decoder.
+        weights: of the layer.
+        layer: its number.
+        stream: what comes to the layer, ``[tokens, width]`` of each window.
+        groups: projections that read the same, of one of ``batches``.
+    """
+    sums = {group[0].path: Moments(Needs.HESSIAN, group[0].in_features) for group in groups}
+    for hidden in stream:
+        for path, value in observe(spec, weights, layer, hidden, groups).inputs.items():
+            sums[path].add([Tokens(value)])
+    return {path: moments.means() for path, moments in sums.items()}
+
+
 def batches(stages: Sequence[Sequence[Group]]) -> Iterator[list[Group]]:
     """Groups of a stage whose sums fit into memory together."""
     for stage in stages:
@@ -130,7 +153,8 @@ def batches(stages: Sequence[Sequence[Group]]) -> Iterator[list[Group]]:
                 batch, used = [], 0
             batch.append(group)
             used += size
-        yield batch
+        if batch:
+            yield batch
 
 
 def check_finite(values: F32, layer: int, where: str, window: int) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.formats.base import PackedWeight
-from edgerun_export.architectures import Projection
 from edgerun_export.calibrate.costs import stream_divergence
-from edgerun_export.calibrate.moments import Moments, Tokens
-from edgerun_export.calibrate.taps import Group, observe, parts
+from edgerun_export.calibrate.observed import batches, products
+from edgerun_export.calibrate.streams import Stream
+from edgerun_export.calibrate.taps import parts
+from edgerun_export.calibrate.text import predicting
 from edgerun_export.calibrate.weights import LayerWeights
 from edgerun_export.quantize import block_layout, quantise_rows
-from edgerun_export.quantize.method import Inputs, Needs
+from edgerun_export.quantize.method import Inputs
 from edgerun_export.recipe import TensorRecipe
 from edgerun_export.source.weights import SourceWeights
 from edgerun_export.verify.numpy_model import Layer, embedded
@@ -24,7 +26,6 @@ from edgerun_export.verify.numpy_model import Layer, embedded
 F32 = NDArray[np.float32]
 _PROBE = TensorRecipe("int4", 32, "mse")
 _ROWS = 64  # of a matrix, evenly spread, that are rounded in every way to see what that costs
-_METHOD = "gptq"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +48,57 @@ class _Layer:
     Attributes:
         errors: squared error of the layer's output, by tensor and kind.
         squares: squared change of the output when all was rounded as ``_PROBE`` says.
-        changed: the stream after that, a window each.
     """
 
     errors: dict[str, dict[TensorRecipe, float]]
     squares: float
-    changed: list[F32]
+
+
+@dataclass(slots=True)
+class _Tensor:
+    """What is stored alike, of the source's inputs.
+
+    Attributes:
+        probes: the projections as ``_PROBE`` has them, by module path.
+        probe_error: squared error of their outputs then.
+        errors: the same by kind, as far as some rows tell it.
+    """
+
+    probes: dict[str, PackedWeight] = field(default_factory=dict)
+    probe_error: float = 0.0
+    errors: dict[TensorRecipe, float] = field(default_factory=dict)
+
+    def add(
+        self, path: str, weights: LayerWeights, inputs: Inputs, kinds: Sequence[TensorRecipe]
+    ) -> None:
+        """Adds a projection."""
+        rows = weights.matrix(f"{path}.weight")
+        self.probes[path] = probe = _packed(rows, _PROBE, None)
+        self.probe_error += _error(_unpacked(probe) - rows, inputs)
+        for kind in kinds:
+            self.errors[kind] = self.errors.get(kind, 0.0) + _sampled_error(rows, kind, inputs)
+
+    def put_into(self, weights: LayerWeights) -> None:
+        """Puts what was probed in the place of the source's."""
+        for path, probe in self.probes.items():
+            weights.replace(f"{path}.weight", partial(_unpacked, probe))
 
 
 class SensitivityMeter:
     """Measures, layer by layer, what formats do to the logits.
 
-    A tensor's error is ``tr(E H ET)`` of what GPTQ makes of some of its rows. How much of that
-    comes out of its layer, and what comes of that in the end, is measured once for each tensor
-    and once for each layer with 4-bit rounding, and taken to be proportional.
+    A tensor's error is ``tr(E H ET)`` of what the method of a kind makes of some of its rows from
+    the source's inputs alone. How much of that comes out of its layer, and what comes of that in
+    the end, is measured once for each tensor and once for each layer with 4-bit rounding, and taken
+    to be proportional.
 
     Args:
         source: the model.
         fitted: ids ``[windows, tokens]`` that give the Hessians.
         probed: ids ``[windows, tokens]`` on which changes are measured.
+        folder: on the disk that takes what changes make of these, once for every layer.
         progress: called with the fraction done.
+        begins: ids that a document begins with, which are not predicted.
     """
 
     def __init__(
@@ -74,102 +106,86 @@ class SensitivityMeter:
         source: SourceWeights,
         fitted: NDArray[np.int64],
         probed: NDArray[np.int64],
+        folder: Path,
         progress: Callable[[float], None],
+        begins: Sequence[int] = (),
     ) -> None:
         self._source, self._spec = source, source.spec
         self._fitted, self._probed = (
             [embedded(self._spec, source, window) for window in windows]
             for windows in (fitted, probed)
         )
+        self._folder = folder
+        self._places = [predicting(window, begins) for window in probed]
         self._progress = progress
         self._members: dict[str, tuple[str, ...]] = {}
 
     def run(self, kinds: Sequence[TensorRecipe]) -> Sensitivity:
-        """Estimates costs of all kinds, for every projection."""
+        """Estimates costs of all kinds, for every projection.
+
+        Raises:
+            StorageError: the folder takes no more.
+        """
         layers: list[_Layer] = []
-        for layer in range(self._spec.num_layers):
-            weights = LayerWeights(self._source, layer)
-            for earlier in layers:
-                earlier.changed = self._through(layer, weights, earlier.changed)
-            layers.append(self._layer(layer, weights, kinds))
-            self._fitted = self._through(layer, weights, self._fitted)
-            self._probed = self._through(layer, weights, self._probed)
-            self._progress((layer + 1) / self._spec.num_layers)
-        return Sensitivity(self._costs(layers), self._members)
+        with Stream(self._folder) as changed:
+            for layer in range(self._spec.num_layers):
+                weights = LayerWeights(self._source, layer)
+                for window in changed.windows():
+                    (changed[window],) = self._through(layer, weights, [changed[window]])
+                layers.append(self._layer(layer, weights, kinds, changed))
+                self._fitted = self._through(layer, weights, self._fitted)
+                self._probed = self._through(layer, weights, self._probed)
+                self._progress((layer + 1) / self._spec.num_layers)
+            return Sensitivity(self._costs(layers, changed), self._members)
 
     def _through(self, layer: int, weights: LayerWeights, stream: Sequence[F32]) -> list[F32]:
         return [Layer(self._spec, weights, layer).run(hidden) for hidden in stream]
 
-    def _layer(self, layer: int, weights: LayerWeights, kinds: Sequence[TensorRecipe]) -> _Layer:
+    def _layer(
+        self, layer: int, weights: LayerWeights, kinds: Sequence[TensorRecipe], changed: Stream
+    ) -> _Layer:
+        """Measures a layer; what comes out of it is ``changed`` when all of it is rounded."""
         before = self._through(layer, weights, self._probed)
         everything = weights.copy()
-        errors: dict[str, dict[TensorRecipe, float]] = {}
+        # Experts are stored alike; a network beside them has their projections' names as well.
+        networks = self._spec.feed_forward(layer)
+        names = {each.path: each.name for network in networks for each in network.values()}
+        tensors: dict[str, _Tensor] = {}
         stages = [stage for part in parts(self._spec, layer) for stage in part.stages]
-        for stage in stages:  # whose Hessians are in memory together
-            for projections, inputs in self._alike(layer, weights, stage):
-                first = f"model.layers.{layer}.{projections[0].path}"
-                errors[first] = self._tensor(
-                    layer, projections, inputs, weights, everything, before, kinds
-                )
-        changed = self._through(layer, everything, self._probed)
-        return _Layer(errors, _squares(changed, before), changed)
+        for groups in batches(stages):  # whose Hessians are in memory together
+            inputs = products(self._spec, weights, layer, self._fitted, groups)
+            for group in groups:
+                for projection in group:
+                    key = names.get(projection.path, projection.path)
+                    path = f"model.layers.{layer}.{projection.path}"
+                    tensor = tensors.setdefault(key, _Tensor())
+                    tensor.add(path, weights, inputs[group[0].path], kinds)
+        errors: dict[str, dict[TensorRecipe, float]] = {}
+        for tensor in tensors.values():
+            alone = weights.copy()
+            for each in (alone, everything):
+                tensor.put_into(each)
+            out = _squares(self._through(layer, alone, self._probed), before)
+            passed = out / tensor.probe_error if tensor.probe_error else 0.0
+            paths = tuple(tensor.probes)
+            self._members[paths[0]] = paths
+            errors[paths[0]] = {kind: passed * error for kind, error in tensor.errors.items()}
+        after = self._through(layer, everything, self._probed)
+        for number, hidden in enumerate(after):
+            changed[layer * len(after) + number] = hidden
+        return _Layer(errors, _squares(after, before))
 
-    def _tensor(
-        self,
-        layer: int,
-        projections: Sequence[Projection],
-        inputs: Sequence[Inputs],
-        weights: LayerWeights,
-        everything: LayerWeights,
-        before: Sequence[F32],
-        kinds: Sequence[TensorRecipe],
-    ) -> dict[TensorRecipe, float]:
-        """Squared errors of the layer's output if these are stored as each kind."""
-        paths = tuple(f"model.layers.{layer}.{each.path}" for each in projections)
-        self._members[paths[0]] = paths
-        alone = weights.copy()
-        probe_error = 0.0
-        for path, seen in zip(paths, inputs, strict=True):
-            rows = weights.matrix(f"{path}.weight")
-            packed = _packed(rows, _PROBE, None)
-            for changed in (alone, everything):
-                changed.replace(f"{path}.weight", partial(_unpacked, packed))
-            probe_error += _error(_unpacked(packed) - rows, seen)
-        out = _squares(self._through(layer, alone, self._probed), before)
-        passed = out / probe_error if probe_error else 0.0
-        return {
-            kind: passed
-            * sum(
-                _sampled_error(weights.matrix(f"{path}.weight"), kind, seen)
-                for path, seen in zip(paths, inputs, strict=True)
-            )
-            for kind in kinds
-        }
-
-    def _alike(
-        self, layer: int, weights: LayerWeights, groups: Sequence[Group]
-    ) -> list[tuple[list[Projection], list[Inputs]]]:
-        """Projections that must be stored alike, the experts of a layer, with what they see."""
-        sums = {group[0].path: Moments(Needs.HESSIAN, group[0].in_features) for group in groups}
-        for hidden in self._fitted:
-            for path, value in observe(self._spec, weights, layer, hidden, groups).inputs.items():
-                sums[path].add([Tokens(value)])
-        matrices: dict[str, tuple[list[Projection], list[Inputs]]] = {}
-        for group in groups:
-            seen = sums[group[0].path].means()
-            for projection in group:
-                projections, inputs = matrices.setdefault(projection.name, ([], []))
-                projections.append(projection)
-                inputs.append(seen)
-        return list(matrices.values())
-
-    def _costs(self, layers: Sequence[_Layer]) -> dict[str, dict[TensorRecipe, float]]:
+    def _costs(
+        self, layers: Sequence[_Layer], changed: Stream
+    ) -> dict[str, dict[TensorRecipe, float]]:
         costs: dict[str, dict[TensorRecipe, float]] = {}
-        for layer in layers:
-            nats = sum(
-                stream_divergence(self._spec, self._source, unchanged, changed)
-                for unchanged, changed in zip(self._probed, layer.changed, strict=True)
-            ) / len(self._probed)
+        count = len(self._probed)
+        for number, layer in enumerate(layers):
+            nats = 0.0
+            for window, places in enumerate(self._places):
+                first, second = self._probed[window], changed[number * count + window]
+                nats += stream_divergence(self._spec, self._source, first[places], second[places])
+            nats /= count
             factor = nats / layer.squares if layer.squares else 0.0
             for name, errors in layer.errors.items():
                 costs[name] = {kind: factor * error for kind, error in errors.items()}
@@ -177,7 +193,7 @@ class SensitivityMeter:
 
 
 def _packed(rows: F32, kind: TensorRecipe, inputs: Inputs | None) -> PackedWeight:
-    return quantise_rows(rows, kind.weights, kind.group_size, kind.method or _METHOD, inputs)
+    return quantise_rows(rows, kind.weights, kind.group_size, kind.method, inputs)
 
 
 def _unpacked(packed: PackedWeight) -> F32:

@@ -14,7 +14,7 @@ from edgerun.errors import UnsupportedError
 from edgerun.kernels.host.cores import worker_threads
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.calibrate.costs import Cost
-from edgerun_export.calibrate.fitted import FittedLayers
+from edgerun_export.calibrate.fitted import FittedLayers, Gaps
 from edgerun_export.calibrate.layers import LayerFitter
 from edgerun_export.calibrate.mixed import USUAL_METHOD, check_budget, mixed_recipe, sensitivity_of
 from edgerun_export.calibrate.text import (
@@ -176,7 +176,7 @@ def calibrate(
 
         check_budget(source, recipe, options.budget, others)
         with single_threaded():
-            sensitivity = sensitivity_of(source, recipe, text, show)
+            sensitivity = sensitivity_of(source, recipe, text, folder, show)
         recipe, report = mixed_recipe(source, recipe, text, sensitivity, options.budget, others)
         chosen, done = {"budget": {"bytes": options.budget, **report}}, _CHOICE_SHARE
     key = {"version": __version__, "config": dict(config)}
@@ -194,7 +194,7 @@ def calibrate(
         recipe,
         fitted,
         {"calibration": quality, **chosen},
-        warnings + _warnings(fitter, options, len(text.windows)),
+        warnings + _warnings(fitter.gaps, options, len(text.windows)),
     )
 
 
@@ -226,27 +226,27 @@ def _rounded(costs: Sequence[Cost]) -> dict[str, Any]:
     }
 
 
-def _warnings(fitter: LayerFitter, options: CalibrationOptions, windows: int) -> list[str]:
+def _warnings(gaps: Gaps, options: CalibrationOptions, windows: int) -> list[str]:
     warnings = []
     if windows < options.windows:
         warnings.append(
             f"the calibration text has {windows} of the {options.windows} windows of text that "
             "were asked for; more text makes better weights"
         )
-    if fitter.starved:
+    if gaps.starved:
         warnings.append(
-            f"hardly any token of the calibration text came to {len(fitter.starved)} projections, "
-            f"first {fitter.starved[0]}; these are rounded much as without calibration"
+            f"hardly any token of the calibration text came to {len(gaps.starved)} projections, "
+            f"first {gaps.starved[0]}; these are rounded much as without calibration"
         )
-    if fitter.silent:
+    if gaps.silent:
         warnings.append(
-            f"{sum(fitter.silent.values())} inputs of {len(fitter.silent)} projections, first "
-            f"{next(iter(fitter.silent))}, were zero in all of the calibration text; the weights "
+            f"{sum(gaps.silent.values())} inputs of {len(gaps.silent)} projections, first "
+            f"{next(iter(gaps.silent))}, were zero in all of the calibration text; the weights "
             "that read them are rounded one by one"
         )
-    if fitter.singular:
+    if gaps.singular:
         warnings.append(
-            f"inputs of {len(fitter.singular)} projections, first {fitter.singular[0]}, hang "
+            f"inputs of {len(gaps.singular)} projections, first {gaps.singular[0]}, hang "
             "together so that more than a hundredth was added to their mean square; more text "
             "makes better weights"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -33,12 +33,19 @@ class Sample:
         windows: token ids int64 ``[windows, tokens]``.
         bytes: UTF-8 bytes that these spell, but for the first of each window.
         rounding: what is rounded besides weights where quantised ones are measured.
+        begins: ids that a document begins with, which spell nothing and are not predicted.
     """
 
     name: str
     windows: NDArray[np.int64]
     bytes: int
     rounding: Rounding = Rounding()
+    begins: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """How many are predicted."""
+        return sum(len(predicting(window, self.begins)) for window in self.windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,11 @@ class CalibrationText:
         }
 
 
+def predicting(ids: NDArray[np.int64], begins: Sequence[int]) -> NDArray[np.int64]:
+    """Places in ids ``[tokens]`` before those that are predicted: where no document begins."""
+    return np.flatnonzero(~np.isin(ids[1:], begins))
+
+
 def tokenizer_of(files: Mapping[str, bytes]) -> Tokenizer:
     """The tokenizer of a checkpoint's ``tokenizer_files``."""
     config = json.loads(files.get("tokenizer_config.json", b"{}"))
@@ -86,7 +98,8 @@ def read_calibration(
 
     Documents, which lines ``<|endoftext|>`` divide, follow each other, every one after the ids
     that a text begins with. Windows begin with a document, or with a part of a long one after the
-    same ids. One window more in sixteen is held out, if that leaves any.
+    same ids; of a text that has hardly as many, one begins where the last one ended. One window
+    more in sixteen is held out, if that leaves any.
 
     Args:
         files: UTF-8 texts.
@@ -174,34 +187,67 @@ def read_sample(file: Path, tokenizer: Tokenizer, windows: int, tokens: int) -> 
 
 
 def _sample(file: Path, windows: NDArray[np.int64], tokenizer: Tokenizer) -> Sample:
-    spelled = {token: len(tokenizer.token_bytes(token)) for token in np.unique(windows).tolist()}
-    return Sample(
-        file.name, windows, sum(spelled[token] for token in windows[:, 1:].ravel().tolist())
-    )
+    begins = tuple(_start(tokenizer))
+    predicted = [window[1:][predicting(window, begins)] for window in windows]
+    ids, counts = np.unique(np.concatenate(predicted), return_counts=True)
+    spelled = [len(tokenizer.token_bytes(token)) for token in ids.tolist()]
+    return Sample(file.name, windows, int(counts @ spelled), begins=begins)
 
 
 def _windows(file: Path, tokenizer: Tokenizer, count: int, tokens: int) -> NDArray[np.int64]:
     """Ids ``[windows, tokens]``: each begins with a document or a part of one, from all over."""
     start = _start(tokenizer)
-    pieces = _pieces(_read(file), _CHARACTERS_PER_TOKEN * tokens)
+    if tokens <= len(start):
+        raise InputError(
+            f"windows of {tokens} tokens hold no more than what a document begins with; a model "
+            "with so short a context cannot be calibrated or measured"
+        )
+    texts = _pieces(_read(file), _CHARACTERS_PER_TOKEN * tokens)
+
+    def pieces(first: int) -> Iterator[tuple[bool, list[int]]]:
+        return ((begins, _encoded(text, tokenizer, file)) for begins, text in texts[first:])
+
     windows: list[list[int]] = []
-    at, ids = 0, list[int]()
+    at = 0
     for window in range(count):
-        at = max(at, window * len(pieces) // count)
-        ids = []
-        while len(ids) < tokens and at < len(pieces):
-            begins, piece = pieces[at]
-            ids += (start if begins or not ids else []) + _encoded(piece, tokenizer, file)
+        at = max(at, window * len(texts) // count)
+        ids = list[int]()
+        for begins, piece in pieces(at):
+            ids += (start if begins or not ids else []) + piece
             at += 1
+            if len(ids) >= tokens:
+                break
         if len(ids) < tokens:
             break
         windows.append(ids[:tokens])
+    if len(windows) == count:
+        return np.array(windows, np.int64)
+    return _all_windows(file, pieces(0), start, count, tokens)
+
+
+def _all_windows(
+    file: Path,
+    pieces: Iterable[tuple[bool, list[int]]],
+    start: list[int],
+    count: int,
+    tokens: int,
+) -> NDArray[np.int64]:
+    """The same of a short text: windows one after the other, so that no end of a piece is lost."""
+    windows: list[list[int]] = []
+    ids = list[int]()
+    for begins, piece in pieces:
+        ids += (start if begins or not ids else []) + piece
+        while len(ids) >= tokens:
+            windows.append(ids[:tokens])
+            rest = ids[tokens:]
+            ids = start + rest if rest and rest[: len(start)] != start else rest
     if not windows:
         raise InputError(
             f"{file} has {len(ids)} tokens, less than one window of {tokens}; give more text, or "
             "smaller windows"
         )
-    return np.array(windows, np.int64)
+    chosen = min(count, len(windows))
+    return np.array([windows[at * len(windows) // chosen] for at in range(chosen)], np.int64)
 
 
 def _start(tokenizer: Tokenizer) -> list[int]:

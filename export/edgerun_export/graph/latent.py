@@ -46,5 +46,5 @@ class LatentBuilder:
         add, integers, at = self._graph.node, self._graph.integers, node_path(module)
         apart = add("Reshape", [keys, integers(0, 0, heads, width)], f"{at}/Reshape")
         same = add("Unsqueeze", [turned, integers(2)], f"{at}/Unsqueeze")
-        whole = add("Add", [apart, same], f"{at}/Add")
+        whole = add("Add", [apart, same], f"{at}/of_all_heads")
         return add("Reshape", [whole, integers(0, 0, heads * width)], f"{at}/Reshape_flat")

@@ -86,6 +86,7 @@ class WeightStore:
 
     Attributes:
         damage: what rounding did to the projections.
+        whole_scales: scales that were to be halves and are not, which half precision cannot hold.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class WeightStore:
         fitted: Callable[[str], PackedWeight | None] = lambda name: None,
     ) -> None:
         self.damage = Damage()
+        self.whole_scales: list[str] = []
         self._source = source
         self._recipe = recipe
         self._data = data
@@ -282,6 +284,7 @@ class WeightStore:
         asked = has_offsets or self._halves_scales
         if asked and all(map(are_halves, scales)):
             return self._store_halves(name, shape, scales)
+        self.whole_scales += [name] * asked
         return self._graph.initializer(self._data.add(name, _FLOAT, shape, scales))
 
     def _store_offsets(self, name: str, parts: Sequence[NDArray[np.float16]]) -> str:

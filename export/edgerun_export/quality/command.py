@@ -163,7 +163,7 @@ def quality_command(
         transforms = [*transform, compared[0].name] if transform else []
         saved = Saved(save, {} if save is None else key_of(checkpoint, transforms, texts))
         if transform:
-            recipe = compared[0].recipe(transform)
+            recipe = compared[0].recipe(weights.spec.hidden_size, transform)
             fitted = texts.calibration if calibrate else None
             weights = transformed(transform, weights, recipe, fitted)
         rows = _measured(weights, texts, compared, saved, threads)

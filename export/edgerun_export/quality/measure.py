@@ -7,6 +7,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,8 @@ class Row:
 
     Attributes:
         setting: its name; ``source`` for the weights as they are.
-        bytes: of all weights in the bundle, with an int8 embedding and head.
+        bytes: of all weights in the bundle, with an int8 embedding and head (fp32 where their
+            rows have no whole blocks).
         texts: figures by the name of the text.
         seconds: that it took.
     """
@@ -137,7 +139,8 @@ def key_of(checkpoint: Checkpoint, transforms: Sequence[str], texts: Texts) -> d
         texts: what weights are fitted to and measured on.
     """
     samples = [
-        [sample.name, CalibrationText((), sample.windows).digest] for sample in texts.measured
+        [sample.name, sample.tokens, CalibrationText((), sample.windows).digest]
+        for sample in texts.measured
     ]
     return {
         "version": __version__,
@@ -185,10 +188,11 @@ class Measurement:
             StorageError: results cannot be written.
         """
         for setting in settings:
-            check_offsets(setting.recipe(), self._source.spec)
+            recipe = setting.recipe(self._source.spec.hidden_size)
+            check_offsets(recipe, self._source.spec)
             if setting.budget is not None:
                 check_held_out(self._texts.calibration)
-                check_budget(self._source, setting.recipe(), setting.budget)
+                check_budget(self._source, recipe, setting.budget)
         for setting in settings:
             if setting.name not in saved.rows:
                 row, unrounded = self._measured(setting)
@@ -201,9 +205,10 @@ class Measurement:
     def _measured(self, setting: Setting) -> tuple[Row, Row]:
         """Rows of a setting and of the source."""
         began = time.perf_counter()
-        recipe = self._recipe(setting)
-        with tempfile.TemporaryDirectory(prefix="edgerun-quality-") as folder:
-            store = FittedLayers(Path(folder) / "layers", {})
+        recipe, spec = self._recipe(setting), self._source.spec
+        size = weight_bytes(spec, recipe)  # which may be refused, and that before hours of work
+        with _scratch() as folder:
+            store = FittedLayers(folder / "layers", {})
             fitter = LayerFitter(
                 self._source,
                 recipe,
@@ -216,28 +221,35 @@ class Measurement:
         seconds = round(time.perf_counter() - began, 1)
         texts = {cost.name: _figures(cost, cost.nats) for cost in costs}
         before = {cost.name: _figures(cost, cost.source_nats) for cost in costs}
-        spec = self._source.spec
         return (
-            Row(setting.name, weight_bytes(spec, recipe), texts, seconds),
+            Row(setting.name, size, texts, seconds),
             Row("source", weight_bytes(spec, make_recipe("fp32")), before, 0.0),
         )
 
     def _recipe(self, setting: Setting) -> Recipe:
-        recipe = setting.recipe()
+        recipe = setting.recipe(self._source.spec.hidden_size)
         if setting.budget is None:
             return recipe
         if setting.method not in self._sensitivities:
             what = f"what formats cost, by {setting.method}"
-            with single_threaded():
+            with single_threaded(), _scratch() as folder:
                 self._sensitivities[setting.method] = sensitivity_of(
                     self._source,
                     recipe,
                     self._texts.calibration,
+                    folder,
                     lambda done: self._progress(what, done),
                 )
         sensitivity = self._sensitivities[setting.method]
         text = self._texts.calibration
         return mixed_recipe(self._source, recipe, text, sensitivity, setting.budget)[0]
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for what is computed, which is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="edgerun-quality-") as folder:
+        yield Path(folder)
 
 
 def _figures(cost: Cost, nats: float) -> Figures:

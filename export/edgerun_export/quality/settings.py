@@ -16,6 +16,7 @@ from edgerun_export.recipe import (
     check_choice,
     make_recipe,
     method_names,
+    usual_head,
     weight_names,
 )
 from edgerun_export.sizes import parse_size
@@ -50,11 +51,12 @@ class Setting:
             return f"{self.budget / 1e6:g}MB{halves}:mixed {self.method}"
         return f"{self.weights}:{self.group_size}{halves}:{self.method}"
 
-    def recipe(self, transforms: Sequence[str] = ()) -> Recipe:
-        """What all projections are stored by."""
+    def recipe(self, width: int, transforms: Sequence[str] = ()) -> Recipe:
+        """What all projections of a model are stored by whose embedding has rows of ``width``."""
         return make_recipe(
             self.weights,
             self.group_size,
+            usual_head(width),
             method=self.method,
             transforms=transforms,
             scales=self.scales,

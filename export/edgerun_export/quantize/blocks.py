@@ -128,8 +128,12 @@ def are_halves(scales: F32) -> bool:
 
 
 def halved(packed: PackedWeight) -> PackedWeight:
-    """The same codes with scales that half precision holds, unless it is too narrow for some."""
-    with np.errstate(over="ignore"):
+    """The same codes with scales that half precision holds, unless it is too narrow for them.
+
+    Small scales lose bits there, and may be zero: none is moved by more than the largest may be.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
         rounded = packed.scales.astype(np.float16).astype(np.float32)
-    is_close = np.abs(rounded - packed.scales) <= np.abs(packed.scales) * np.float32(_HALF_STEP)
-    return replace(packed, scales=rounded) if is_close.all() else packed
+        moved = np.abs(rounded - packed.scales).max(initial=0)
+    is_close = moved <= np.abs(packed.scales).max(initial=0) * np.float32(_HALF_STEP)
+    return replace(packed, scales=rounded) if is_close else packed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,12 +12,12 @@ from edgerun.activations.base import UNCHANGED
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun_export.architectures import DecoderSpec, Projection
 from edgerun_export.architectures.decoder.layer import Dense
-from edgerun_export.calibrate.moments import Moments, Tokens
-from edgerun_export.calibrate.taps import all_groups, observe
+from edgerun_export.calibrate.observed import batches, products
+from edgerun_export.calibrate.taps import all_groups
 from edgerun_export.calibrate.text import CalibrationText
 from edgerun_export.calibrate.weights import LayerWeights
 from edgerun_export.quantize import block_layout, quantise_rows
-from edgerun_export.quantize.method import Inputs, Needs
+from edgerun_export.quantize.method import Inputs
 from edgerun_export.recipe import Recipe, TensorRecipe
 from edgerun_export.source.weights import SourceWeights
 from edgerun_export.transforms.transform import Transform
@@ -63,23 +63,14 @@ def apply(source: SourceWeights, recipe: Recipe, text: CalibrationText | None) -
     stream = [embedded(spec, source, window) for window in some]
     for layer in range(spec.num_layers):
         weights = LayerWeights(source, layer)
-        seen = _inputs(spec, weights, layer, stream)
-        for pair in _pairs(spec, layer):
-            scales = _scales(pair, weights, seen[pair.readers[0].path], recipe, layer)
-            _scale(source, layer, pair, scales, changes, vectors)
+        pairs = {pair.readers[0].path: pair for pair in _pairs(spec, layer)}
+        read = [group for group in all_groups(spec, layer) if group[0].path in pairs]
+        for groups in batches([read]):
+            for path, inputs in products(spec, weights, layer, stream, groups).items():
+                scales = _scales(pairs[path], weights, inputs, recipe, layer)
+                _scale(source, layer, pairs[path], scales, changes, vectors)
         stream = [Layer(spec, weights, layer).run(hidden) for hidden in stream]
     return TransformedWeights(source, spec, changes, vectors, {})
-
-
-def _inputs(
-    spec: DecoderSpec, weights: LayerWeights, layer: int, stream: Sequence[F32]
-) -> dict[str, Inputs]:
-    groups = all_groups(spec, layer)
-    sums = {group[0].path: Moments(Needs.HESSIAN, group[0].in_features) for group in groups}
-    for hidden in stream:
-        for path, value in observe(spec, weights, layer, hidden, groups).inputs.items():
-            sums[path].add([Tokens(value)])
-    return {path: moments.means() for path, moments in sums.items()}
 
 
 def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:

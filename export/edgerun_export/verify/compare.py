@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -161,6 +161,16 @@ def _as_shipped(actual: F32, expected: F32, reference: F32) -> dict[str, float]:
 def damage(folder: Path, spec: DecoderSpec, source: Weights, ids: Ids) -> float:
     """Returns the mean KL divergence in nats that the bundle's weights cause on ``ids``."""
     return divergence(forward(spec, source, ids), forward(spec, BundleWeights(folder, spec), ids))
+
+
+def damage_warning(formats: Sequence[str], quality: Mapping[str, Any]) -> str:
+    """What a user should know of formats that moved a model's predictions."""
+    error, divergence = quality["relative_weight_error"], quality["kl_divergence"]
+    return (
+        f"this model was not trained for {' and '.join(formats)} weights: rounding changed "
+        f"them by {error:.0%} (root mean square) and moved its predictions by {divergence:.2g} "
+        "nats a token; expect poor text, and prefer --weights int4"
+    )
 
 
 def relative_error(actual: F32, expected: F32) -> float:

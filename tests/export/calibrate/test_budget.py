@@ -10,8 +10,10 @@ import pytest
 from edgerun.errors import InputError, UnsupportedError
 from edgerun_export.calibrate.budget import Choice, allocate, hull
 from edgerun_export.calibrate.mixed import _bytes, _kinds
+from edgerun_export.calibrate.observed import products
 from edgerun_export.calibrate.sensitivity import SensitivityMeter
 from edgerun_export.calibrate.step import CalibrationOptions, checked_budget
+from edgerun_export.calibrate.streams import Stream
 from edgerun_export.calibrate.workers import single_threaded
 from edgerun_export.cli import _choices
 from edgerun_export.pipeline import ExportOptions, export
@@ -90,11 +92,11 @@ def test_a_hull_holds_what_some_price_makes_the_best():
     assert [(each.bytes, each.cost) for each in hull(choices)] == [(10, 8), (30, 2), (50, 1)]
 
 
-def test_estimates_come_near_to_what_rounding_a_tensor_does(golden, source_weights):
+def test_estimates_come_near_to_what_rounding_a_tensor_does(golden, source_weights, tmp_path):
     source = source_weights(golden("llama"))
     ids = np.random.default_rng(0).integers(0, source.spec.vocab_size, (5, 32))
     with single_threaded():
-        meter = SensitivityMeter(source, ids[:4], ids[4:], lambda done: None)
+        meter = SensitivityMeter(source, ids[:4], ids[4:], tmp_path, lambda done: None)
         estimates = meter.run([TensorRecipe("int4", 32, "mse"), TensorRecipe("int2", 32, "mse")])
     ratios = []
     for module, costs in estimates.nats.items():
@@ -117,6 +119,60 @@ def test_estimates_come_near_to_what_rounding_a_tensor_does(golden, source_weigh
     assert len(ratios) == 7 * source.spec.num_layers
     assert 0.5 < np.exp(np.mean(np.log(ratios))) < 2
     assert np.std(np.log(ratios)) < 0.7
+
+
+def test_formats_are_weighed_by_what_is_predicted(golden, source_weights, tmp_path, monkeypatch):
+    source = source_weights(golden("llama"))
+    ids = np.random.default_rng(0).integers(2, source.spec.vocab_size, (2, 16))
+    ids[:, [0, 5, 15]] = 1
+    rows = []
+    monkeypatch.setattr(
+        "edgerun_export.calibrate.sensitivity.stream_divergence",
+        lambda spec, source, first, second: rows.append((len(first), len(second))) or 1.0,
+    )
+    SensitivityMeter(source, ids[:1], ids[1:], tmp_path, lambda done: None, [1]).run([KINDS[0]])
+    assert rows == [(13, 13)] * source.spec.num_layers
+
+
+def test_formats_of_many_experts_are_weighed_a_few_at_a_time(
+    golden, source_weights, tmp_path, monkeypatch
+):
+    """Products of the inputs of all would fill the memory; the estimates are the same."""
+    source, sizes = source_weights(golden("qwen2_moe")), []
+    ids = np.random.default_rng(0).integers(0, source.spec.vocab_size, (4, 24))
+
+    def counted(spec, weights, layer, stream, groups):
+        sizes.append(len(groups))
+        return products(spec, weights, layer, stream, groups)
+
+    def estimates():
+        sizes.clear()
+        meter = SensitivityMeter(source, ids[:3], ids[3:], tmp_path, lambda done: None)
+        with single_threaded():
+            return meter.run(KINDS[:1])
+
+    monkeypatch.setattr("edgerun_export.calibrate.sensitivity.products", counted)
+    whole = estimates()
+    assert max(sizes) > 4
+    monkeypatch.setattr("edgerun_export.calibrate.observed._MOMENTS_BYTES", 1)
+    assert estimates() == whole
+    assert max(sizes) == 1
+
+
+def test_what_changes_make_of_a_text_is_on_disk(golden, source_weights, tmp_path, monkeypatch):
+    """Of all layers it would be as large as a model."""
+    source, written = source_weights(golden("llama")), []
+
+    class Noted(Stream):
+        def __setitem__(self, window, values):
+            written.append(window)
+            super().__setitem__(window, values)
+
+    monkeypatch.setattr("edgerun_export.calibrate.sensitivity.Stream", Noted)
+    ids = np.random.default_rng(0).integers(0, source.spec.vocab_size, (3, 16))
+    SensitivityMeter(source, ids[:1], ids[1:], tmp_path, lambda done: None).run(KINDS[:1])
+    assert written == [0, 1, 0, 1, 2, 3]  # of the first layer, through the second one, of that
+    assert not list(tmp_path.iterdir())
 
 
 def options(tmp_path, **changes):
@@ -156,6 +212,24 @@ def test_projections_that_rules_concern_keep_their_format(golden, tmp_path):
     kind = manifest["recipe"]["tensors"]["model.layers.0.self_attn.v_proj"]
     assert kind == {"weights": "int8", "group_size": 64, "method": "rtn"}
     assert not any("v_proj" in module for module in manifest["quality"]["budget"]["tensors"])
+
+
+@pytest.mark.parametrize(
+    ("rule", "budget", "ruled", "chosen"),
+    [
+        ("*.shared_expert.*=int8", 262_000, "shared_expert", "experts.0"),
+        ("*.experts.*=int4", 300_000, "experts.0", "shared_expert"),
+    ],
+)
+def test_a_shared_expert_is_chosen_for_apart(rule, budget, ruled, chosen, golden, tmp_path):
+    given = options(tmp_path, budget=budget, rules=(rule,))
+    manifest = export(golden("qwen2_moe").folder, tmp_path / "out", given).manifest
+    tensors = manifest["recipe"]["tensors"]
+    report = manifest["quality"]["budget"]["tensors"]
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        path = f"model.layers.1.mlp.{ruled}.{name}"
+        assert tensors[path]["weights"] == rule.partition("=")[2] and path not in report
+        assert f"model.layers.1.mlp.{chosen}.{name}" in report
 
 
 def test_a_rule_that_says_what_holds_for_the_rest_is_kept(golden, tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from edgerun_export.calibrate.fitted import FORM, FittedLayers
+from edgerun_export.calibrate.fitted import FORM, FittedLayers, Gaps
 from edgerun_export.calibrate.step import CalibrationOptions
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import quantise_rows
@@ -71,6 +71,25 @@ def test_an_export_that_was_stopped_goes_on_and_leaves_nothing(golden, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "stopped", "whole"}
 
 
+def test_what_the_text_lacks_for_layers_that_are_taken_over_is_said(golden, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("Once upon a time there was a house. " * 40, encoding="utf-8")
+    options = ExportOptions(calibration=CalibrationOptions((text,), 2, 16))
+
+    def stop(step, fraction):
+        if step == "calibrate" and fraction:
+            raise KeyboardInterrupt
+
+    model = golden("mixtral").folder
+    with pytest.raises(KeyboardInterrupt):
+        export(model, tmp_path / "stopped", options, stop)
+    goes_on, whole = (
+        export(model, tmp_path / name, options).warnings for name in ("stopped", "whole")
+    )
+    assert any("hardly any token" in each and "layers.0" in each for each in whole)
+    assert goes_on == whole
+
+
 @pytest.mark.parametrize("what", ["rope_theta", "hidden_act", "embedding"])
 def test_layers_that_were_fitted_to_another_model_are_not_gone_on_with(golden, tmp_path, what):
     text, model = tmp_path / "text.txt", tmp_path / "model"
@@ -132,3 +151,15 @@ def test_what_is_damaged_is_fitted_again(golden, source_weights, tmp_path, damag
     again, _ = fitted(source, tmp_path, recipe)
     assert again.resumed < source.spec.num_layers
     assert contents(again, source.spec) == expected
+
+
+def test_gaps_of_the_text_come_back(tmp_path):
+    gaps = Gaps(["layers.0.a"], {"layers.0.b": 3}, ["layers.0.c"])
+    FittedLayers(tmp_path, {}).save(0, "digest", {}, gaps)
+    stored = FittedLayers(tmp_path, {}).load(0, "digest")
+    assert stored == ({}, gaps)
+    later = Gaps(["layers.1.a"], {"layers.1.b": 1})
+    gaps.add(later)
+    assert gaps == Gaps(
+        ["layers.0.a", "layers.1.a"], {"layers.0.b": 3, "layers.1.b": 1}, ["layers.0.c"]
+    )

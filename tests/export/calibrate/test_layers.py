@@ -9,10 +9,12 @@ import pytest
 
 from edgerun.errors import CheckpointError, MissingDependencyError, UnsupportedError
 from edgerun_export.calibrate import layers, observed
+from edgerun_export.calibrate.fitted import FittedLayers
 from edgerun_export.calibrate.moments import Moments
 from edgerun_export.calibrate.step import CalibrationOptions, calibrate, with_methods
 from edgerun_export.calibrate.streams import Stream
 from edgerun_export.calibrate.taps import all_groups, observe, parts
+from edgerun_export.calibrate.text import CalibrationText, Sample
 from edgerun_export.calibrate.weights import LayerWeights
 from edgerun_export.calibrate.workers import Workers, single_threaded
 from edgerun_export.graph.external_data import DataWriter
@@ -169,8 +171,8 @@ def test_a_plain_installation_is_told_what_it_lacks(monkeypatch):
 def test_experts_that_no_token_comes_to_are_mentioned(golden, source_weights, tmp_path):
     source = source_weights(golden("mixtral"))
     _, fitter = fitted(source, tmp_path, make_recipe("int4", method="gptq"))
-    assert fitter.starved
-    assert all("experts" in path for path in fitter.starved)
+    assert fitter.gaps.starved
+    assert all("experts" in path for path in fitter.gaps.starved)
 
 
 def test_inputs_that_are_always_zero_are_mentioned_once(
@@ -316,3 +318,21 @@ def test_the_recipe_that_calibration_leaves_alone_is_the_one_it_was(golden, sour
     recipe = make_recipe("int4")
     same = with_methods(recipe, source_weights(golden("llama")), calibrates=False)
     assert same == replace(recipe)
+
+
+def test_costs_are_of_all_but_what_documents_begin_with(golden, source_weights, tmp_path):
+    source = source_weights(golden("llama"))
+    ids = np.random.default_rng(0).integers(2, source.spec.vocab_size, (2, 16))
+    ids[:, [0, 5, 15]] = 1
+    text = CalibrationText((), ids[:0], (Sample("text", ids, 100, begins=(1,)),))
+    store = FittedLayers(tmp_path, {})
+    (cost,) = layers.LayerFitter(source, make_recipe("int8"), text, store, 1).run()
+    nats = 0.0
+    for window in ids:
+        rows = forward(source.spec, source, window).astype(np.float64)[:-1]
+        rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
+        chosen = rows[np.arange(15), window[1:]]
+        nats -= chosen[window[1:] != 1].sum()
+    assert cost.tokens == 2 * 13
+    assert cost.source_nats == pytest.approx(nats, rel=1e-5)
+    assert cost.nats == pytest.approx(nats, rel=0.05)

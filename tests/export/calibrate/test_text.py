@@ -5,7 +5,12 @@ import pytest
 
 from edgerun.errors import InputError
 from edgerun.model.text.tokenizer import Tokenizer
-from edgerun_export.calibrate.text import check_unseen, fewest_with_samples, read_calibration
+from edgerun_export.calibrate.text import (
+    check_unseen,
+    fewest_with_samples,
+    read_calibration,
+    read_sample,
+)
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
@@ -36,6 +41,17 @@ def test_windows_come_evenly_from_all_texts_and_one_in_sixteen_is_held_out(tmp_p
         (window,) = sample.windows
         assert sample.bytes == sum(len(tokenizer.token_bytes(token)) for token in window[1:])
         assert window.tolist() not in text.windows.tolist()
+
+
+def test_what_documents_begin_with_is_not_predicted(tmp_path, tokenizer, monkeypatch):
+    """It spells nothing, and of short documents would be much of what is measured."""
+    bos = 0
+    monkeypatch.setattr("edgerun_export.calibrate.text._start", lambda tokenizer: [bos])
+    short = written(tmp_path, "t.txt", "\n<|endoftext|>\n".join(f"cat {n}." for n in range(400)))
+    sample = read_sample(short, tokenizer, 4, 64)
+    text = sample.windows[:, 1:][sample.windows[:, 1:] != bos].tolist()
+    assert sample.tokens == len(text) < sample.windows[:, 1:].size - 20
+    assert sample.bytes == len(tokenizer.decode(text).encode())
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -74,6 +90,30 @@ def test_documents_end_at_their_separator(tmp_path, tokenizer):
 def test_all_of_a_short_text_is_used(tmp_path, tokenizer):
     text = read_calibration([written(tmp_path, "t.txt", "word " * 300)], tokenizer, 64, 64)
     assert 0 < len(text.windows) < 64
+
+
+@pytest.mark.parametrize("start", [[], [0]], ids=["no bos", "bos"])
+def test_of_a_text_with_hardly_enough_windows_nothing_is_lost(
+    start, tmp_path, tokenizer, monkeypatch
+):
+    monkeypatch.setattr("edgerun_export.calibrate.text._start", lambda tokenizer: start)
+    text = " ".join(f"Number {n} of many." for n in range(400))
+    whole = len(tokenizer.encode(text, bos=False)) // (64 - len(start))
+    file = written(tmp_path, "t.txt", text)
+    windows = read_sample(file, tokenizer, 1000, 64).windows
+    assert whole - 2 <= len(windows) <= whole + 2
+    assert (windows[:, : len(start)] == start).all()
+    spelled = tokenizer.decode(windows[:, len(start) :].ravel().tolist())
+    assert text.startswith(spelled) and len(spelled) > 0.97 * len(text)
+    for count in (whole - 3, whole // 2):
+        assert len(read_sample(file, tokenizer, count, 64).windows) == count
+
+
+def test_windows_that_hold_no_text_are_refused(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr("edgerun_export.calibrate.text._start", lambda tokenizer: [0, 1])
+    text = written(tmp_path, "t.txt", "word " * 100)
+    with pytest.raises(InputError, match="windows of 2 tokens hold no more than what a document"):
+        read_sample(text, tokenizer, 4, 2)
 
 
 def test_bad_texts_are_refused_by_name(tmp_path, tokenizer):

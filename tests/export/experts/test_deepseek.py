@@ -177,3 +177,12 @@ def test_layers_that_predict_several_tokens_are_left_out(tmp_path: Path) -> None
     (folder / "config.json").write_text(json.dumps(config))
     result = export(folder, tmp_path / "out", ExportOptions(weights="int4"))
     assert any("(MTP) are left out" in said for said in result.warnings)
+
+
+def test_the_part_of_keys_that_is_turned_may_have_offsets(tmp_path: Path) -> None:
+    options = ExportOptions(
+        weights="int4", rules=("*.k_rope_proj=int4_offset:16",), activations="fp32", verify=True
+    )
+    manifest = export(GOLDEN / "deepseek_v2", tmp_path / "out", options).manifest
+    assert manifest["recipe"]["tensors"]["model.layers.0.self_attn.k_rope_proj"]
+    assert manifest["quality"]["max_error"] < 1e-3

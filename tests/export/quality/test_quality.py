@@ -3,14 +3,18 @@
 import json
 import shutil
 
+import numpy as np
 import onnx
 import pytest
 import typer
+from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from edgerun.errors import InputError, StorageError, UnsupportedError
+from edgerun_export.architectures import describe
 from edgerun_export.bundle_files import MODEL_FILE
 from edgerun_export.graph.external_data import find_data
+from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quality import command
 from edgerun_export.quality import measure as measuring
 from edgerun_export.quality.command import register
@@ -248,6 +252,28 @@ def test_without_text_to_fit_to_usual_methods_need_none(golden, texts):
     text = ("--text", texts / "test.txt", "--tokens", 32, "--windows", 1)
     table = run(golden("llama").folder, *text, "--formats", "int4")
     assert [line.split("\t")[1] for line in table.splitlines()[1:]] == ["source", "int4:32:mse"]
+
+
+def test_a_model_whose_head_has_no_whole_blocks_is_measured_as_it_is_exported(
+    golden, texts, tmp_path
+):
+    llama, model = golden("llama").folder, tmp_path / "odd"
+    model.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(llama / name, model)
+    config = json.loads((llama / "config.json").read_text()) | {"hidden_size": 40, "head_dim": 16}
+    (model / "config.json").write_text(json.dumps(config))
+    draw = np.random.default_rng(0)
+    shapes = describe(config, {}).tensors()
+    save_file(
+        {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()},
+        model / "model.safetensors",
+    )
+    given = (model, "--text", texts / "test.txt", "--tokens", 32, "--windows", 1)
+    rows = json.loads(run(*given, "--formats", "int4", "--methods", "rtn", "--json"))
+    recipe = export(model, tmp_path / "out", ExportOptions(weights="int4")).recipe
+    assert recipe.head_weights == "fp32"
+    assert rows[1]["bytes"] == weight_bytes(describe(config, {}), recipe)
 
 
 def test_a_plot_is_drawn(golden, texts, tmp_path):

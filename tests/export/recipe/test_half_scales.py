@@ -14,8 +14,11 @@ from edgerun.errors import UnsupportedError
 from edgerun.formats.base import has_half_scales
 from edgerun.kernels.isa import selected_isa
 from edgerun.model.bundle import open_bundle
+from edgerun_export.calibrate.step import CalibrationOptions
 from edgerun_export.pipeline import ExportOptions, export
-from edgerun_export.sizes import weight_bytes
+from edgerun_export.quantize import quantise_rows
+from edgerun_export.quantize.blocks import are_halves, halved
+from edgerun_export.sizes import scale_bytes, size_warnings, weight_bytes
 from edgerun_export.verify.bundle_weights import BundleWeights
 from edgerun_export.verify.compare import relative_error
 from edgerun_export.verify.numpy_model import forward
@@ -42,6 +45,7 @@ def test_bundles_compute_with_the_halved_scales(name, weights, golden, exported)
     result = exported(name, scales="fp16", **options)
     tiny = golden(name)
     assert set(types_of(result.folder).values()) == {onnx.TensorProto.FLOAT16}
+    assert not any("scales" in warning for warning in result.warnings)
     reference = forward(tiny.spec, BundleWeights(result.folder, tiny.spec), tiny.ids)
     for backend in ("reference", "cpu", "onnxruntime"):
         with runner(result.folder, backend) as model:
@@ -85,11 +89,51 @@ def test_tiny_scales_stay_as_they_are(golden, tmp_path):
     tensors = {name: value.astype(np.float32) for name, value in tensors.items()}
     tensors[DOWN] = tensors[DOWN] * np.float32(1e-7)
     save_file(tensors, folder / "model.safetensors")
-    types = types_of(
-        export(folder, tmp_path / "out", ExportOptions(weights="int4", scales="fp16")).folder
-    )
+    result = export(folder, tmp_path / "out", ExportOptions(weights="int4", scales="fp16"))
+    types = types_of(result.folder)
     assert types.pop(f"{DOWN}.scales") == onnx.TensorProto.FLOAT
     assert set(types.values()) == {onnx.TensorProto.FLOAT16}
+    (warning,) = (each for each in result.warnings if "scales" in each)
+    assert warning.startswith(f"scales of 1 tensors, first {DOWN}, stay float32: half precision")
+
+
+@pytest.mark.parametrize("factor", [1e-5, 1e-7])
+def test_tiny_scales_among_others_are_halves_with_fewer_bits(factor):
+    rows = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)
+    rows[3] *= factor
+    packed = quantise_rows(rows, "int4", 32, "mse")
+    half = halved(packed)
+    assert are_halves(half.scales) and not are_halves(packed.scales)
+    np.testing.assert_array_equal(half.codes, packed.codes)
+    moved = np.abs(half.scales - packed.scales)
+    assert (moved <= np.maximum(np.abs(packed.scales) * 2.0**-11, 2.0**-25)).all()
+
+
+def test_a_bundle_above_its_budget_is_mentioned(golden, tmp_path, monkeypatch):
+    """Halves are counted on, and found too narrow when all is done."""
+    monkeypatch.setattr("edgerun_export.calibrate.step.overhead_bytes", lambda spec: 0)
+    text = tmp_path / "text.txt"
+    text.write_text("Once upon a time there was a house. " * 400, encoding="utf-8")
+    calibration = CalibrationOptions((text,), 16, 32, 1, 100_000)
+    given = ExportOptions(weights="int2", scales="fp16", calibration=calibration)
+    result = export(golden("qwen3").folder, tmp_path / "out", given)
+    size = sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
+    (warning,) = (each for each in result.warnings if "--budget" in each)
+    assert f"has {size:,} bytes, more than the 100,000 of --budget" in warning
+    assert f"lower it by {size - 100_000:,} to" in warning
+    assert not size_warnings(100_000, 100_000, [])
+
+
+def test_scales_of_a_shared_expert_count_as_they_are_stored(golden, exported):
+    """Those without a gate lie as any network does, and those with one as experts do."""
+    for name, path in (
+        ("deepseek_v2", "mlp.shared_experts.up_proj"),
+        ("qwen2_moe", "mlp.shared_expert.up_proj"),
+    ):
+        result, module = exported(name, weights="int4", scales="fp16"), f"model.layers.1.{path}"
+        is_half = types_of(result.folder)[f"{module}.weight.scales"] == onnx.TensorProto.FLOAT16
+        assert scale_bytes(golden(name).spec, result.recipe, module) == (2 if is_half else 4)
+        assert is_half == (name == "deepseek_v2")
 
 
 @pytest.mark.parametrize("profile", ["portable", "genai"])

@@ -4,14 +4,18 @@ import json
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from edgerun.errors import UnsupportedError
+from edgerun_export.calibrate import observed
+from edgerun_export.calibrate.moments import Moments
 from edgerun_export.calibrate.step import CalibrationOptions
 from edgerun_export.calibrate.text import CalibrationText
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout, quantise_rows
 from edgerun_export.recipe import make_recipe
 from edgerun_export.transforms import check_unchanged, transformed
+from edgerun_export.transforms.awq import _pairs
 from edgerun_export.transforms.registry import BOUND
 from edgerun_export.transforms.weights import Change, TransformedWeights
 from edgerun_export.verify.compare import VerificationError, relative_error
@@ -135,6 +139,25 @@ def test_awq_lowers_the_error_of_outputs_where_few_inputs_are_large(golden, sour
     assert errors[1] < 0.7 * errors[0]
 
 
+def test_awq_sums_products_of_what_it_scales_alone(golden, source_weights, monkeypatch):
+    """Those of experts would fill the memory; of few at a time nothing changes."""
+    source, sums = source_weights(golden("qwen2_moe")), []
+
+    class Counted(Moments):
+        def __init__(self, needs, width):
+            sums.append(width)
+            super().__init__(needs, width)
+
+    monkeypatch.setattr(observed, "Moments", Counted)
+    many = apply(("awq",), source)
+    pairs = [pair for layer in range(source.spec.num_layers) for pair in _pairs(source.spec, layer)]
+    assert sorted(sums) == sorted(pair.readers[0].in_features for pair in pairs)
+    monkeypatch.setattr(observed, "_MOMENTS_BYTES", 1)
+    few = apply(("awq",), source)
+    for name in many._changes:
+        np.testing.assert_array_equal(few.matrix(name), many.matrix(name))
+
+
 def test_awq_rounds_on_trial_as_a_format_is_rounded(golden, source_weights):
     source = source_weights(golden("llama"))
     after = transformed(["awq"], source, make_recipe("int4_offset"), text_of(source.spec))
@@ -181,3 +204,18 @@ def test_a_transformed_bundle_computes_what_its_manifest_says(golden, tmp_path):
     )
     with pytest.raises(UnsupportedError, match="--transform turn is not supported; choose one of"):
         export(golden("llama").folder, tmp_path / "no", ExportOptions(transforms=("turn",)))
+
+
+def test_transformed_weights_are_multiplied_on_one_core(golden, tmp_path):
+    """Products that several cores share are summed in another order, and bundles would differ."""
+    threads = set()
+
+    def note(step, fraction):
+        if step == "weights" and 0 < fraction < 1:
+            pools = [each for each in threadpool_info() if each["user_api"] == "blas"]
+            threads.update(each["num_threads"] for each in pools)
+
+    with threadpool_limits(2, "blas"):
+        given = ExportOptions(weights="int4", transforms=("rotate",))
+        export(golden("llama").folder, tmp_path / "out", given, note)
+    assert threads == {1}
