@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from edgerun.errors import InputError
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.architectures.decoder.layer import PerLayerInputs
 from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT
+from edgerun_export.architectures.decoder.streams import PerLayerInputs
 from edgerun_export.quantize import block_layout
 from edgerun_export.recipe import Recipe, TensorRecipe, vocabulary_block
 

@@ -112,6 +112,7 @@ def test_replies_equal_transformers(backend):
         "solar_open",
         "gemma2",
         "gemma4_text",
+        "apertus",
         "arcee",
         "granite_swa",
         "lfm3",

@@ -36,6 +36,7 @@ FAMILIES = [
     "glm",
     "glm4",
     "ernie4_5",
+    "apertus",
     "arcee",
     "granite_swa",
     "hyperclovax",

@@ -103,6 +103,7 @@ FAMILIES = [
         "glm",
         "glm4",
         "ernie4_5",
+        "apertus",
         "arcee",
         "cwm",
         "exaone",

@@ -37,6 +37,7 @@ SOURCES = {
     "lfm2_moe": {"weights": "int4"},
     "gemma3n_text": {"weights": "int4"},
     "qwen3_5_text": {"weights": "int4"},
+    "apertus": {"weights": "int4"},
 }
 
 

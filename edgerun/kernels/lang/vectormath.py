@@ -148,6 +148,26 @@ def softplus(x):  # type: ignore[no-untyped-def]
 
 
 @njit
+def exp_bend(x):  # type: ignore[no-untyped-def]
+    """``e ** x - 1 - x`` of a float32 vector of numbers up to 0; NaN stays NaN.
+
+    Relative error below 6e-7: near 0 the power series up to the ninth power, whose error is below
+    1e-7 of it there; which of them is a factor of 0 or 1.
+    """
+    zero, unit = number(x, 0), number(x, 1)
+    near = maximum(x, number(x, -0.75))
+    series = fma(near, number(x, 1 / 362880), number(x, 1 / 40320))
+    series = fma(series, near, number(x, 1 / 5040))
+    series = fma(series, near, number(x, 1 / 720))
+    series = fma(series, near, number(x, 1 / 120))
+    series = fma(series, near, number(x, 1 / 24))
+    series = fma(series, near, number(x, 1 / 6))
+    series = fma(series, near, number(x, 0.5)) * near * near
+    is_far = minimum(maximum((number(x, -0.75) - x) * number(x, 1e30), zero), unit)
+    return series + is_far * (exp(x) - unit - x - series)
+
+
+@njit
 def exp2_roughly(x):  # type: ignore[no-untyped-def]
     """``2 ** x`` of a float32 vector up to 127, to 8e-5; x is raised to -126, and NaN stays NaN.
 

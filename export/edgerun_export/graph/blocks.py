@@ -145,6 +145,20 @@ def gated(graph: OnnxGraph, name: str, gate: str, up: str, at: str) -> str:
     return graph.node("Mul", [active, other], f"{at}/Mul")
 
 
+def xielu(graph: OnnxGraph, value: str, square: str, bend: str, slope: float, at: str) -> str:
+    """Adds an activation with a curve of its own; see ``edgerun/ops/pointwise/xielu.py``."""
+    add = graph.node
+    above = add("Relu", [value], f"{at}/Relu")
+    squares = add("Mul", [above, above], f"{at}/squares")
+    below = add("Sub", [add("Elu", [value], f"{at}/Elu"), value], f"{at}/Sub")
+    terms = [
+        add("Mul", [squares, square], f"{at}/square"),
+        add("Mul", [below, bend], f"{at}/bend"),
+        add("Mul", [value, graph.scalar(slope)], f"{at}/slope"),
+    ]
+    return add("Add", [add("Add", terms[:2], f"{at}/curve"), terms[2]], f"{at}/Add")
+
+
 def largest(graph: OnnxGraph, value: str, deviations: float, at: str) -> str:
     """Cuts rows off so many standard deviations above their mean; what is left counts from there.
 

@@ -9,8 +9,9 @@ from onnx import helper
 
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.architectures.decoder.layer import Dense, Experts
+from edgerun_export.architectures.decoder.xielu import Xielu
 from edgerun_export.graph.attention import ATTENTION
-from edgerun_export.graph.blocks import gated, largest, quantised_activations
+from edgerun_export.graph.blocks import gated, largest, quantised_activations, xielu
 from edgerun_export.graph.experts import ExpertsBuilder, Projections
 from edgerun_export.graph.fused_experts import FusedExperts, obstacle
 from edgerun_export.graph.gated_delta import DeltaBuilder
@@ -249,10 +250,18 @@ class _DecoderBuilder:
         if isinstance(part, Dense) and part.deviations is not None:
             gate = largest(self._graph, gate, part.deviations, f"{at}/largest")
         up = self._linear.projection(hidden, module, projections["up_proj"])
-        inner = gated(self._graph, self._spec.activation, gate or up, up, at)
+        if isinstance(part, Dense) and part.curve is not None:
+            inner = self._curved(up, module, part.curve, at)
+        else:
+            inner = gated(self._graph, self._spec.activation, gate or up, up, at)
         inner = self._optional_norm(inner, module, self._spec.sub_norm(layer))
         inner = self._activations(inner, f"{at}/output")
         return self._linear.projection(inner, module, projections["down_proj"])
+
+    def _curved(self, value: str, module: str, curve: Xielu, at: str) -> str:
+        """Adds the activation of a layer that has a curve of its own."""
+        square, bend = (self._store.vector(f"{module}.{path}") for path in curve.tensors)
+        return xielu(self._graph, value, square, bend, curve.slope, f"{at}/activation")
 
     def _activations(self, value: str, at: str) -> str:
         """Rounds the input of projections to int8 if the model was trained that way."""

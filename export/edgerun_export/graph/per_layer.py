@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.architectures.decoder.layer import PerLayerInputs
+from edgerun_export.architectures.decoder.streams import PerLayerInputs
 from edgerun_export.graph.blocks import gated
 from edgerun_export.graph.linear import LinearBuilder
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path

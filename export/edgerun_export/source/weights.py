@@ -15,6 +15,7 @@ from edgerun_export.architectures import DecoderSpec
 from edgerun_export.checkpoint.base import Affine, Checkpoint, Integers, TensorInfo
 from edgerun_export.checkpoint.views.base import Parts, Read, read_in_runs
 from edgerun_export.source.rows import joined_rows, picked_rows
+from edgerun_export.source.stored import check_constant, from_stored, path_of
 
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
@@ -88,6 +89,8 @@ class SourceWeights:
                     f"tensor '{info.name}' has shape {list(info.shape)}; config.json asks for "
                     f"{list(expected)}"
                 )
+        for name in filter(self._is_constant, self._infos):
+            check_constant(self._checkpoint.read(name), name, self.spec.storage)
         placeless = [each for each in self._without(self._needed()) if not self._is_idle(each)]
         if placeless:
             raise CheckpointError(
@@ -116,7 +119,11 @@ class SourceWeights:
             if name not in names
             and _DERIVED.fullmatch(self.spec.storage.unplaced(name)) is None
             and not name.startswith(self.spec.storage.unused)
+            and not self._is_constant(name)
         )
+
+    def _is_constant(self, name: str) -> bool:
+        return path_of(self.spec.storage.unplaced(name)) in self.spec.storage.constants
 
     def _stored_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the tensors that the checkpoint should have."""
@@ -181,22 +188,11 @@ class SourceWeights:
             CheckpointError: one is stored as its logarithm, and float32 is too narrow for it.
         """
         values = self._floats(name, slice(None))
-        if name.partition(".layers.")[2].partition(".")[2] in self.spec.storage.logarithms:
-            values = -self._exponential(name, values)
+        values = from_stored(values, name, self._stored_name(name), self.spec.storage)
         if name in self._norms and self.spec.storage.norm_offset:
             values = values + np.float32(self.spec.storage.norm_offset)
         factors = self._row_factors(name, slice(None))
         return values if factors is None else values * factors[:, 0]
-
-    def _exponential(self, name: str, values: F32) -> F32:
-        with np.errstate(over="ignore"):  # reported below
-            exponential = np.exp(values)
-        if not np.isfinite(exponential).all():
-            raise CheckpointError(
-                f"tensor '{self._stored_name(name)}' holds {values.max():g}, whose exponential is "
-                "beyond float32; the checkpoint is damaged: download it again"
-            )
-        return exponential
 
     def slabs(self, name: str) -> Iterator[slice]:
         """Yields the row ranges in which to read a matrix."""

@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun.errors import CheckpointError
+from edgerun.ops.pointwise.xielu import xielu
 from edgerun_export.architectures import DecoderSpec, Experts, Projection
-from edgerun_export.architectures.decoder.layer import (
-    Dense,
-    GatedDelta,
-    LatentAttention,
-)
+from edgerun_export.architectures.decoder.layer import Dense, GatedDelta, LatentAttention
 from edgerun_export.architectures.decoder.state_space import StateSpace
 from edgerun_export.architectures.decoder.streams import AltUp, Laurel
+from edgerun_export.architectures.decoder.xielu import Xielu
 from edgerun_export.verify import numpy_space
 from edgerun_export.verify.numpy_delta import convolve, linear_attention, sigmoid
 from edgerun_export.verify.numpy_ops import attend, largest, norm, rotate, round_rows, route
@@ -355,9 +353,16 @@ class Layer:
             gate = largest(gate, part.deviations)
         if is_gated:
             up = self._linear(hidden, projections["up_proj"])
-        gated = ACTIVATIONS[self._spec.activation].product(gate, up)
+        curve = part.curve if isinstance(part, Dense) else None
+        act = ACTIVATIONS[self._spec.activation]
+        gated = self._curved(up, curve) if curve else act.product(gate, up)
         gated = self._rounded(self._norm(gated, self._spec.sub_norm(self._layer)))
         return self._linear(gated, projections["down_proj"])
+
+    def _curved(self, value: F32, curve: Xielu) -> F32:
+        paths = (f"{self._prefix}.{path}" for path in curve.tensors)
+        square, bend = (float(self._weights.vector(path)[0]) for path in paths)
+        return xielu(value, square=square, bend=bend, slope=curve.slope)
 
     def _linear(self, value: F32, projection: Projection) -> F32:
         value = self._observer.projection(projection, value)

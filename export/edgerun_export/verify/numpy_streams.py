@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.architectures.decoder.layer import PerLayerInputs
-from edgerun_export.architectures.decoder.streams import AltUp
+from edgerun_export.architectures.decoder.streams import AltUp, PerLayerInputs
 from edgerun_export.verify.numpy_ops import norm
 from edgerun_export.verify.parts import Weights
 

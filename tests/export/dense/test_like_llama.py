@@ -38,6 +38,7 @@ def theta_of(spec: DecoderSpec, number: int = 0) -> float:
 @pytest.mark.parametrize(
     ("name", "changes", "error", "message"),
     [
+        ("apertus", {"hidden_act": "relu2"}, UnsupportedError, "of 'relu2' .* with xielu are"),
         ("arcee", {"hidden_act": "silu"}, UnsupportedError, "a hidden_act of 'silu' .* relu2 are"),
         ("cwm", {"sliding_window": -1}, CheckpointError, "'sliding_window' is -1"),
         ("exaone", {"activation_function": "gelu", "hidden_act": None}, UnsupportedError, "'gelu'"),

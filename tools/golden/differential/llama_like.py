@@ -173,6 +173,14 @@ def ernie4_5(draw: Draw) -> Config:
     return {**own_heads(draw), **flags(draw, "use_bias"), "rope_parameters": rope(draw)}
 
 
+def apertus(draw: Draw) -> Config:
+    return {
+        **any_heads(draw),
+        **flags(draw, "attention_bias"),
+        **draw.of({}, {"rope_parameters": rope(draw)}),
+    }
+
+
 def arcee(draw: Draw) -> Config:
     return {
         **any_heads(draw),
@@ -234,6 +242,7 @@ def granite_swa(draw: Draw) -> Config:
 
 
 FAMILIES = {
+    "apertus": apertus,
     "arcee": arcee,
     "cwm": cwm,
     "ernie4_5": ernie4_5,

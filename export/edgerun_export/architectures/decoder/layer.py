@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from edgerun_export.architectures.decoder.state_space import StateSpace
+    from edgerun_export.architectures.decoder.xielu import Xielu
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,13 @@ class Dense:
             its mean, and what is left counts from there; ``None`` for as it is.
         gated: whether the gate has a projection of its own; else what goes through the activation
             is multiplied by itself, as in squared ReLU.
+        curve: goes without a gate in the place of the decoder's activation.
     """
 
     width: int
     deviations: float | None = None
     gated: bool = True
+    curve: Xielu | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,44 +330,6 @@ class LatentAttention:
         """Paths of the norms of its rows, with their widths."""
         of_queries = {} if self.query_rank is None else {self.query_norm: self.query_rank}
         return {self.row_norm: self.rank, **of_queries}
-
-
-@dataclass(frozen=True, slots=True)
-class PerLayerInputs:
-    """What every layer is given of a token beside the residual stream (Gemma 3n and 4).
-
-    A row of a table of its own plus a normalised product with the token's embedding, a part for
-    each layer. A layer multiplies its part by a gate made of the residual stream, and adds what a
-    projection makes of that.
-
-    Attributes:
-        width: elements of a layer's part.
-        norm_eps: epsilon of the norm of the products, part by part.
-    """
-
-    width: int
-    norm_eps: float
-
-    table: ClassVar[str] = "model.embed_tokens_per_layer.weight"
-    projection: ClassVar[str] = "model.per_layer_model_projection.weight"
-    norm: ClassVar[str] = "model.per_layer_projection_norm"
-    out_norm: ClassVar[str] = "post_per_layer_input_norm"
-
-    def projections(self, hidden_size: int) -> dict[str, Projection]:
-        """What makes the gate in a layer, and what makes that which is added."""
-        shapes = {
-            "per_layer_input_gate": (self.width, hidden_size),
-            "per_layer_projection": (hidden_size, self.width),
-        }
-        return {name: Projection(name, name, *shape) for name, shape in shapes.items()}
-
-    def tensors(self, layers: int, hidden_size: int, vocab_size: int) -> dict[str, tuple[int, ...]]:
-        """The tensors that belong to no layer, with their shapes."""
-        return {
-            self.table: (vocab_size, layers * self.width),
-            self.projection: (layers * self.width, hidden_size),
-            f"{self.norm}.weight": (self.width,),
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,13 @@ from edgerun_export.architectures.decoder.layer import (
     GatedDelta,
     LatentAttention,
     LayerSpec,
-    PerLayerInputs,
     Projection,
     Rope,
     SharedExpert,
 )
 from edgerun_export.architectures.decoder.state_space import StateSpace
 from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT, PLAIN, Storage
-from edgerun_export.architectures.decoder.streams import AltUp, Laurel
+from edgerun_export.architectures.decoder.streams import AltUp, Laurel, PerLayerInputs
 from edgerun_export.architectures.decoder.tensors import norms_of, tensors_of
 
 Config = Mapping[str, Any]

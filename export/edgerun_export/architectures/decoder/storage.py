@@ -80,6 +80,9 @@ class Storage:
         plain_norms: paths of norms below ``model.layers.N`` to which nothing is added.
         logarithms: paths of vectors below ``model.layers.N`` whose negatives are stored as
             logarithms.
+        softplus: paths of vectors below ``model.layers.N`` that are the softplus of what is stored,
+            plus a number.
+        constants: paths of what layers have besides, by the one value that it has in all of them.
         rows: by the name of a tensor how many rows of it there are, if fewer; those behind are like
             the first.
         head_rows: how query and key heads are stored; ``None`` for as they are.
@@ -97,6 +100,8 @@ class Storage:
     norm_offset: float = 0.0
     plain_norms: tuple[str, ...] = ()
     logarithms: tuple[str, ...] = ()
+    softplus: Mapping[str, float] = field(default_factory=dict)
+    constants: Mapping[str, float] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
     head_rows: HeadRows | None = None
     unused: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What stands beside the residual stream that a layer sees: more streams, and a short way past."""
+"""What stands beside the residual stream that a layer sees: more streams, inputs, a short way."""
 
 from __future__ import annotations
 
@@ -86,4 +86,42 @@ class Laurel:
         return {
             f"laurel_{side}": Projection(f"laurel_{side}", f"laurel.linear_{side}", *shape)
             for side, shape in shapes.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PerLayerInputs:
+    """What every layer is given of a token beside the residual stream (Gemma 3n and 4).
+
+    A row of a table of its own plus a normalised product with the token's embedding, a part for
+    each layer. A layer multiplies its part by a gate made of the residual stream, and adds what a
+    projection makes of that.
+
+    Attributes:
+        width: elements of a layer's part.
+        norm_eps: epsilon of the norm of the products, part by part.
+    """
+
+    width: int
+    norm_eps: float
+
+    table: ClassVar[str] = "model.embed_tokens_per_layer.weight"
+    projection: ClassVar[str] = "model.per_layer_model_projection.weight"
+    norm: ClassVar[str] = "model.per_layer_projection_norm"
+    out_norm: ClassVar[str] = "post_per_layer_input_norm"
+
+    def projections(self, hidden_size: int) -> dict[str, Projection]:
+        """What makes the gate in a layer, and what makes that which is added."""
+        shapes = {
+            "per_layer_input_gate": (self.width, hidden_size),
+            "per_layer_projection": (hidden_size, self.width),
+        }
+        return {name: Projection(name, name, *shape) for name, shape in shapes.items()}
+
+    def tensors(self, layers: int, hidden_size: int, vocab_size: int) -> dict[str, tuple[int, ...]]:
+        """The tensors that belong to no layer, with their shapes."""
+        return {
+            self.table: (vocab_size, layers * self.width),
+            self.projection: (layers * self.width, hidden_size),
+            f"{self.norm}.weight": (self.width,),
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgerun_export.architectures.decoder.layer import Experts
+from edgerun_export.architectures.decoder.layer import Dense, Experts
 
 if TYPE_CHECKING:
     from edgerun_export.architectures.decoder.spec import DecoderSpec
@@ -47,6 +47,8 @@ def _of_layer(spec: DecoderSpec, layer: int) -> dict[str, tuple[int, ...]]:
     if isinstance(part, Experts) and part.selection_bias:
         ones = (1,) * (part.selection_bias_axes - 1)
         shapes[part.selection_bias] = (*ones, part.count)
+    if isinstance(part, Dense) and part.curve is not None:
+        shapes |= part.curve.tensors
     for linear in [*spec.projections(layer), *spec.float_projections(layer)]:
         shapes[f"{linear.path}.weight"] = (linear.out_features, linear.in_features)
         if linear.bias:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from edgerun_export.architectures.decoder.layouts import BESIDE, INSIDE
 from edgerun_export.architectures.decoder.multimodal import Multimodal
 from edgerun_export.architectures.gemma import gemma3_text
+from edgerun_export.architectures.multimodal.layouts import BESIDE, INSIDE
 
 ARCHITECTURE = Multimodal(
     texts={"gemma3_text": gemma3_text.describe},

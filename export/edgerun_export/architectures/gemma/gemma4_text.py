@@ -28,13 +28,13 @@ from edgerun_export.architectures.decoder.layer import (
     FeedForward,
     LayerSpec,
     NormsBeside,
-    PerLayerInputs,
     Rope,
     SharedExpert,
 )
 from edgerun_export.architectures.decoder.rope import rope_of_type
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import Storage
+from edgerun_export.architectures.decoder.streams import PerLayerInputs
 from edgerun_export.architectures.gemma.parts import (
     MAX_WIDTH,
     like_llama,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures.decoder.fields import flag, natural, number, positive
-from edgerun_export.architectures.decoder.layer import PerLayerInputs
 from edgerun_export.architectures.decoder.multimodal import Layout
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
+from edgerun_export.architectures.decoder.streams import PerLayerInputs
 
 MAX_WIDTH = 4096  # of a head, and of what layers are given beside the residual stream
 # What layers that attend to keys and values of others may still have in a checkpoint.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgerun_export.architectures.decoder.layouts import BESIDE, INSIDE
 from edgerun_export.architectures.multimodal import llava
+from edgerun_export.architectures.multimodal.layouts import BESIDE, INSIDE
 
 # transformers 5.24, ``conversion_mapping.py``, ``llava_next``.
 ARCHITECTURE = replace(

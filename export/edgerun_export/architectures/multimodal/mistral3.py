@@ -9,8 +9,8 @@ one, and the head is stored; of the latter ``text_config`` says it.
 from __future__ import annotations
 
 from edgerun_export.architectures import ministral3, mistral
-from edgerun_export.architectures.decoder.layouts import BESIDE, INSIDE
 from edgerun_export.architectures.decoder.multimodal import Multimodal
+from edgerun_export.architectures.multimodal.layouts import BESIDE, INSIDE
 
 ARCHITECTURE = Multimodal(
     texts={"mistral": mistral.without_types, "ministral3": ministral3.describe},

@@ -142,6 +142,30 @@ def softcap(isa: str, bound: float, shape: tuple[int, int, int]) -> Call:
     return Call({"lanes": float_lanes(isa)}, fields | strides, rows, check, rows * pieces)
 
 
+@cases_of("xielu", isa=ISAS, slope=[0.5, -2.0], shape=[(1, 7, 1), (1, 1000, 4), (3, 64, 2)])
+def xielu(isa: str, slope: float, shape: tuple[int, int, int]) -> Call:
+    rows, width, pieces = shape
+    x, out = random((rows, width), 1, gap=1), untouched((rows, width + 3))
+    x[:, :width] *= np.geomspace(1e-6, 300, width, dtype=np.float32)
+    x[0, :6] = -3000, 3000, 0, -0.5, -1e-30, np.nan
+    factors = {"square": 0.75, "bend": 1.25, "slope": slope}
+
+    def check() -> None:
+        wide = x[:, :width].astype(np.float64)
+        below = np.minimum(wide, 0)
+        terms = 0.75 * np.maximum(wide, 0) ** 2, 1.25 * (np.expm1(below) - below), slope * wide
+        exact, size = sum(terms), sum(map(np.abs, terms))
+        assert np.isnan(out[0, 5])
+        out[0, 5] = exact[0, 5] = size[0, 5] = 0
+        assert (np.abs(out[:, :width] - exact) <= 1e-6 * size).all()
+        assert (out[:, width:] == UNTOUCHED).all()
+
+    fields = {"x": x, "out": out, "width": width, "pieces": pieces}
+    fields |= {name: np.array([value], np.float32) for name, value in factors.items()}
+    strides = {"x_stride": width + 1, "out_stride": width + 3}
+    return Call({"lanes": float_lanes(isa)}, fields | strides, rows, check, rows * pieces)
+
+
 @cases_of("select_rows", width=[7, 64])
 def select_rows(width: int) -> Call:
     x, index = random((6, width), gap=2), np.array([0, 3, 5], np.int32)
