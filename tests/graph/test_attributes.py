@@ -44,21 +44,9 @@ SOURCES = {
 # Ops of which no attribute is read.
 PLAIN = (
     *("Abs", "Add", "And", "Clip", "ConstantOfShape", "Cos", "Div", "Exp", "Floor", "Greater"),
-    *(
-        "LessOrEqual",
-        "MatMul",
-        "Max",
-        "Min",
-        "Mul",
-        "Neg",
-        "NonZero",
-        "Range",
-        "Relu",
-        "Round",
-        "Sigmoid",
-        "Sin",
-    ),
-    *("Slice", "Softplus", "Sqrt", "Squeeze", "Sub", "Tanh", "Unsqueeze", "Where"),
+    *("LessOrEqual", "MatMul", "Max", "Min", "Mul", "Neg", "NonZero", "Range", "Relu", "Round"),
+    *("Sigmoid", "Sin", "Slice", "Softplus", "Sqrt", "Squeeze", "Sub", "Tanh", "Unsqueeze"),
+    "Where",
 )
 
 
