@@ -101,6 +101,13 @@ CHECKPOINTS = {
         {"model_type": "lfm2", **_LFM2, "num_hidden_layers": 3},
         {**_CLIP, "model_type": "siglip2_vision_model", "num_patches": 16},
     ),
+    "lfm3_vl": Pictured(
+        "Lfm3Vl",
+        {"model_type": "lfm3", "layer_types": ["conv", "sliding_attention", "full_attention"]}
+        | {"num_hidden_layers": 3, "sliding_window": 8, "conv_L_cache": 4, "head_dim": 32}
+        | {"pad_token_id": 2},
+        {**_CLIP, "num_key_value_heads": 1},
+    ),
     "smolvlm": Pictured("SmolVLM", {"model_type": "llama", "pad_token_id": 2}, _CLIP),
     "idefics3": Pictured("Idefics3", {"model_type": "llama", "pad_token_id": 2}, _CLIP),
     "qwen2_vl": Pictured(

@@ -98,6 +98,7 @@ CASES = {
     "llava_next": Case("llava_next", "mistral", "mistral", (NEXT, NEXT_INSIDE)),
     "lfm2_vl": Case("lfm2_vl", "lfm2", "lfm2", (INSIDE,)),
     "lfm2-vl": Case("lfm2-vl", "lfm2", "lfm2", (INSIDE,)),
+    "lfm3_vl": Case("lfm3_vl", "lfm3", "lfm3", (INSIDE,)),
     "idefics3": Case("idefics3", "llama-llama3", "llama", (IDEFICS,)),
     "smolvlm": Case("smolvlm", "llama", "llama", (IDEFICS,)),
     "qwen2_vl": Case(

@@ -95,6 +95,7 @@ FAMILIES: dict[str, Family] = {
     "lfm2_vl": partial(
         _around, texts=("lfm2",), vision={"model_type": "siglip2_vision_model", "num_patches": 16}
     ),
+    "lfm3_vl": partial(_around, texts=("lfm3",), vision={"num_key_value_heads": 1}),
     "llava": _LLAVA,
     "llava_next": _LLAVA,
     "mistral3": partial(
