@@ -298,7 +298,7 @@ GOLDEN: dict[str, Golden] = {
     "bitnet-master": Golden("BitNet", _BITNET, 16, quantization=_ONLINE),
     "bitnet-packed": Golden("BitNet", _BITNET, 16, quantization=_BITLINEAR),
     "bitnet-offline": Golden("BitNet", _BITNET, 16, quantization=_OFFLINE),
-    "apertus": Golden("Apertus", {**_UNTIED, "attention_bias": True}, reply=64),
+    "apertus": Golden("Apertus", _UNTIED, reply=64),
     "arcee": Golden("Arcee", _UNTIED, reply=64),
     "cwm": Golden("Cwm", {**_UNTIED, **ONE_LAYER, "head_dim": 32, "sliding_window": 8}),
     "exaone": Golden("Exaone", {**ONE_LAYER, "pad_token_id": None}, model="Llama", names=_EXAONE),

@@ -38,6 +38,7 @@ from edgerun_export.checkpoint.stored import (
     StoredCheckpoint,
     encoded_bytes,
 )
+from edgerun_export.checkpoint.views.curves import with_curves
 from edgerun_export.checkpoint.views.linear import with_linear_heads
 from edgerun_export.checkpoint.views.state_spaces import with_state_spaces
 from edgerun_export.tokenizers import from_gguf
@@ -113,7 +114,7 @@ def open_path(path: Path, tokenizer: Path | None = None) -> Checkpoint:
         raise
     source = _source(path.name, header.metadata)
     checkpoint = StoredCheckpoint(config, source, stored, lambda: from_gguf(header.metadata))
-    return with_state_spaces(with_linear_heads(checkpoint))
+    return with_curves(with_state_spaces(with_linear_heads(checkpoint)))
 
 
 def _source(name: str, metadata: Mapping[str, Any]) -> Source:

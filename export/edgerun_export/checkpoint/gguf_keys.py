@@ -24,6 +24,10 @@ class Keys:
         self._metadata = metadata
         self._prefix = architecture
 
+    def beside(self, prefix: str) -> Keys:
+        """The keys that stand behind another word than the architecture's name."""
+        return Keys(self._metadata, prefix)
+
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number."""
         value = self._get(key, default)

@@ -11,6 +11,7 @@ import pytest
 from edgerun.errors import EdgerunError
 from edgerun_export.architectures import describe
 from edgerun_export.checkpoint import open_checkpoint
+from edgerun_export.source.model import interpret
 from tests.support.gguf_model import difference, source_of, write_gguf, write_metadata
 
 gguf = pytest.importorskip("gguf")
@@ -18,6 +19,7 @@ gguf = pytest.importorskip("gguf")
 # Of each, what the converter writes beside what it writes of every model, and what such files
 # cannot say.
 METADATA: dict[str, dict[str, Any]] = {
+    "apertus": {},
     "arcee": {},
     "exaone": {"rope__dimension_count": 16},
     "gemma": {},
@@ -39,6 +41,10 @@ METADATA: dict[str, dict[str, Any]] = {
     },
 }
 CHANGES: dict[str, dict[str, Any]] = {
+    "apertus": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+        "rope_theta": 500.0,
+    },
     "exaone": {"rope_parameters": None, "rope_theta": 500000.0},
     "exaone4": {"rope_parameters": None, "rope_theta": 10000.0},
     "ernie4_5": {"rope_parameters": None, "rope_theta": 10000.0},
@@ -46,6 +52,14 @@ CHANGES: dict[str, dict[str, Any]] = {
     "hunyuan-dense": {"rope_parameters": None, "rope_theta": 1e4 * 50 ** (32 / 30)},
 }
 GOLDEN_OF = {name: name.replace("-", "_").replace("hunyuan", "hunyuan_v1") for name in METADATA}
+
+
+def curves_of(tensors: dict[str, np.ndarray]) -> dict[str, list[float]]:
+    """Takes those that llama.cpp has as metadata."""
+    curves: dict[str, list[float]] = {}
+    for name in sorted(each for each in tensors if ".act_fn." in each):
+        curves.setdefault(f"xielu.{name.rpartition('.')[2]}", []).append(tensors.pop(name).item())
+    return curves
 
 
 def write(folder: Path, name: str, **keys: Any) -> tuple[Path, dict[str, Any]]:
@@ -65,8 +79,13 @@ def write(folder: Path, name: str, **keys: Any) -> tuple[Path, dict[str, Any]]:
         norms = (key for key in tensors if key.endswith("norm.weight"))
         tensors |= {key: tensors[key] + 1 for key in norms}
 
+    curves = curves_of(tensors)
+
     def extra(writer: Any) -> None:
-        write_metadata(writer, name, {**METADATA[name], **keys})
+        own_keys = {key: value for key, value in keys.items() if not key.startswith("xielu")}
+        write_metadata(writer, name, {**METADATA[name], **own_keys})
+        for key, values in curves.items():
+            writer.add_array(key, keys.get(key.replace(".", "__"), values))
 
     path = write_gguf(folder / "model.gguf", name, config, tensors, extra=extra)
     return path, config
@@ -101,6 +120,8 @@ def test_layers_of_exaone_have_rope_where_they_have_a_window(
 @pytest.mark.parametrize(
     ("name", "keys", "message"),
     [
+        ("apertus", {"xielu__alpha_n": [0.5]}, "'xielu.alpha_n' is .* number for each of 2 layers"),
+        ("apertus", {"xielu__alpha_p": [0.5, float("inf")]}, "'xielu.alpha_p' is .* finite"),
         ("exaone4", {"attention__sliding_window": -1}, "sliding_window' is -1; expected 0 to"),
         ("exaone4", {"attention__sliding_window_pattern": [True]}, "a truth value for each of 3"),
         ("glm4", {"rope__dimension_sections": [2, 3, 3]}, "glm4 that see pictures"),
@@ -120,18 +141,30 @@ def test_what_such_a_file_cannot_have_is_refused(
         open_checkpoint(str(path)).close()
 
 
-def test_divisors_of_frequencies_are_those_of_llama_3(tmp_path: Path) -> None:
-    """Which EXAONE's converter writes in their place, of the released models' original context."""
+def test_a_slope_that_is_another_is_refused(tmp_path: Path) -> None:
+    path, _ = write(tmp_path, "apertus", xielu__beta=[0.5, 0.25])
+    with (
+        open_checkpoint(str(path)) as checkpoint,
+        pytest.raises(EdgerunError, match=r"layers\.1\.mlp\.act_fn\.beta' holds 0\.25 where 0\.5"),
+    ):
+        interpret(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["exaone4", "apertus"])
+def test_divisors_of_frequencies_are_those_of_llama_3(name: str, tmp_path: Path) -> None:
+    """Which converters write in their place, of the released models' original context."""
     scaling = {"rope_type": "llama3", "factor": 16.0, "rope_theta": 1e6}
     scaling |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     parameters = {**scaling, "original_max_position_embeddings": 8192}
-    config, tensors = source_of("exaone4", rope_parameters=parameters, rope_theta=1e6)
+    config, tensors = source_of(name, rope_parameters=parameters, rope_theta=1e6)
     frequencies = 1e6 ** -(np.arange(8) / 8)
-    turned = describe(config).ropes[0].inv_freq
+    turned, curves = describe(config).ropes[0].inv_freq, curves_of(tensors)
 
     def extra(writer: Any) -> None:
-        write_metadata(writer, "exaone4", METADATA["exaone4"])
+        write_metadata(writer, name, METADATA[name])
+        for key, values in curves.items():
+            writer.add_array(key, values)
         writer.add_tensor("rope_freqs.weight", (frequencies / turned).astype(np.float32))
 
-    path = write_gguf(tmp_path / "model.gguf", "exaone4", config, tensors, extra=extra)
-    assert difference(path, "exaone4", config) < 2e-6
+    path = write_gguf(tmp_path / "model.gguf", name, config, tensors, extra=extra)
+    assert difference(path, name, config) < 2e-6

@@ -1,7 +1,7 @@
-"""Arcee, EXAONE, Seed-OSS, GLM-4, ERNIE 4.5 and Hunyuan, as GGUF files name them.
+"""Apertus, Arcee, EXAONE, Seed-OSS, GLM-4, ERNIE 4.5 and Hunyuan, as GGUF files name them.
 
-Source: llama.cpp's ``conversion/llama.py``, ``exaone.py``, ``glm.py``, ``ernie.py`` and
-``hunyuan.py``.
+Source: llama.cpp's ``conversion/llama.py``, ``apertus.py``, ``exaone.py``, ``glm.py``,
+``ernie.py`` and ``hunyuan.py``.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from edgerun.errors import UnsupportedError
+import numpy as np
+
+from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32
 from edgerun_export.checkpoint.gguf_keys import Keys
 from edgerun_export.checkpoint.kinds.base import NORMS_AFTER, Architecture, Experts
+from edgerun_export.checkpoint.views.curves import CURVES
 
 _Config = Mapping[str, Any]
 _Factors = Mapping[str, F32]
@@ -22,6 +25,13 @@ _HUNYUAN = {
     "attn_k_norm": "self_attn.key_layernorm",
 }
 DENSE_KINDS = {
+    "apertus": Architecture(
+        "apertus",
+        "ApertusForCausalLM",
+        False,
+        {"hidden_act": "xielu"},
+        tensors={"attn_norm": "attention_layernorm", "ffn_norm": "feedforward_layernorm"},
+    ),
     "arcee": Architecture("arcee", "ArceeForCausalLM", True, {"hidden_act": "relu2"}),
     "exaone": Architecture(
         "exaone",
@@ -98,6 +108,21 @@ DENSE_KINDS = {
 }
 
 
+def _apertus(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    curves, layers = keys.beside("xielu"), config["num_hidden_layers"]
+    values = {name: curves.numbers(name, layers) for name in ("alpha_p", "alpha_n", "beta", "eps")}
+    for name, numbers in values.items():
+        if not np.isfinite(numbers).all():
+            raise CheckpointError(
+                f"metadata 'xielu.{name}' is {numbers}; expected finite numbers, so it is damaged"
+            )
+    if config["rope_scaling"] is not None:
+        return {CURVES: values}
+    # Where nothing is said of a scaling, config.json has one.
+    plain = {"rope_type": "default", "rope_theta": config["rope_theta"]}
+    return {CURVES: values, "rope_parameters": plain}
+
+
 def _exaone4(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
     """What llama.cpp takes for granted stands for the list of layers."""
     window = keys.count("attention.sliding_window", 0)
@@ -125,6 +150,7 @@ def _hunyuan_v1_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict
 
 
 DENSE_FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
+    "apertus": _apertus,
     "exaone4": _exaone4,
     "glm4": _glm4,
     "hunyuan_v1_moe": _hunyuan_v1_moe,
