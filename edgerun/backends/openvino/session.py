@@ -6,6 +6,7 @@ so the companion goes on from the same step. There is nothing to reset that Open
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
@@ -245,13 +246,18 @@ class _Request:
         self._request = compiled.create_infer_request()
         self._outputs = range(len(compiled.outputs))
         self._inputs: list[NDArray[Any]] = []  # an output may be an input's memory
+        self._is_started = False
 
     def start(self, arrays: list[NDArray[Any]]) -> None:
         from openvino import Tensor
 
+        if self._is_started:  # and given up; the NPU's partitioner computes on when cancelled
+            with contextlib.suppress(RuntimeError):  # it "was canceled"
+                self._await_end()
         self._inputs = arrays
         for index, array in enumerate(arrays):
             self._request.set_input_tensor(index, Tensor(array, shared_memory=True))
+        self._is_started = True
         self._request.start_async()
 
     def has_ended(self) -> bool:
@@ -261,11 +267,15 @@ class _Request:
         self._request.cancel()
 
     def wait(self) -> list[NDArray[np.float32]]:
+        self._await_end()
+        self._is_started = False
+        return [self._request.get_output_tensor(index).data for index in self._outputs]
+
+    def _await_end(self) -> None:
         end = time.monotonic() + SECONDS
         while not self._request.wait_for(WAIT_MS):
             if time.monotonic() > end:
                 raise TimeoutError(f"it did not answer within {SECONDS:.0f} s")
-        return [self._request.get_output_tensor(index).data for index in self._outputs]
 
     def export(self) -> bytes:
         stream = BytesIO()
