@@ -133,7 +133,8 @@ class OpenvinoExecutable(Executable):
         """The network of an extent, made when it is first needed; None while that takes too long.
 
         Raises:
-            BackendError: no configuration of the device computes what the stand-in does.
+            BackendError: no configuration of the device computes what the stand-in does, or it does
+                not answer.
         """
         if extent in self._networks:
             return self._networks[extent]

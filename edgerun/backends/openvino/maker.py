@@ -52,7 +52,8 @@ class NetworkMaker:
         Then it goes on being made, and can be asked for again.
 
         Raises:
-            BackendError: no configuration of the device computes what the stand-in does.
+            BackendError: no configuration of the device computes what the stand-in does, or it does
+                not answer.
         """
         end = None if seconds is None else time.monotonic() + seconds
         steps, compilation = self._pending.pop(extent, (self._steps(extent), None))
@@ -208,6 +209,11 @@ class NetworkMaker:
         try:
             network = Network(interface, start())
             fault = self._difference(network)
+        except TimeoutError as error:  # other options would wait for it, too
+            self._session.keep_networks()
+            raise BackendError(
+                f"{self._session.device.title} cannot run this model: {reason(error)}"
+            ) from error
         except FAILURES as error:
             return None, reason(error)
         return (None, fault) if fault else (network, "")

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import re
 import time
+import weakref
 from collections.abc import Callable
 from functools import cache
 from io import BytesIO
@@ -24,6 +25,7 @@ from edgerun.backends.openvino.mirror import Mirror
 from edgerun.backends.openvino.network import Request, Tally
 from edgerun.backends.openvino.obstacles import unlisted
 from edgerun.errors import BackendError
+from edgerun.immortal import keep_for_ever
 from edgerun.kernels.host.memory import available_memory
 from edgerun.limited import run_limited
 
@@ -65,6 +67,7 @@ class Session:
         self._is_slow = False
         self._releases: list[Callable[[], None]] = []
         self._accepted: Config | None = None
+        self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
 
     def configurations(self) -> list[Config]:
         """Options to compile with, those that were found to be right first."""
@@ -82,7 +85,7 @@ class Session:
         """
         options = self._options(config)
         compile_ = self.core.compile_model
-        return _Request(run_limited(lambda: compile_(model, self.device.plugin, options)))
+        return self._request_of(lambda: compile_(model, self.device.plugin, options))
 
     def load(self, blob: bytes, config: Config) -> Request:
         """Loads a compiled network.
@@ -91,7 +94,12 @@ class Session:
             RuntimeError: the device refuses it.
         """
         options, load = self._options(config), self.core.import_model
-        return _Request(run_limited(lambda: load(BytesIO(blob), self.device.plugin, options)))
+        return self._request_of(lambda: load(BytesIO(blob), self.device.plugin, options))
+
+    def _request_of(self, compile_: Callable[[], Any]) -> Request:
+        request = _Request(run_limited(compile_))
+        self._requests.add(request)
+        return request
 
     def check_device(self) -> None:
         """Asks OpenVINO for the device: its files may be here, and it may still find none.
@@ -205,10 +213,17 @@ class Session:
         and write there, and OpenVINO would wait for it.
         """
         self.failure = reason(error)
-        if not isinstance(error, TimeoutError):
+        if isinstance(error, TimeoutError):
+            self.keep_networks()
+        else:
             self.release()
         if not is_required:
             logger.warning("%s failed, so the CPU goes on: %s", self.device.title, self.failure)
+
+    def keep_networks(self) -> None:
+        """Has no network destroyed any more, whoever drops it: OpenVINO would wait for its end."""
+        for request in list(self._requests):
+            keep_for_ever(request)
 
     def release(self) -> None:
         """Gives back all networks, and what they read of keys and values."""

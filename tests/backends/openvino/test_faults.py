@@ -114,6 +114,26 @@ def test_a_device_that_failed_keeps_no_memory(fault: Fault, kind: str) -> None:
         assert model.session().mirror.nbytes == 0 or kind == "hang"
 
 
+def test_networks_of_a_device_that_does_not_answer_outlive_the_model(fault: Fault) -> None:
+    """OpenVINO would wait for the device, for ever, to destroy them."""
+    with placed(bundle_of("llama", weights="fp32"), "prefill=openvino:CPU") as model:
+        greedy(model, IDS[:40], 1)
+        requests = list(model.session()._requests)
+        assert requests and not fault.immortal
+        fault.set("hang", 0)
+        greedy(model, IDS[:40], 1)
+        assert model.session().failure and set(fault.immortal) == set(requests)
+
+
+def test_a_device_that_hangs_when_it_is_compared_ends_the_load(fault: Fault) -> None:
+    fault.set("hang", 0)
+    with pytest.raises(BackendError, match=r"openvino:NPUW-CPU cannot run .* did not answer"):
+        edgerun.load(
+            bundle_of("llama", weights="fp32"), place="prefill=openvino:NPUW-CPU", threads=1
+        )
+    assert len(fault.networks) == len(fault.immortal) == 1  # no other options are tried
+
+
 def test_a_required_device_that_fails_is_an_error(
     fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
