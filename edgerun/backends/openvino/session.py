@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import time
 import weakref
@@ -68,6 +69,7 @@ class Session:
         self._releases: list[Callable[[], None]] = []
         self._accepted: Config | None = None
         self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
+        _SESSIONS.add(self)
 
     def configurations(self) -> list[Config]:
         """Options to compile with, those that were found to be right first."""
@@ -225,12 +227,29 @@ class Session:
         for request in list(self._requests):
             keep_for_ever(request)
 
+    def begin_child(self) -> None:
+        """In a forked child: the threads that end what was begun are the parent's alone."""
+        self.keep_networks()
+        self.failure = self.failure or "a forked process has none of OpenVINO's threads"
+
     def release(self) -> None:
         """Gives back all networks, and what they read of keys and values."""
         releases, self._releases = self._releases, []
         for release in releases:
             release()
         self.mirror = Mirror()
+
+
+_SESSIONS: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _begin_children() -> None:
+    for session in list(_SESSIONS):
+        session.begin_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_children)
 
 
 @cache

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -218,3 +223,50 @@ def test_openvino_stays_when_models_go() -> None:
     """
     first = Session(find_device("CPU"), 1).core
     assert Session(find_device("NPUW-CPU"), 1).core is first
+
+
+FORK = """
+import json, os, signal, sys
+import edgerun
+from edgerun.backends.openvino import executable
+from pathlib import Path
+from types import SimpleNamespace
+executable.settings = lambda: SimpleNamespace(cache_dir=Path(sys.argv[2]))
+llm = edgerun.load(sys.argv[1], place="prefill=openvino:CPU", threads=1, context=64)
+ids = [llm.generate([*range(5, 45)], max_tokens=4, temperature=0).ids]
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+ids += [llm.generate([*range(50, 90)], max_tokens=4, temperature=0).ids]
+def tell():
+    (report,) = llm.reports()
+    said = {"ids": ids, "calls": report.rows[0]["calls"], "notes": report.notes}
+    print(json.dumps(said), flush=True)
+if child == 0:
+    tell()
+    if sys.argv[3] == "close":
+        llm.close()
+    sys.exit(0)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+tell()
+sys.exit(status)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.parametrize("end", ["close", "exit"])
+def test_a_forked_process_computes_on_the_cpu_and_ends(tmp_path: Path, end: str) -> None:
+    """It has none of OpenVINO's threads: what they do not end cannot be destroyed."""
+    folder = str(bundle_of("llama", weights="fp32"))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, folder, str(tmp_path), end],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    child, parent = map(json.loads, done.stdout.splitlines())
+    assert child["ids"] == parent["ids"]
+    assert (child["calls"], parent["calls"]) == (1, 2)
+    assert "a forked process has none of OpenVINO's threads" in child["notes"][0]
