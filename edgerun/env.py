@@ -99,6 +99,11 @@ def terminal_erases() -> bool:
     return os.environ.get("TERM", "") not in ("", "dumb")
 
 
+def disable_telemetry() -> None:
+    """Has onnxruntime send nothing, unless the variable is set; called before its import."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+
 def _integer(environment: Mapping[str, str], name: str, low: int, high: int) -> int | None:
     text = environment.get(name, "").strip()
     if not text:
