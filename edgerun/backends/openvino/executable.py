@@ -50,7 +50,11 @@ class OpenvinoExecutable(Executable):
         self._networks: dict[Extent, Network] = {}
         self._begun: set[Extent] = set()
         self._companion: Executable | None = None
-        self._network(self._pieces.first())
+        try:
+            self._network(self._pieces.first())
+        except BaseException:  # Ctrl-C leaves a compiler
+            self._release()
+            raise
         session.on_failure(self._release)
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
@@ -144,7 +148,7 @@ class OpenvinoExecutable(Executable):
         network = self._maker.make(extent, None if self._options.required else patience)
         if network is None:
             if self._options.is_asked:
-                self._session.warn_slow(PATIENCE_S)
+                self._session.warn_slow(patience)
             return None
         self._networks[extent] = network
         return network

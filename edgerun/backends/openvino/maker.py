@@ -49,20 +49,21 @@ class NetworkMaker:
     def make(self, extent: Extent, seconds: float | None) -> Network | None:
         """The network of an extent; None if it is not there within some seconds.
 
-        Then it goes on being made, and can be asked for again.
+        Then, and after Ctrl-C, it goes on being made, and can be asked for again.
 
         Raises:
             BackendError: no configuration of the device computes what the stand-in does, or it does
                 not answer.
         """
         end = None if seconds is None else time.monotonic() + seconds
-        steps, compilation = self._pending.pop(extent, (self._steps(extent), None))
+        steps, compilation = self._pending.get(extent) or (self._steps(extent), None)
         while True:
             if compilation is not None:
+                self._pending[extent] = steps, compilation  # also if Ctrl-C ends the wait
                 left = None if end is None else max(0.0, end - time.monotonic())
                 if not compilation.wait(left):
-                    self._pending[extent] = steps, compilation
                     return None
+                del self._pending[extent]
             try:
                 compilation = next(steps)
             except StopIteration as stop:

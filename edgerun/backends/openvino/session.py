@@ -195,13 +195,13 @@ class Session:
         return Report(f"{self.device.title}, {self.device.description}: measured", rows, notes)
 
     def warn_slow(self, seconds: float) -> None:
-        """Warns once that its compiler takes long."""
+        """Warns once that its compiler takes longer than so many seconds."""
         if not self._is_slow:
             self._is_slow = True
             logger.warning(
-                "%s still compiles after %.0f s, so the CPU computes meanwhile",
+                "%s still compiles%s, so the CPU computes meanwhile",
                 self.device.title,
-                seconds,
+                f" after {seconds:.0f} s" if seconds else "",
             )
 
     def on_failure(self, release: Callable[[], None]) -> None:

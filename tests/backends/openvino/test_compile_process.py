@@ -81,6 +81,10 @@ def waits_for(path: Path) -> str:
     return f"{waiting}\n{compile_process.CHILD}"
 
 
+def interrupted(self: Compilation, seconds: float | None) -> bool:
+    raise KeyboardInterrupt
+
+
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
 
@@ -125,6 +129,37 @@ def test_the_cpu_computes_while_a_compiler_takes_long(
         assert ids(llm, -40) == expected[-40]
         assert calls(llm) == 1
     assert len(warnings(caplog)) == 1
+
+
+def test_ctrl_c_ends_the_wait_and_not_the_compiler(
+    folder: Path,
+    expected: dict[int, list[int]],
+    compilations: list[Compilation],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with edgerun.load(folder, place=PLACE, threads=1) as llm:
+        monkeypatch.setattr(compile_process, "CHILD", waits_for(tmp_path / "go"))
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Compilation, "wait", interrupted)
+            ids(llm, 100)
+        assert ids(llm, 100) == expected[100]
+        assert warnings(caplog) == ["openvino:CPU still compiles, so the CPU computes meanwhile"]
+        (tmp_path / "go").touch()
+        assert compilations[-1].wait(60)
+        assert ids(llm, -100)
+        assert (len(compilations), calls(llm)) == (2, 1)
+
+
+def test_ctrl_c_in_a_load_ends_its_compiler(
+    folder: Path, compilations: list[Compilation], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(compile_process, "CHILD", waits_for(tmp_path / "never"))
+    monkeypatch.setattr(Compilation, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt) as interrupt:
+        edgerun.load(folder, place=PLACE, threads=1)
+    assert interrupt.tb and compilations[0]._process.poll() == -9
 
 
 def test_a_device_that_nobody_asked_for_keeps_nobody_waiting(
