@@ -30,6 +30,16 @@ PLACE = "prefill=openvino:CPU"
 KILLED = "import os, sys; sys.stdin.read(); os.kill(os.getpid(), 9)"
 ABORTED = "import os, sys; sys.stdin.read(); os.abort()"
 SILENT = "import sys; sys.exit(3)"
+NOISY = """
+import os
+from edgerun.backends.openvino.session import Session
+compile_ = Session.compile
+def noisy(*given):
+    os.write(1, b"x" * 100_000)  # more than fits into a pipe
+    return compile_(*given)
+Session.compile = noisy
+main()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +107,17 @@ def test_a_network_is_made_by_another_process(
             assert all(ids(llm, length) == expected[length] for length in (100, -40))
             assert calls(llm) == 2
     assert len(compilations) == 2  # 64 rows, then 256, and nothing the second time
+
+
+def test_what_a_compiler_prints_is_not_its_answer(
+    folder: Path, expected: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executable, "PATIENCE_S", 20.0)
+    child = compile_process.CHILD.removesuffix("main()") + NOISY
+    monkeypatch.setattr(compile_process, "CHILD", child)
+    with edgerun.load(folder, place=PLACE, threads=1) as llm:
+        assert ids(llm) == expected[40]
+        assert calls(llm) == 1
 
 
 def test_another_process_makes_networks_of_prompts_and_replies(
