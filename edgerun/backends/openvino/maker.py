@@ -158,9 +158,13 @@ class NetworkMaker:
         if network is not None:
             return network, ""
         self._show_progress(interface.extent)
-        with contextlib.closing(Compilation(self._job(interface.extent, config, name))) as child:
-            yield child
-            fault = child.fault()
+        try:
+            compilation = Compilation(self._job(interface.extent, config, name))
+        except OSError as error:
+            return None, f"its compiler cannot be started: {error.strerror or error}"
+        with contextlib.closing(compilation):
+            yield compilation
+            fault = compilation.fault()
         if fault:
             return None, fault
         return self._from_blob(blobs, name, config, interface)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -260,6 +261,22 @@ def test_the_cpu_goes_on_if_a_compiler_is_killed_later(
     (line,) = warnings(caplog)
     assert line.startswith("openvino:CPU failed, so the CPU goes on: ")
     assert "its compiler ended with signal 9" in line
+
+
+def test_the_cpu_goes_on_if_a_compiler_cannot_be_started(
+    folder: Path,
+    expected: dict[int, list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with edgerun.load(folder, place=PLACE, threads=1) as llm:
+        monkeypatch.setattr(compile_process.subprocess, "Popen", refuse)
+        assert ids(llm, 100) == expected[100]  # which needs another network
+    (line,) = warnings(caplog)
+    assert "its compiler cannot be started: Cannot allocate memory" in line
 
 
 def test_a_bundle_that_was_changed_meanwhile_is_not_compiled(
