@@ -56,7 +56,8 @@ class Blobs:
         try:
             private_folder(self._folder)
             content = memoryview(read_private(path, self._max_bytes))
-            os.utime(path)
+            with contextlib.suppress(FileNotFoundError):  # another process has just made room
+                os.utime(path)
         except OSError:
             return None
         digest, blob = content[:32], content[32:]
@@ -80,13 +81,16 @@ class Blobs:
             self._path(name).unlink()
 
     def _make_room(self, size: int, name: str) -> None:
-        entries = [(path.stat(), path) for path in self._folder.glob(f"*{SUFFIX}")]
-        others = [(status, path) for status, path in entries if path != self._path(name)]
+        others = []
+        for path in self._folder.glob(f"*{SUFFIX}"):
+            if path != self._path(name):
+                with contextlib.suppress(FileNotFoundError):  # another process makes room, too
+                    others.append((path.stat(), path))
         total = size + sum(status.st_size for status, _ in others)
         for status, path in sorted(others, key=lambda entry: entry[0].st_mtime_ns):
             if total <= self._max_bytes:
                 return
-            path.unlink()
+            path.unlink(missing_ok=True)
             total -= status.st_size
 
     def _lock(self, name: str) -> int | None:

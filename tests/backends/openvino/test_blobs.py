@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,29 @@ def test_the_least_recently_used_go_first(blobs: Blobs, tmp_path: Path) -> None:
     }
     blobs.save("e", b"x" * (1 << 17))  # more than all may have
     assert blobs.load("e") is None and blobs.load("a") == part
+
+
+@pytest.mark.parametrize("step", ["glob", "sorted"])
+def test_two_processes_make_room_at_once(
+    step: str, blobs: Blobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other removes what this one has just found, or is about to."""
+    part = b"x" * (3 << 14)
+    blobs.save("a", part)
+    glob = Path.glob
+
+    def remove_after(entries: Iterable[Any], **options: Any) -> list[Any]:
+        listed = sorted(entries, **options)
+        blobs.remove("a")
+        return listed
+
+    if step == "glob":
+        monkeypatch.setattr(Path, "glob", lambda *given: remove_after(glob(*given)))
+    else:
+        monkeypatch.setattr("edgerun.backends.openvino.blobs.sorted", remove_after, raising=False)
+    blobs.save("b", part)
+    monkeypatch.undo()
+    assert blobs.load("b") == part and not caplog.records
 
 
 def test_a_folder_that_cannot_be_used_costs_a_line(
