@@ -105,8 +105,18 @@ def test_the_least_recently_used_go_first(blobs: Blobs, tmp_path: Path) -> None:
         "c": True,
         "d": True,
     }
-    blobs.save("e", b"x" * (1 << 17))  # more than all may have
-    assert blobs.load("e") is None and blobs.load("a") == part
+
+
+def test_one_blob_may_be_larger_than_all_are_to_be(blobs: Blobs, tmp_path: Path) -> None:
+    """There is no other way from the process that compiled it."""
+    folder = tmp_path / "openvino"
+    for age, name in enumerate(("a", "large", "b")):
+        blobs.save(name, b"x" * (1 << 17) if name == "large" else BLOB)
+        os.utime(folder / f"{name}{SUFFIX}", (age, age))
+    assert {path.stem for path in folder.iterdir()} == {"a", "large", "b"}
+    blobs.save("larger", b"x" * (1 << 18))
+    assert {path.stem for path in folder.iterdir()} == {"b", "larger"}
+    assert blobs.load("larger") == b"x" * (1 << 18)
 
 
 @pytest.mark.parametrize("step", ["glob", "sorted"])
