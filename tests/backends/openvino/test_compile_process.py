@@ -13,12 +13,13 @@ import pytest
 
 import edgerun
 from edgerun.backends.base import CompileOptions, Phase, Shape
-from edgerun.backends.openvino import compile_process, devices, executable
+from edgerun.backends.openvino import OpenvinoBackend, compile_process, devices, executable
 from edgerun.backends.openvino.compile_process import Compilation
 from edgerun.backends.openvino.session import Session
 from edgerun.backends.registry import make_backend
 from edgerun.errors import BackendError
 from edgerun.model.bundle import open_bundle
+from edgerun.plan.programs import Deferred
 from edgerun.plan.routes import prompt_graph
 from edgerun.plan.states import states_of
 from edgerun.state import Batch, SequenceStore
@@ -277,6 +278,31 @@ def test_the_cpu_goes_on_if_a_compiler_cannot_be_started(
         assert ids(llm, 100) == expected[100]  # which needs another network
     (line,) = warnings(caplog)
     assert "its compiler cannot be started: Cannot allocate memory" in line
+
+
+@pytest.mark.parametrize("step", [(Deferred, "prepare", 2), (OpenvinoBackend, "preload", 1)])
+def test_a_load_that_fails_leaves_no_compiler(
+    step: tuple[type, str, int],
+    folder: Path,
+    compilations: list[Compilation],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    owner, name, count = step
+    original, called = getattr(owner, name), []
+
+    def fail(self: Any) -> Any:
+        called.append(self)
+        if len(called) == count:
+            raise KeyboardInterrupt
+        return original(self)
+
+    monkeypatch.setattr(executable, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(compile_process, "CHILD", waits_for(tmp_path / "never"))
+    monkeypatch.setattr(owner, name, fail)
+    with pytest.raises(KeyboardInterrupt):
+        edgerun.load(folder, place=PLACE, threads=1)
+    assert compilations[0]._process.poll() == -9
 
 
 def test_a_bundle_that_was_changed_meanwhile_is_not_compiled(
