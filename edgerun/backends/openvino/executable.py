@@ -83,6 +83,7 @@ class OpenvinoExecutable(Executable):
 
     def _release(self) -> None:
         self._maker.close()
+        self._session.settle()
         self._networks.clear()
 
     def _attempted(self, batch: Batch, cache: SequenceStore, values: Values) -> Outputs | None:

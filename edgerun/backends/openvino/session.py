@@ -69,6 +69,7 @@ class Session:
         self._releases: list[Callable[[], None]] = []
         self._accepted: Config | None = None
         self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
+        self._are_kept = False
         _SESSIONS.add(self)
 
     def configurations(self) -> list[Config]:
@@ -224,8 +225,25 @@ class Session:
 
     def keep_networks(self) -> None:
         """Has no network destroyed any more, whoever drops it: OpenVINO would wait for its end."""
+        self._are_kept = True
         for request in list(self._requests):
             keep_for_ever(request)
+
+    def settle(self) -> None:
+        """Waits for what Ctrl-C has cancelled, before networks go; if it does not end, keeps them.
+
+        OpenVINO would wait for it without an end.
+        """
+        if self._are_kept:
+            return
+        try:
+            for request in list(self._requests):
+                request.settle()
+        except TimeoutError:
+            self.keep_networks()
+        except BaseException:  # Ctrl-C again
+            self.keep_networks()
+            raise
 
     def begin_child(self) -> None:
         """In a forked child: the threads that end what was begun are the parent's alone."""
@@ -285,14 +303,23 @@ class _Request:
     def start(self, arrays: list[NDArray[Any]]) -> None:
         from openvino import Tensor
 
-        if self._is_started:  # and given up; the NPU's partitioner computes on when cancelled
-            with contextlib.suppress(RuntimeError):  # it "was canceled"
-                self._await_end()
+        self.settle()
         self._inputs = arrays
         for index, array in enumerate(arrays):
             self._request.set_input_tensor(index, Tensor(array, shared_memory=True))
         self._is_started = True
         self._request.start_async()
+
+    def settle(self) -> None:
+        """Waits for what was given up: the NPU's partitioner computes on when it is cancelled.
+
+        Raises:
+            TimeoutError: it does not end.
+        """
+        if self._is_started:
+            with contextlib.suppress(RuntimeError):  # it "was canceled"
+                self._await_end()
+            self._is_started = False
 
     def has_ended(self) -> bool:
         return bool(self._request.wait_for(0))

@@ -21,6 +21,7 @@ from edgerun.backends.openvino.session import Session, reason
 from edgerun.errors import BackendError
 from edgerun.state import Batch
 from tests.backends.openvino.conftest import Fault, Placed, placed
+from tests.backends.openvino.test_handover import Silent
 from tests.backends.openvino.test_places import ids_of
 from tests.support.bundles import bundle_of
 
@@ -128,6 +129,20 @@ def test_networks_of_a_device_that_does_not_answer_outlive_the_model(fault: Faul
         fault.set("hang", 0)
         greedy(model, IDS[:40], 1)
         assert model.session().failure and set(fault.immortal) == set(requests)
+
+
+def test_a_model_can_be_closed_when_ctrl_c_has_ended_a_call_that_hangs(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "SECONDS", 0.01)
+    with placed(bundle_of("llama", weights="fp32"), "prefill=openvino:CPU") as model:
+        greedy(model, IDS[:40], 1)
+        requests = list(model.session()._requests)
+        monkeypatch.setattr(requests[0], "_request", Silent())
+        requests[0].start([])
+        requests[0].cancel()
+        assert not fault.immortal
+    assert set(fault.immortal) == set(requests)
 
 
 def test_a_device_that_hangs_when_it_is_compared_ends_the_load(fault: Fault) -> None:
