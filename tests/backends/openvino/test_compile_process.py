@@ -280,6 +280,14 @@ def test_the_cpu_goes_on_if_a_compiler_cannot_be_started(
     assert "its compiler cannot be started: Cannot allocate memory" in line
 
 
+def test_a_compiler_that_reads_no_job_leaves_no_open_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_process, "CHILD", SILENT)
+    compilation = Compilation(bytes(1 << 20))  # more than fits into a pipe
+    assert compilation.wait(60) and "exit code 3" in compilation.fault()
+    compilation.close()
+    assert compilation._process.stdin is not None and compilation._process.stdin.closed
+
+
 @pytest.mark.parametrize("step", [(Deferred, "prepare", 2), (OpenvinoBackend, "preload", 1)])
 def test_a_load_that_fails_leaves_no_compiler(
     step: tuple[type, str, int],
