@@ -9,8 +9,10 @@ everywhere else; they are copied for every call, which makes it slow at long con
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
+import weakref
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -30,6 +32,7 @@ from edgerun.backends.base import (
 from edgerun.errors import BackendError, BundleError, UnsupportedError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
+from edgerun.immortal import keep_for_ever
 from edgerun.kernels.host.cores import worker_threads
 from edgerun.limited import run_limited
 from edgerun.ops.base import LOGITS
@@ -50,14 +53,14 @@ TOKEN_INPUTS = ("input_ids", "attention_mask", "position_ids")
 
 
 class OnnxruntimeExecutable(Executable):
-    """A session on the model file."""
+    """Runs a model file."""
 
-    def __init__(self, session: Any, options: CompileOptions) -> None:
-        self._session = session
+    def __init__(self, file: _ModelFile, options: CompileOptions) -> None:
+        self._file: _ModelFile | None = file
         self._states = {
             state.name: state for state in options.states if isinstance(state, AttentionState)
         }
-        self._inputs = {value.name: value for value in session.get_inputs()}
+        self._inputs = {value.name: value for value in file.session().get_inputs()}
         self._check()
         self._presents = [
             f"{name.replace('past_key_values', 'present')}.{part}"
@@ -74,8 +77,8 @@ class OnnxruntimeExecutable(Executable):
         return {LOGITS: np.concatenate(logits)}
 
     def close(self) -> None:
-        """Drops the session."""
-        self._session = None
+        """Drops the file."""
+        self._file = None
 
     def _check(self) -> None:
         unknown = [
@@ -115,6 +118,7 @@ class OnnxruntimeExecutable(Executable):
     def _run(
         self, batch: Batch, cache: SequenceStore, start: int, stop: int
     ) -> NDArray[np.float32]:
+        assert self._file is not None
         sequence, past = int(batch.sequences[start]), int(batch.positions[start])
         tokens = stop - start
         given: dict[str, NDArray[Any]] = {
@@ -128,7 +132,7 @@ class OnnxruntimeExecutable(Executable):
             for part, vectors in zip(PARTS, held, strict=True):
                 kind = TYPES[self._inputs[f"{name}.{part}"].type]
                 feed[f"{name}.{part}"] = vectors.transpose(1, 0, 2)[None].astype(kind)
-        logits, *presents = _run_session(self._session, [LOGITS, *self._presents], feed)
+        logits, *presents = _run_session(self._file.session(), [LOGITS, *self._presents], feed)
         for index, name in enumerate(self._states):
             keys, values = (
                 part[0, :, past:].transpose(1, 0, 2).astype(np.float32)
@@ -146,7 +150,7 @@ class OnnxruntimeBackend(Backend):
     whole_graph = True
 
     def __init__(self) -> None:
-        self._sessions: dict[str, Any] = {}
+        self._files: dict[str, _ModelFile] = {}
         self._threads: int | None = None
 
     def configure(self, given: Mapping[str, Any]) -> None:
@@ -185,16 +189,57 @@ class OnnxruntimeBackend(Backend):
         Raises:
             BackendError: onnxruntime rejects the model.
         """
-        file = str(segment.source)
-        if file not in self._sessions:
+        path = str(segment.source)
+        if path not in self._files:
             options.progress("onnxruntime session")
             reuses = all(node.op != "experts" for node in segment.nodes)
-            self._sessions[file] = _session(file, self._threads or worker_threads(None), reuses)
-        return OnnxruntimeExecutable(self._sessions[file], options)
+            threads = self._threads or worker_threads(None)
+            self._files[path] = _ModelFile(path, threads, reuses)
+        return OnnxruntimeExecutable(self._files[path], options)
 
     def close(self) -> None:
-        """Drops the sessions."""
-        self._sessions.clear()
+        """Drops the files."""
+        self._files.clear()
+
+
+class _ModelFile:
+    """A model file with its session, which a forked child opens anew.
+
+    The parent's has threads that the child has not, and would wait for them to be destroyed.
+    """
+
+    def __init__(self, *options: Any) -> None:
+        """Opens it; see ``_session``."""
+        self._options = options
+        self._session: Any = _session(*options)
+        _FILES.add(self)
+
+    def session(self) -> Any:
+        """The session of this process.
+
+        Raises:
+            BackendError: onnxruntime rejects the model.
+        """
+        if self._session is None:
+            self._session = _session(*self._options)
+        return self._session
+
+    def begin_child(self) -> None:
+        """Leaves the session to the parent."""
+        keep_for_ever(self._session)
+        self._session = None
+
+
+_FILES: weakref.WeakSet[_ModelFile] = weakref.WeakSet()
+
+
+def _begin_children() -> None:
+    for file in list(_FILES):
+        file.begin_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_children)
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -226,7 +271,7 @@ def _bounds() -> Support:
 
 def _session(path: str, threads: int, reuses: bool) -> Any:
     """Opens a file; ``reuses`` has memory planned, by the square of the number of nodes."""
-    decline_telemetry()
+    decline_telemetry()  # whose thread a forked child has not, and would wait for at its end
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()

@@ -110,6 +110,7 @@ def compile_bundle(
             verified=lambda: verification.finish(options.progress),
         )
         programs = compile_plan(plan, backends, buckets(rows), compile_options, options.require)
+        owned.callback(programs.close)
         for backend in used:
             backend.preload()
         verification.finish(options.progress)

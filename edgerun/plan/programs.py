@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -175,40 +177,61 @@ def compile_plan(
     _check(plan, required)
     by_name = {backend.name: backend for backend in backends}
     substitutes, meters = Substitutes(), Meters()
-
-    def program(segments: Sequence[Segment], shape: Shape, part: str = "") -> Executable:
-        parts = []
-        for segment in segments:
-            chosen = with_fallback(by_name, segment.backend, options, substitutes)
-            is_required = segment.backend == required
-            chosen = replace(chosen, required=is_required, is_asked=plan.is_asked)
-            executable = _compile(by_name[segment.backend], segment.graph, shape, chosen)
-            parts.append(meters.add(part or shape.phase.value, segment, shape, executable))
-        return parts[0] if len(parts) == 1 else Chain(parts)
-
+    program = _compiler(plan, by_name, options, required, substitutes, meters)
     # Largest first: its kernels are the most, and compile while the others are bound.
     ordered = sorted(shapes, key=lambda shape: -shape.rows)
     compiled: dict[Shape, Executable] = {}
     prompts = None
-    if plan.prompts is not None:
-        _check_rows(plan.prompts.from_rows, ordered[0].rows)
-        nothing = _without_rows(plan.segments[Phase.PREFILL][-1].graph)
-        route, largest = plan.prompts, ordered.pop(0)
-        others = plan.segments[Phase.PREFILL]
-        there = Deferred(lambda: program(route.segments, largest, PROMPTS))
-        here = Deferred(lambda: program(others, largest))
-        # What was asked for shall fail at once if it does; else what runs short prompts is first.
-        (there if plan.is_asked else here).prepare()
-        compiled[largest] = here
-        corrects = correction_of(plan, backends)
-        prompts = PromptRows(there, route.from_rows, nothing, corrects, substitutes)
-    elif plan.trial is not None:
-        prompts = _tried_rows(plan, LateRoute(plan.trial), program, ordered[0], substitutes)
-    for shape in ordered:
-        later = Deferred(partial(program, plan.segments[shape.phase], shape))
-        later.is_due = have_their_own(plan, backends)  # that of prompts must not stand in
-        compiled[shape] = later if _can_wait(plan, shape, by_name) else later.prepare()
+    with ExitStack() as owned:  # what an error leaves may be a compiler's process
+
+        def deferred(*given: Any) -> Deferred:
+            return owned.enter_context(closing(Deferred(partial(program, *given))))
+
+        if plan.prompts is not None:
+            _check_rows(plan.prompts.from_rows, ordered[0].rows)
+            nothing = _without_rows(plan.segments[Phase.PREFILL][-1].graph)
+            route, largest = plan.prompts, ordered.pop(0)
+            there = deferred(route.segments, largest, PROMPTS)
+            here = deferred(plan.segments[Phase.PREFILL], largest)
+            # What was asked for shall fail at once if it does; else short prompts are first.
+            (there if plan.is_asked else here).prepare()
+            compiled[largest] = here
+            corrects = correction_of(plan, backends)
+            prompts = PromptRows(there, route.from_rows, nothing, corrects, substitutes)
+        elif plan.trial is not None:
+            prompts = _tried_rows(plan, LateRoute(plan.trial), program, ordered[0], substitutes)
+        for shape in ordered:
+            later = deferred(plan.segments[shape.phase], shape)
+            later.is_due = have_their_own(plan, backends)  # that of prompts must not stand in
+            compiled[shape] = later if _can_wait(plan, shape, by_name) else later.prepare()
+        owned.pop_all()
     return Programs(compiled, prompts, meters, has_rows_alike=_has_rows_alike(plan, backends))
+
+
+def _compiler(
+    plan: Plan,
+    by_name: Mapping[str, Backend],
+    options: CompileOptions,
+    required: str | None,
+    substitutes: Substitutes,
+    meters: Meters,
+) -> Callable[..., Executable]:
+    """What compiles segments for a shape of batches, and has them metered as a part."""
+
+    def program(segments: Sequence[Segment], shape: Shape, part: str = "") -> Executable:
+        parts = []
+        with ExitStack() as owned:
+            for segment in segments:
+                chosen = with_fallback(by_name, segment.backend, options, substitutes)
+                is_required = segment.backend == required
+                chosen = replace(chosen, required=is_required, is_asked=plan.is_asked)
+                executable = _compile(by_name[segment.backend], segment.graph, shape, chosen)
+                owned.callback(executable.close)
+                parts.append(meters.add(part or shape.phase.value, segment, shape, executable))
+            owned.pop_all()
+        return parts[0] if len(parts) == 1 else Chain(parts)
+
+    return program
 
 
 def _has_rows_alike(plan: Plan, backends: Sequence[Backend]) -> bool:

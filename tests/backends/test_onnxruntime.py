@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -116,3 +119,36 @@ def test_a_description_that_contradicts_the_file_is_refused(sizes, message, tmp_
     bundle.manifest["model"].update(sizes)
     with pytest.raises(BundleError, match=message):
         edgerun.load(bundle.save(), backend="onnxruntime", threads=1)
+
+
+FORK = """
+import os, signal, sys, time
+import edgerun
+llm = edgerun.load(sys.argv[1], backend="onnxruntime", threads=2, context=64)
+llm.generate([1, 5, 9], max_tokens=2)
+time.sleep(0.2)  # until its threads sleep
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+print(llm.generate([*range(5, 45)], max_tokens=4, temperature=0).ids, flush=True)
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+if sys.argv[2] == "close":
+    llm.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.parametrize("end", ["close", "exit"])
+def test_a_forked_process_computes_and_ends(end: str) -> None:
+    """It has none of the threads that the parent's session would wait for to be destroyed."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, str(bundle_of("llama")), end],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    child, parent = done.stdout.splitlines()
+    assert child == parent

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "openvino"
 SUFFIX = ".blob"
-MAX_BYTES = 2 << 30  # of all blobs together: they hold weights
+MAX_BYTES = 2 << 30  # of all blobs together, or beside one that is larger: they hold weights
 
 
 class Blobs:
@@ -55,21 +55,23 @@ class Blobs:
         path = self._path(name)
         try:
             private_folder(self._folder)
-            content = memoryview(read_private(path, self._max_bytes))
-            os.utime(path)
+            content = memoryview(read_private(path, sys.maxsize))
+            with contextlib.suppress(FileNotFoundError):  # another process has just made room
+                os.utime(path)
         except OSError:
             return None
         digest, blob = content[:32], content[32:]
         return bytes(blob) if digest == _digest(name, blob) else None
 
     def save(self, name: str, blob: bytes) -> None:
-        """Keeps a blob if it can be kept; warns once if not."""
-        size = len(blob) + 32
-        if size > self._max_bytes:
-            return
+        """Keeps a blob if it can be kept; warns once if not.
+
+        One may be larger than all are to be together: what compiles it is often another process,
+        from which there is no other way.
+        """
         try:
             private_folder(self._folder)
-            self._make_room(size, name)
+            self._make_room(len(blob) + 32, name)
             write_atomically(self._path(name), _digest(name, blob) + blob)
         except OSError as error:
             self._warn(error)
@@ -80,13 +82,19 @@ class Blobs:
             self._path(name).unlink()
 
     def _make_room(self, size: int, name: str) -> None:
-        entries = [(path.stat(), path) for path in self._folder.glob(f"*{SUFFIX}")]
-        others = [(status, path) for status, path in entries if path != self._path(name)]
-        total = size + sum(status.st_size for status, _ in others)
+        others = []
+        for path in self._folder.glob(f"*{SUFFIX}"):
+            if path != self._path(name):
+                with contextlib.suppress(FileNotFoundError):  # another process makes room, too
+                    others.append((path.stat(), path))
+        sizes = [size, *(status.st_size for status, _ in others)]
+        total, room = sum(sizes), self._max_bytes
+        if max(sizes) > room:
+            room += max(sizes)
         for status, path in sorted(others, key=lambda entry: entry[0].st_mtime_ns):
-            if total <= self._max_bytes:
+            if total <= room:
                 return
-            path.unlink()
+            path.unlink(missing_ok=True)
             total -= status.st_size
 
     def _lock(self, name: str) -> int | None:

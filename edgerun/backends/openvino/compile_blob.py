@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -18,14 +19,19 @@ from edgerun.model.bundle import open_bundle
 
 
 def main() -> None:
-    """Reads the job from stdin; prints a line of JSON with what went wrong, or nothing did."""
+    """Reads the job from stdin; prints a line of JSON with what went wrong, or nothing did.
+
+    What else is printed, as OpenVINO's logs are, goes to stderr.
+    """
+    stdout = os.dup(1)
+    os.dup2(2, 1)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=CompileJob)
     try:
         compile_blob(job)
         fault = ""
     except (*FAILURES, EdgerunError) as error:
         fault = reason(error)
-    sys.stdout.write(json.dumps({"fault": fault}))
+    os.write(stdout, json.dumps({"fault": fault}).encode())
 
 
 def compile_blob(job: CompileJob) -> None:

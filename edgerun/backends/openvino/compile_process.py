@@ -108,9 +108,8 @@ class Compilation:
             start_new_session=True,  # Ctrl-C at the terminal is for the reply, not for the compiler
         )
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended, which is noticed
-            self._process.stdin.write(job)
-            self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(job)  # unless it has ended, which is noticed
 
     def wait(self, seconds: float | None) -> bool:
         """Whether it ends within some seconds; None for as long as it takes."""

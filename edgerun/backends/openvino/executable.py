@@ -50,7 +50,11 @@ class OpenvinoExecutable(Executable):
         self._networks: dict[Extent, Network] = {}
         self._begun: set[Extent] = set()
         self._companion: Executable | None = None
-        self._network(self._pieces.first())
+        try:
+            self._network(self._pieces.first())
+        except BaseException:  # Ctrl-C leaves a compiler
+            self._release()
+            raise
         session.on_failure(self._release)
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
@@ -79,6 +83,7 @@ class OpenvinoExecutable(Executable):
 
     def _release(self) -> None:
         self._maker.close()
+        self._session.settle()
         self._networks.clear()
 
     def _attempted(self, batch: Batch, cache: SequenceStore, values: Values) -> Outputs | None:
@@ -133,7 +138,8 @@ class OpenvinoExecutable(Executable):
         """The network of an extent, made when it is first needed; None while that takes too long.
 
         Raises:
-            BackendError: no configuration of the device computes what the stand-in does.
+            BackendError: no configuration of the device computes what the stand-in does, or it does
+                not answer.
         """
         if extent in self._networks:
             return self._networks[extent]
@@ -143,7 +149,7 @@ class OpenvinoExecutable(Executable):
         network = self._maker.make(extent, None if self._options.required else patience)
         if network is None:
             if self._options.is_asked:
-                self._session.warn_slow(PATIENCE_S)
+                self._session.warn_slow(patience)
             return None
         self._networks[extent] = network
         return network

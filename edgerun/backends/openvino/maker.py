@@ -49,19 +49,21 @@ class NetworkMaker:
     def make(self, extent: Extent, seconds: float | None) -> Network | None:
         """The network of an extent; None if it is not there within some seconds.
 
-        Then it goes on being made, and can be asked for again.
+        Then, and after Ctrl-C, it goes on being made, and can be asked for again.
 
         Raises:
-            BackendError: no configuration of the device computes what the stand-in does.
+            BackendError: no configuration of the device computes what the stand-in does, or it does
+                not answer.
         """
         end = None if seconds is None else time.monotonic() + seconds
-        steps, compilation = self._pending.pop(extent, (self._steps(extent), None))
+        steps, compilation = self._pending.get(extent) or (self._steps(extent), None)
         while True:
             if compilation is not None:
+                self._pending[extent] = steps, compilation  # also if Ctrl-C ends the wait
                 left = None if end is None else max(0.0, end - time.monotonic())
                 if not compilation.wait(left):
-                    self._pending[extent] = steps, compilation
                     return None
+                del self._pending[extent]
             try:
                 compilation = next(steps)
             except StopIteration as stop:
@@ -156,9 +158,13 @@ class NetworkMaker:
         if network is not None:
             return network, ""
         self._show_progress(interface.extent)
-        with contextlib.closing(Compilation(self._job(interface.extent, config, name))) as child:
-            yield child
-            fault = child.fault()
+        try:
+            compilation = Compilation(self._job(interface.extent, config, name))
+        except OSError as error:
+            return None, f"its compiler cannot be started: {error.strerror or error}"
+        with contextlib.closing(compilation):
+            yield compilation
+            fault = compilation.fault()
         if fault:
             return None, fault
         return self._from_blob(blobs, name, config, interface)
@@ -208,6 +214,11 @@ class NetworkMaker:
         try:
             network = Network(interface, start())
             fault = self._difference(network)
+        except TimeoutError as error:  # other options would wait for it, too
+            self._session.keep_networks()
+            raise BackendError(
+                f"{self._session.device.title} cannot run this model: {reason(error)}"
+            ) from error
         except FAILURES as error:
             return None, reason(error)
         return (None, fault) if fault else (network, "")

@@ -24,8 +24,11 @@ class Request(Protocol):
     def start(self, arrays: list[NDArray[Any]]) -> None:
         """Begins to compute from the inputs, in order, which must not change until it has ended.
 
+        What was cancelled, and is still computed, is waited for.
+
         Raises:
             RuntimeError: the device failed.
+            TimeoutError: it does not answer.
         """
         ...
 
@@ -43,7 +46,7 @@ class Request(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Ends what was started; the outputs are lost."""
+        """Asks what was started to end, which may take a while; the outputs are lost."""
         ...
 
     def export(self) -> bytes:
@@ -119,6 +122,7 @@ class Network:
 
         Raises:
             RuntimeError: the device failed.
+            TimeoutError: it does not answer.
         """
         began = time.perf_counter()
         past = self._past(piece, mirror)

@@ -6,9 +6,12 @@ so the companion goes on from the same step. There is nothing to reset that Open
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import re
 import time
+import weakref
 from collections.abc import Callable
 from functools import cache
 from io import BytesIO
@@ -23,6 +26,7 @@ from edgerun.backends.openvino.mirror import Mirror
 from edgerun.backends.openvino.network import Request, Tally
 from edgerun.backends.openvino.obstacles import unlisted
 from edgerun.errors import BackendError
+from edgerun.immortal import keep_for_ever
 from edgerun.kernels.host.memory import available_memory
 from edgerun.limited import run_limited
 from edgerun.telemetry import decline_telemetry
@@ -66,6 +70,9 @@ class Session:
         self._is_slow = False
         self._releases: list[Callable[[], None]] = []
         self._accepted: Config | None = None
+        self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
+        self._are_kept = False
+        _SESSIONS.add(self)
 
     def configurations(self) -> list[Config]:
         """Options to compile with, those that were found to be right first."""
@@ -83,7 +90,7 @@ class Session:
         """
         options = self._options(config)
         compile_ = self.core.compile_model
-        return _Request(run_limited(lambda: compile_(model, self.device.plugin, options)))
+        return self._request_of(lambda: compile_(model, self.device.plugin, options))
 
     def load(self, blob: bytes, config: Config) -> Request:
         """Loads a compiled network.
@@ -92,7 +99,12 @@ class Session:
             RuntimeError: the device refuses it.
         """
         options, load = self._options(config), self.core.import_model
-        return _Request(run_limited(lambda: load(BytesIO(blob), self.device.plugin, options)))
+        return self._request_of(lambda: load(BytesIO(blob), self.device.plugin, options))
+
+    def _request_of(self, compile_: Callable[[], Any]) -> Request:
+        request = _Request(run_limited(compile_))
+        self._requests.add(request)
+        return request
 
     def check_device(self) -> None:
         """Asks OpenVINO for the device: its files may be here, and it may still find none.
@@ -186,13 +198,13 @@ class Session:
         return Report(f"{self.device.title}, {self.device.description}: measured", rows, notes)
 
     def warn_slow(self, seconds: float) -> None:
-        """Warns once that its compiler takes long."""
+        """Warns once that its compiler takes longer than so many seconds."""
         if not self._is_slow:
             self._is_slow = True
             logger.warning(
-                "%s still compiles after %.0f s, so the CPU computes meanwhile",
+                "%s still compiles%s, so the CPU computes meanwhile",
                 self.device.title,
-                seconds,
+                f" after {seconds:.0f} s" if seconds else "",
             )
 
     def on_failure(self, release: Callable[[], None]) -> None:
@@ -206,10 +218,39 @@ class Session:
         and write there, and OpenVINO would wait for it.
         """
         self.failure = reason(error)
-        if not isinstance(error, TimeoutError):
+        if isinstance(error, TimeoutError):
+            self.keep_networks()
+        else:
             self.release()
         if not is_required:
             logger.warning("%s failed, so the CPU goes on: %s", self.device.title, self.failure)
+
+    def keep_networks(self) -> None:
+        """Has no network destroyed any more, whoever drops it: OpenVINO would wait for its end."""
+        self._are_kept = True
+        for request in list(self._requests):
+            keep_for_ever(request)
+
+    def settle(self) -> None:
+        """Waits for what Ctrl-C has cancelled, before networks go; if it does not end, keeps them.
+
+        OpenVINO would wait for it without an end.
+        """
+        if self._are_kept:
+            return
+        try:
+            for request in list(self._requests):
+                request.settle()
+        except TimeoutError:
+            self.keep_networks()
+        except BaseException:  # Ctrl-C again
+            self.keep_networks()
+            raise
+
+    def begin_child(self) -> None:
+        """In a forked child: the threads that end what was begun are the parent's alone."""
+        self.keep_networks()
+        self.failure = self.failure or "a forked process has none of OpenVINO's threads"
 
     def release(self) -> None:
         """Gives back all networks, and what they read of keys and values."""
@@ -217,6 +258,18 @@ class Session:
         for release in releases:
             release()
         self.mirror = Mirror()
+
+
+_SESSIONS: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _begin_children() -> None:
+    for session in list(_SESSIONS):
+        session.begin_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_children)
 
 
 @cache
@@ -248,14 +301,28 @@ class _Request:
         self._request = compiled.create_infer_request()
         self._outputs = range(len(compiled.outputs))
         self._inputs: list[NDArray[Any]] = []  # an output may be an input's memory
+        self._is_started = False
 
     def start(self, arrays: list[NDArray[Any]]) -> None:
         from openvino import Tensor
 
+        self.settle()
         self._inputs = arrays
         for index, array in enumerate(arrays):
             self._request.set_input_tensor(index, Tensor(array, shared_memory=True))
+        self._is_started = True
         self._request.start_async()
+
+    def settle(self) -> None:
+        """Waits for what was given up: the NPU's partitioner computes on when it is cancelled.
+
+        Raises:
+            TimeoutError: it does not end.
+        """
+        if self._is_started:
+            with contextlib.suppress(RuntimeError):  # it "was canceled"
+                self._await_end()
+            self._is_started = False
 
     def has_ended(self) -> bool:
         return bool(self._request.wait_for(0))
@@ -264,11 +331,15 @@ class _Request:
         self._request.cancel()
 
     def wait(self) -> list[NDArray[np.float32]]:
+        self._await_end()
+        self._is_started = False
+        return [self._request.get_output_tensor(index).data for index in self._outputs]
+
+    def _await_end(self) -> None:
         end = time.monotonic() + SECONDS
         while not self._request.wait_for(WAIT_MS):
             if time.monotonic() > end:
                 raise TimeoutError(f"it did not answer within {SECONDS:.0f} s")
-        return [self._request.get_output_tensor(index).data for index in self._outputs]
 
     def export(self) -> bytes:
         stream = BytesIO()

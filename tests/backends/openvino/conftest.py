@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions
 from edgerun.backends.base import Backend, buckets
-from edgerun.backends.openvino import executable
+from edgerun.backends.openvino import executable, session
 from edgerun.backends.openvino.devices import missing_package
 from edgerun.backends.openvino.network import Request
 from edgerun.backends.openvino.session import Session
@@ -130,10 +130,12 @@ class Fault:
 
     Attributes:
         networks: all that were compiled.
+        immortal: requests that are kept for ever; here until the test ends.
     """
 
     def __init__(self) -> None:
         self.kind, self.countdown = "", 0
+        self.immortal: list[object] = []
         self.networks: list[weakref.ref[Altered]] = []
 
     def set(self, kind: str, calls: int) -> None:
@@ -160,11 +162,12 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> Fault:
     """Stands between edgerun and all networks that are compiled."""
     fault, compile_ = Fault(), Session.compile
 
-    def compile_faulty(session: Session, model: Any, config: Any) -> Altered:
-        request = compile_(session, model, config)
+    def compile_faulty(opened: Session, model: Any, config: Any) -> Altered:
+        request = compile_(opened, model, config)
         altered = Altered(request, lambda arrays, out: fault.apply(out))
         fault.networks.append(weakref.ref(altered))
         return altered
 
     monkeypatch.setattr(Session, "compile", compile_faulty)
+    monkeypatch.setattr(session, "keep_for_ever", fault.immortal.append)
     return fault

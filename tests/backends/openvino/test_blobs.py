@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,8 +105,41 @@ def test_the_least_recently_used_go_first(blobs: Blobs, tmp_path: Path) -> None:
         "c": True,
         "d": True,
     }
-    blobs.save("e", b"x" * (1 << 17))  # more than all may have
-    assert blobs.load("e") is None and blobs.load("a") == part
+
+
+def test_one_blob_may_be_larger_than_all_are_to_be(blobs: Blobs, tmp_path: Path) -> None:
+    """There is no other way from the process that compiled it."""
+    folder = tmp_path / "openvino"
+    for age, name in enumerate(("a", "large", "b")):
+        blobs.save(name, b"x" * (1 << 17) if name == "large" else BLOB)
+        os.utime(folder / f"{name}{SUFFIX}", (age, age))
+    assert {path.stem for path in folder.iterdir()} == {"a", "large", "b"}
+    blobs.save("larger", b"x" * (1 << 18))
+    assert {path.stem for path in folder.iterdir()} == {"b", "larger"}
+    assert blobs.load("larger") == b"x" * (1 << 18)
+
+
+@pytest.mark.parametrize("step", ["glob", "sorted"])
+def test_two_processes_make_room_at_once(
+    step: str, blobs: Blobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other removes what this one has just found, or is about to."""
+    part = b"x" * (3 << 14)
+    blobs.save("a", part)
+    glob = Path.glob
+
+    def remove_after(entries: Iterable[Any], **options: Any) -> list[Any]:
+        listed = sorted(entries, **options)
+        blobs.remove("a")
+        return listed
+
+    if step == "glob":
+        monkeypatch.setattr(Path, "glob", lambda *given: remove_after(glob(*given)))
+    else:
+        monkeypatch.setattr("edgerun.backends.openvino.blobs.sorted", remove_after, raising=False)
+    blobs.save("b", part)
+    monkeypatch.undo()
+    assert blobs.load("b") == part and not caplog.records
 
 
 def test_a_folder_that_cannot_be_used_costs_a_line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,12 +13,13 @@ import pytest
 
 import edgerun
 from edgerun.backends.base import CompileOptions, Phase, Shape
-from edgerun.backends.openvino import compile_process, devices, executable
+from edgerun.backends.openvino import OpenvinoBackend, compile_process, devices, executable
 from edgerun.backends.openvino.compile_process import Compilation
 from edgerun.backends.openvino.session import Session
 from edgerun.backends.registry import make_backend
 from edgerun.errors import BackendError
 from edgerun.model.bundle import open_bundle
+from edgerun.plan.programs import Deferred
 from edgerun.plan.routes import prompt_graph
 from edgerun.plan.states import states_of
 from edgerun.state import Batch, SequenceStore
@@ -30,6 +32,16 @@ PLACE = "prefill=openvino:CPU"
 KILLED = "import os, sys; sys.stdin.read(); os.kill(os.getpid(), 9)"
 ABORTED = "import os, sys; sys.stdin.read(); os.abort()"
 SILENT = "import sys; sys.exit(3)"
+NOISY = """
+import os
+from edgerun.backends.openvino.session import Session
+compile_ = Session.compile
+def noisy(*given):
+    os.write(1, b"x" * 100_000)  # more than fits into a pipe
+    return compile_(*given)
+Session.compile = noisy
+main()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +93,10 @@ def waits_for(path: Path) -> str:
     return f"{waiting}\n{compile_process.CHILD}"
 
 
+def interrupted(self: Compilation, seconds: float | None) -> bool:
+    raise KeyboardInterrupt
+
+
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
 
@@ -93,6 +109,17 @@ def test_a_network_is_made_by_another_process(
             assert all(ids(llm, length) == expected[length] for length in (100, -40))
             assert calls(llm) == 2
     assert len(compilations) == 2  # 64 rows, then 256, and nothing the second time
+
+
+def test_what_a_compiler_prints_is_not_its_answer(
+    folder: Path, expected: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executable, "PATIENCE_S", 20.0)
+    child = compile_process.CHILD.removesuffix("main()") + NOISY
+    monkeypatch.setattr(compile_process, "CHILD", child)
+    with edgerun.load(folder, place=PLACE, threads=1) as llm:
+        assert ids(llm) == expected[40]
+        assert calls(llm) == 1
 
 
 def test_another_process_makes_networks_of_prompts_and_replies(
@@ -125,6 +152,37 @@ def test_the_cpu_computes_while_a_compiler_takes_long(
         assert ids(llm, -40) == expected[-40]
         assert calls(llm) == 1
     assert len(warnings(caplog)) == 1
+
+
+def test_ctrl_c_ends_the_wait_and_not_the_compiler(
+    folder: Path,
+    expected: dict[int, list[int]],
+    compilations: list[Compilation],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with edgerun.load(folder, place=PLACE, threads=1) as llm:
+        monkeypatch.setattr(compile_process, "CHILD", waits_for(tmp_path / "go"))
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Compilation, "wait", interrupted)
+            ids(llm, 100)
+        assert ids(llm, 100) == expected[100]
+        assert warnings(caplog) == ["openvino:CPU still compiles, so the CPU computes meanwhile"]
+        (tmp_path / "go").touch()
+        assert compilations[-1].wait(60)
+        assert ids(llm, -100)
+        assert (len(compilations), calls(llm)) == (2, 1)
+
+
+def test_ctrl_c_in_a_load_ends_its_compiler(
+    folder: Path, compilations: list[Compilation], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(compile_process, "CHILD", waits_for(tmp_path / "never"))
+    monkeypatch.setattr(Compilation, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt) as interrupt:
+        edgerun.load(folder, place=PLACE, threads=1)
+    assert interrupt.tb and compilations[0]._process.poll() == -9
 
 
 def test_a_device_that_nobody_asked_for_keeps_nobody_waiting(
@@ -204,6 +262,55 @@ def test_the_cpu_goes_on_if_a_compiler_is_killed_later(
     (line,) = warnings(caplog)
     assert line.startswith("openvino:CPU failed, so the CPU goes on: ")
     assert "its compiler ended with signal 9" in line
+
+
+def test_the_cpu_goes_on_if_a_compiler_cannot_be_started(
+    folder: Path,
+    expected: dict[int, list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with edgerun.load(folder, place=PLACE, threads=1) as llm:
+        monkeypatch.setattr(compile_process.subprocess, "Popen", refuse)
+        assert ids(llm, 100) == expected[100]  # which needs another network
+    (line,) = warnings(caplog)
+    assert "its compiler cannot be started: Cannot allocate memory" in line
+
+
+def test_a_compiler_that_reads_no_job_leaves_no_open_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_process, "CHILD", SILENT)
+    compilation = Compilation(bytes(1 << 20))  # more than fits into a pipe
+    assert compilation.wait(60) and "exit code 3" in compilation.fault()
+    compilation.close()
+    assert compilation._process.stdin is not None and compilation._process.stdin.closed
+
+
+@pytest.mark.parametrize("step", [(Deferred, "prepare", 2), (OpenvinoBackend, "preload", 1)])
+def test_a_load_that_fails_leaves_no_compiler(
+    step: tuple[type, str, int],
+    folder: Path,
+    compilations: list[Compilation],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    owner, name, count = step
+    original, called = getattr(owner, name), []
+
+    def fail(self: Any) -> Any:
+        called.append(self)
+        if len(called) == count:
+            raise KeyboardInterrupt
+        return original(self)
+
+    monkeypatch.setattr(executable, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(compile_process, "CHILD", waits_for(tmp_path / "never"))
+    monkeypatch.setattr(owner, name, fail)
+    with pytest.raises(KeyboardInterrupt):
+        edgerun.load(folder, place=PLACE, threads=1)
+    assert compilations[0]._process.poll() == -9
 
 
 def test_a_bundle_that_was_changed_meanwhile_is_not_compiled(

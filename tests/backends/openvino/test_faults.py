@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +21,7 @@ from edgerun.backends.openvino.session import Session, reason
 from edgerun.errors import BackendError
 from edgerun.state import Batch
 from tests.backends.openvino.conftest import Fault, Placed, placed
+from tests.backends.openvino.test_handover import Silent
 from tests.backends.openvino.test_places import ids_of
 from tests.support.bundles import bundle_of
 
@@ -114,6 +120,40 @@ def test_a_device_that_failed_keeps_no_memory(fault: Fault, kind: str) -> None:
         assert model.session().mirror.nbytes == 0 or kind == "hang"
 
 
+def test_networks_of_a_device_that_does_not_answer_outlive_the_model(fault: Fault) -> None:
+    """OpenVINO would wait for the device, for ever, to destroy them."""
+    with placed(bundle_of("llama", weights="fp32"), "prefill=openvino:CPU") as model:
+        greedy(model, IDS[:40], 1)
+        requests = list(model.session()._requests)
+        assert requests and not fault.immortal
+        fault.set("hang", 0)
+        greedy(model, IDS[:40], 1)
+        assert model.session().failure and set(fault.immortal) == set(requests)
+
+
+def test_a_model_can_be_closed_when_ctrl_c_has_ended_a_call_that_hangs(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "SECONDS", 0.01)
+    with placed(bundle_of("llama", weights="fp32"), "prefill=openvino:CPU") as model:
+        greedy(model, IDS[:40], 1)
+        requests = list(model.session()._requests)
+        monkeypatch.setattr(requests[0], "_request", Silent())
+        requests[0].start([])
+        requests[0].cancel()
+        assert not fault.immortal
+    assert set(fault.immortal) == set(requests)
+
+
+def test_a_device_that_hangs_when_it_is_compared_ends_the_load(fault: Fault) -> None:
+    fault.set("hang", 0)
+    with pytest.raises(BackendError, match=r"openvino:NPUW-CPU cannot run .* did not answer"):
+        edgerun.load(
+            bundle_of("llama", weights="fp32"), place="prefill=openvino:NPUW-CPU", threads=1
+        )
+    assert len(fault.networks) == len(fault.immortal) == 1  # no other options are tried
+
+
 def test_a_required_device_that_fails_is_an_error(
     fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -198,3 +238,50 @@ def test_openvino_stays_when_models_go() -> None:
     """
     first = Session(find_device("CPU"), 1).core
     assert Session(find_device("NPUW-CPU"), 1).core is first
+
+
+FORK = """
+import json, os, signal, sys
+import edgerun
+from edgerun.backends.openvino import executable
+from pathlib import Path
+from types import SimpleNamespace
+executable.settings = lambda: SimpleNamespace(cache_dir=Path(sys.argv[2]))
+llm = edgerun.load(sys.argv[1], place="prefill=openvino:CPU", threads=1, context=64)
+ids = [llm.generate([*range(5, 45)], max_tokens=4, temperature=0).ids]
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+ids += [llm.generate([*range(50, 90)], max_tokens=4, temperature=0).ids]
+def tell():
+    (report,) = llm.reports()
+    said = {"ids": ids, "calls": report.rows[0]["calls"], "notes": report.notes}
+    print(json.dumps(said), flush=True)
+if child == 0:
+    tell()
+    if sys.argv[3] == "close":
+        llm.close()
+    sys.exit(0)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+tell()
+sys.exit(status)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.parametrize("end", ["close", "exit"])
+def test_a_forked_process_computes_on_the_cpu_and_ends(tmp_path: Path, end: str) -> None:
+    """It has none of OpenVINO's threads: what they do not end cannot be destroyed."""
+    folder = str(bundle_of("llama", weights="fp32"))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, folder, str(tmp_path), end],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    child, parent = map(json.loads, done.stdout.splitlines())
+    assert child["ids"] == parent["ids"]
+    assert (child["calls"], parent["calls"]) == (1, 2)
+    assert "a forked process has none of OpenVINO's threads" in child["notes"][0]

@@ -276,11 +276,36 @@ class Silent:
         self.cancelled += 1
 
 
+class Slow(Silent):
+    """A request that goes on for a while when it is cancelled, as those of the NPU's partitioner.
+
+    Attributes:
+        left: how often it is waited for until it has ended.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = 0
+
+    def set_input_tensor(self, index: int, tensor: object) -> None:
+        if self.left:
+            raise RuntimeError("Infer Request was canceled")
+
+    def start_async(self) -> None:
+        self.left = 3
+
+    def wait_for(self, milliseconds: int) -> bool:
+        self.left = max(0, self.left - 1)
+        if not self.left and self.cancelled:
+            raise RuntimeError("Infer Request was canceled")
+        return not self.left
+
+
 class Compiled:
     outputs = (None,)
 
-    def __init__(self) -> None:
-        self.request = Silent()
+    def __init__(self, request: Silent) -> None:
+        self.request = request
 
     def create_infer_request(self) -> Silent:
         return self.request
@@ -288,7 +313,7 @@ class Compiled:
 
 def test_a_device_that_does_not_answer_is_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "SECONDS", 0.01)
-    bench, compiled = Bench(), Compiled()
+    bench, compiled = Bench(), Compiled(Silent())
     bench.device = sessions._Request(compiled)  # type: ignore[assignment]
     bench.networks = {ROOM: bench.network(ROOM)}
     pieces = bench.pieces(bench.store.open(), [8], 0)
@@ -314,3 +339,24 @@ def test_a_device_is_stopped_when_ctrl_c_comes_while_pages_are_written(
     with pytest.raises(KeyboardInterrupt):
         next(computed)
     assert bench.events[-2:] == ["start", "cancel"]
+
+
+def test_what_was_cancelled_and_goes_on_is_waited_for() -> None:
+    slow = Slow()
+    request = sessions._Request(Compiled(slow))
+    request.start([np.zeros(1, np.float32)])
+    request.cancel()
+    assert slow.left == 3  # Ctrl-C keeps nobody waiting
+    request.start([np.zeros(1, np.float32)])
+    assert slow.left == 3  # of the second
+
+
+def test_a_device_that_does_not_end_what_was_cancelled_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "SECONDS", 0.01)
+    request = sessions._Request(Compiled(Silent()))
+    request.start([np.zeros(1, np.float32)])
+    request.cancel()
+    with pytest.raises(TimeoutError, match="did not answer within"):
+        request.start([np.zeros(1, np.float32)])
