@@ -261,9 +261,12 @@ class Session:
 
 
 _SESSIONS: weakref.WeakSet[Session] = weakref.WeakSet()
+_has_lost_threads = False  # of OpenVINO's, which a fork leaves with the parent
 
 
 def _begin_children() -> None:
+    global _has_lost_threads
+    _has_lost_threads = _has_lost_threads or _core.cache_info().currsize > 0
     for session in list(_SESSIONS):
         session.begin_child()
 
@@ -272,7 +275,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_children)
 
 
-@cache
 def openvino_core() -> Any:
     """OpenVINO itself, which takes a second to import; one for the whole process, until its end.
 
@@ -280,8 +282,18 @@ def openvino_core() -> Any:
     that signal handlers run on, where it provided that: the next Ctrl-C would end the process.
 
     Raises:
-        BackendError: it cannot be loaded.
+        BackendError: it cannot be loaded, or its threads are another process's.
     """
+    if _has_lost_threads:
+        raise BackendError(
+            "OpenVINO was in use before this process was forked, and compiles nothing in it: load "
+            "the model in a process that is started anew (multiprocessing's 'spawn')"
+        )
+    return _core()
+
+
+@cache
+def _core() -> Any:
     decline_telemetry()
     try:
         import openvino

@@ -103,7 +103,7 @@ def test_openvino_cannot_be_loaded(
     capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of it installed, or libraries of another system."""
-    monkeypatch.setattr(sessions, "openvino_core", sessions.openvino_core.__wrapped__)
+    monkeypatch.setattr(sessions, "_core", sessions._core.__wrapped__)
     broken = Broken("openvino")
     broken.__spec__ = importlib.util.find_spec("openvino")
     monkeypatch.setitem(sys.modules, "openvino", broken)
