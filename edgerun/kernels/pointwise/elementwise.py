@@ -15,6 +15,7 @@ from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang import vectormath
 from edgerun.kernels.lang.simd import load, store
 from edgerun.kernels.lang.word import byte_at, float_at, int_at, set_float
+from edgerun.kernels.pointwise.pieces import piece_of
 
 
 @njit
@@ -99,14 +100,10 @@ def gate(activation: str, lanes: int) -> Body:
     def body(a: Arguments, chunk: int) -> None:
         pieces, width = a.pieces, a.width
         row, piece = chunk // pieces, chunk % pieces
-        size = (width // lanes + pieces - 1) // pieces * lanes
-        first, last = piece * size, min(width, (piece + 1) * size)
-        if piece == pieces - 1:
-            last = width
+        first, whole, last = piece_of(width, pieces, piece, lanes)
         g = a.gate + row * a.gate_stride * 4
         u = a.up + row * a.up_stride * 4
         out = a.out + row * a.out_stride * 4
-        whole = first + max(0, last - first) // lanes * lanes
         for index in range(first, whole, lanes):
             x, y = load(g + index * 4, "f32", lanes), load(u + index * 4, "f32", lanes)
             store(out + index * 4, combine(x, y))

@@ -9,6 +9,7 @@ from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.simd import load, load_splat, store
 from edgerun.kernels.lang.vectormath import tanh
 from edgerun.kernels.lang.word import float_at, set_float
+from edgerun.kernels.pointwise.pieces import piece_of
 
 
 @kernel("scale", "rows:i64[1] x:f32[rows, width] out:f32[rows, width] width factor:f32[1]")
@@ -42,12 +43,8 @@ def softcap(lanes: int) -> Body:
     def body(a: Arguments, chunk: int) -> None:
         pieces, width = a.pieces, a.width
         row, piece = chunk // pieces, chunk % pieces
-        size = (width // lanes + pieces - 1) // pieces * lanes
-        first, last = piece * size, min(width, (piece + 1) * size)
-        if piece == pieces - 1:
-            last = width
+        first, whole, last = piece_of(width, pieces, piece, lanes)
         x, out = a.x + row * a.x_stride * 4, a.out + row * a.out_stride * 4
-        whole = first + max(0, last - first) // lanes * lanes
         bound = load_splat(a.bound, lanes)
         for index in range(first, whole, lanes):
             store(out + index * 4, tanh(load(x + index * 4, "f32", lanes) / bound) * bound)

@@ -12,6 +12,7 @@ from numba import njit
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.simd import load, load_splat, maximum, minimum, store
 from edgerun.kernels.lang.vectormath import exp_bend, number
+from edgerun.kernels.pointwise.pieces import piece_of
 
 
 @njit(inline="always")
@@ -35,12 +36,8 @@ def xielu(lanes: int) -> Body:
     def body(a: Arguments, chunk: int) -> None:
         pieces, width = a.pieces, a.width
         row, piece = chunk // pieces, chunk % pieces
-        size = (width // lanes + pieces - 1) // pieces * lanes
-        first, last = piece * size, min(width, (piece + 1) * size)
-        if piece == pieces - 1:
-            last = width
+        first, whole, last = piece_of(width, pieces, piece, lanes)
         x, out = a.x + row * a.x_stride * 4, a.out + row * a.out_stride * 4
-        whole = first + max(0, last - first) // lanes * lanes
         square, bend, slope = (
             load_splat(a.square, lanes),
             load_splat(a.bend, lanes),

@@ -107,6 +107,20 @@ def said_of_rope(config: Config) -> Config:
     return section(config, "rope_scaling") or section(config, "rope_parameters")
 
 
+def check_activation(config: Config, name: str, activation: str) -> None:
+    """Refuses an activation that is not the only one of an architecture.
+
+    Raises:
+        UnsupportedError: it is another.
+    """
+    said = config.get("hidden_act") or activation
+    if said != activation:
+        raise UnsupportedError(
+            f"{name} checkpoints with a hidden_act of '{said}' are not supported; those with "
+            f"{activation} are"
+        )
+
+
 def context_length(config: Config) -> int:
     """Returns how many tokens of a text a model can tell apart.
 

@@ -233,6 +233,21 @@ def _proportional(parameters: _Parameters, theta: float, head_dim: int) -> Rope:
     return Rope(inv_freq)
 
 
+def with_llama3(config: Config, theta: float, factor: float) -> Config:
+    """The same with the rope of Llama 3.1, lengthened so, where nothing is said of any."""
+    if said_of_rope(config):
+        return config
+    usual = {
+        "rope_type": "llama3",
+        "rope_theta": theta,
+        "factor": factor,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+    }
+    return {**config, "rope_parameters": usual}
+
+
 def _llama3(parameters: _Parameters, theta: float, head_dim: int) -> Rope:
     factor = _F32(number(parameters, "factor"))
     low, high = number(parameters, "low_freq_factor"), number(parameters, "high_freq_factor")

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgerun.errors import UnsupportedError
 from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.biases import declared_biases
-from edgerun_export.architectures.decoder.fields import number, positive, said_of_rope
+from edgerun_export.architectures.decoder.fields import (
+    check_activation,
+    number,
+    positive,
+)
 from edgerun_export.architectures.decoder.layer import Dense
-from edgerun_export.architectures.decoder.rope import rope
+from edgerun_export.architectures.decoder.rope import rope, with_llama3
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import Storage
 from edgerun_export.architectures.decoder.xielu import Xielu
 
-_ACTIVATION = "xielu"
-_THETA = 1.2e7
-# What transformers' ApertusConfig takes where nothing is said.
-_USUAL_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": _THETA,
-    "factor": 8.0,
-    "high_freq_factor": 4.0,
-    "low_freq_factor": 1.0,
-    "original_max_position_embeddings": 8192,
-}
+# Of the rope that transformers takes where nothing is said.
+_THETA, _FACTOR = 1.2e7, 8.0
 
 
 def describe(config: Config) -> DecoderSpec:
@@ -34,13 +28,8 @@ def describe(config: Config) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    activation = config.get("hidden_act") or _ACTIVATION
-    if activation != _ACTIVATION:
-        raise UnsupportedError(
-            f"apertus checkpoints with a hidden_act of '{activation}' are not supported; those "
-            f"with {_ACTIVATION} are"
-        )
-    said = config if said_of_rope(config) else {**config, "rope_parameters": _USUAL_ROPE}
+    check_activation(config, "apertus", "xielu")
+    said = with_llama3(config, _THETA, _FACTOR)
     spec = llama.describe({**said, "hidden_act": "relu"})  # which no layer has
     curve = Xielu()
     network = Dense(positive(config, "intermediate_size"), gated=False, curve=curve)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgerun.errors import UnsupportedError
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.decoder.fields import number, positive
+from edgerun_export.architectures.decoder.fields import check_activation, number, positive
 from edgerun_export.architectures.decoder.layer import Dense
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
-
-_ACTIVATION = "relu2"
 
 
 def describe(config: Config) -> DecoderSpec:
@@ -20,12 +17,7 @@ def describe(config: Config) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    activation = config.get("hidden_act") or _ACTIVATION
-    if activation != _ACTIVATION:
-        raise UnsupportedError(
-            f"arcee checkpoints with a hidden_act of '{activation}' are not supported; those with "
-            f"{_ACTIVATION} are"
-        )
+    check_activation(config, "arcee", "relu2")
     spec = llama.describe({**config, "hidden_act": "relu"})  # times what it is made of: squared
     network = Dense(positive(config, "intermediate_size"), gated=False)
     return replace(

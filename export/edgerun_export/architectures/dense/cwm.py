@@ -8,22 +8,13 @@ from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.fields import (
     number,
     positive,
-    said_of_rope,
     typed_windows,
 )
-from edgerun_export.architectures.decoder.rope import rope
+from edgerun_export.architectures.decoder.rope import rope, with_llama3
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
-_THETA = 1e6
-# What transformers' CwmConfig takes where nothing is said.
-_USUAL_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": _THETA,
-    "factor": 16.0,
-    "high_freq_factor": 4.0,
-    "low_freq_factor": 1.0,
-    "original_max_position_embeddings": 8192,
-}
+# Of the rope that transformers takes where nothing is said.
+_THETA, _FACTOR = 1e6, 16.0
 
 
 def describe(config: Config) -> DecoderSpec:
@@ -33,7 +24,7 @@ def describe(config: Config) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    said = config if said_of_rope(config) else {**config, "rope_parameters": _USUAL_ROPE}
+    said = with_llama3(config, _THETA, _FACTOR)
     spec = llama.describe({"head_dim": 128, **said})
     if config.get("sliding_window", 8192):  # 0 and null are none
         window = positive(config, "sliding_window", 8192)
