@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from edgerun.llm.scoring import Score
     from edgerun.state import TakeLogits
 
-MODEL = "A bundle, a checkpoint (a folder or a GGUF file), or hf:OWNER/NAME."
 MAX_FILE_BYTES = 1 << 30
 CHUNK_ROWS = 64  # logits of every row are kept for one chunk
 
@@ -33,7 +32,7 @@ EXAMPLES = options.examples(
 
 @options.with_loading
 def perplexity(
-    model: Annotated[Path, typer.Argument(help=MODEL)],
+    model: Annotated[Path, typer.Argument(help=options.ANY_MODEL)],
     file: Annotated[Path, typer.Argument(help="UTF-8 text.")],
     separator: Annotated[
         str | None,

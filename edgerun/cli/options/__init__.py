@@ -5,6 +5,7 @@ the pages add it themselves for values that a parameter has.
 """
 
 from edgerun.cli.options.declared import (
+    ANY_MODEL,
     CHATTING,
     LOADING,
     MODEL_HELP,
@@ -45,6 +46,7 @@ from edgerun.cli.options.spreading import (
 )
 
 __all__ = [
+    "ANY_MODEL",
     "MODEL_HELP",
     "Model",
     "Prompt",

@@ -7,10 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-MODEL_HELP = (
-    "A bundle, a checkpoint (a folder or a GGUF file), or hf:OWNER/NAME. "
-    "[default: the model that comes with edgerun]"
-)
+ANY_MODEL = "A bundle, a checkpoint (a folder or a GGUF file), or hf:OWNER/NAME."
+MODEL_HELP = f"{ANY_MODEL} [default: the model that comes with edgerun]"
 Model = Annotated[Path | None, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 Prompt = Annotated[
     str | None,
