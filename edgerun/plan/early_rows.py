@@ -13,7 +13,7 @@ from edgerun.ops.base import Kind
 from edgerun.ops.registry import OPS
 
 # Cheaper to compute again for a few rows than to be kept for all and selected.
-COMPUTED_AGAIN = frozenset({"rms_norm"})
+COMPUTED_AGAIN = frozenset({"rms_norm", "layer_norm"})
 
 
 def select_early(graph: Graph) -> Graph:

@@ -38,15 +38,15 @@ SOURCES = {
     "gemma3n_text": {"weights": "int4"},
     "qwen3_5_text": {"weights": "int4"},
     "apertus": {"weights": "int4"},
+    "gpt_neox": {"weights": "int4"},
 }
-
 
 # Ops of which no attribute is read.
 PLAIN = (
-    *("Abs", "Add", "And", "Clip", "ConstantOfShape", "Cos", "Div", "Exp", "Floor", "Greater"),
-    *("LessOrEqual", "MatMul", "Max", "Min", "Mul", "Neg", "NonZero", "Range", "Relu", "Round"),
-    *("Sigmoid", "Sin", "Slice", "Softplus", "Sqrt", "Squeeze", "Sub", "Tanh", "Unsqueeze"),
-    "Where",
+    *("Abs", "Add", "And", "Clip", "ConstantOfShape", "Cos", "Div", "Erf", "Exp", "Floor"),
+    *("Greater", "LessOrEqual", "MatMul", "Max", "Min", "Mul", "Neg", "NonZero", "Range", "Relu"),
+    *("Round", "Sigmoid", "Sin", "Slice", "Softplus", "Sqrt", "Squeeze", "Sub", "Tanh"),
+    *("Unsqueeze", "Where"),
 )
 
 

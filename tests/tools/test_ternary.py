@@ -153,7 +153,7 @@ class TestWithTorch:
     def test_moments_are_those_of_calibration(self, llama, ids, torch):
         from edgerun_export.calibrate.taps import all_groups, observe
         from edgerun_export.calibrate.weights import LayerWeights
-        from edgerun_export.verify.numpy_model import embedded
+        from edgerun_export.verify.numpy_ends import embedded
         from tools.ternary.blocks import Stage, Streams
         from tools.torch_llama.layer import Layer, source_layer
 

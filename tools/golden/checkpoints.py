@@ -343,4 +343,21 @@ GOLDEN: dict[str, Golden] = {
     "youtu": Golden(
         "Youtu", {**_LATENT, "rope_parameters": {**ROPE, "rope_type": "default"}}, reply=64
     ),
+    "cohere": Golden("Cohere", {**ONE_LAYER, "logit_scale": 0.25, "attention_bias": True}),
+    "cohere2": Golden(
+        "Cohere2",
+        {
+            "num_hidden_layers": 3,
+            "logit_scale": 0.5,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+        reply=64,
+    ),
+    "gpt_neox": Golden("GPTNeoX", _UNTIED, reply=64, names={"lm_head.": "embed_out."}),
+    "nemotron": Golden("Nemotron", {**_UNTIED, "head_dim": 32}, norm_offset=1.0),
+    "olmo": Golden("Olmo", {**_UNTIED, **ONE_LAYER}),
+    "phi": Golden("Phi", _UNTIED, reply=64),
+    "stablelm": Golden("StableLm", {**_UNTIED, "use_qkv_bias": True}),
+    "starcoder2": Golden("Starcoder2", {"sliding_window": 8, "pad_token_id": None}),
 }

@@ -81,7 +81,7 @@ def replied(model: Any, ids: torch.Tensor, count: int) -> np.ndarray[Any, np.dty
 
 def frequencies(model: Any) -> torch.Tensor:
     """Radians a position, of the layers that attend to everything; none where nothing turns."""
-    rotary = getattr(model.model, "rotary_emb", None)
+    rotary = getattr(model.base_model, "rotary_emb", None)
     if rotary is None:
         return torch.zeros(0)
     by_type = hasattr(rotary, "full_attention_inv_freq")

@@ -30,7 +30,7 @@ from edgerun_export.quantize import quantise_rows
 from edgerun_export.quantize.method import Inputs, Needs
 from edgerun_export.source.model import interpret
 from edgerun_export.source.weights import SourceWeights
-from edgerun_export.verify.numpy_model import embedded
+from edgerun_export.verify.numpy_ends import embedded
 from tools.ternary.codes import FORMAT, GROUP, Trained, begin
 from tools.ternary.matrix import Matrix, Optimiser
 from tools.ternary.run import begin_run, model_digest

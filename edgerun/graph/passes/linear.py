@@ -44,7 +44,7 @@ _OFFSET = Op(
     Op("Cast", Const("offsets"), to=FLOAT),
 )
 _DENSE = Op("MatMul", Var("x"), Const("weight"))
-_BIASED = Op("Add", _DENSE, Const("bias"))
+_BIASED, _TIED_BIASED = (Op("Add", product, Const("bias")) for product in (_DENSE, _TIED))
 # By the name of a constant that was made here, what it was made from.
 Derived: TypeAlias = dict[str, tuple[Any, ...]]
 FORMAT_KEY = "edgerun.format"
@@ -173,10 +173,11 @@ def _dense(node: Node, matcher: Matcher, derived: Derived) -> Node | None:
 
 
 def _biased(node: Node, matcher: Matcher, derived: Derived) -> Node | None:
-    match = matcher.match(node.outputs[0], _BIASED)
+    tied = matcher.match(node.outputs[0], _TIED_BIASED)
+    match = tied or matcher.match(node.outputs[0], _BIASED)
     if match is None or matcher.graph.array(match["bias"]).ndim != 1:
         return None
-    name = _turned(matcher.graph, match["weight"], derived)
+    name = tied["table"] if tied else _turned(matcher.graph, match["weight"], derived)
     return _float_linear(node, match["x"], name, matcher, match["bias"])
 
 

@@ -1,4 +1,4 @@
-"""RMSNormalization over the last axis becomes ``rms_norm``."""
+"""RMSNormalization over the last axis becomes ``rms_norm``, LayerNormalization ``layer_norm``."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.passes.base import Pass
 
+# By ONNX's op what it becomes, and how many inputs it may have.
+_NORMS = {"RMSNormalization": ("rms_norm", (2,)), "LayerNormalization": ("layer_norm", (2, 3))}
+
 
 def fuse_norms(graph: Graph) -> Graph:
-    """Rewrites ``RMSNormalization(axis=-1)`` with a constant weight."""
+    """Rewrites norms over the last axis with constant weights, and constant biases."""
     return graph.with_nodes(_rewrite(node, graph) for node in graph.nodes)
 
 
 def _rewrite(node: Node, graph: Graph) -> Node:
-    if node.op != "RMSNormalization" or node.attrs["axis"] != -1:
+    op, counts = _NORMS.get(node.op, ("", ()))
+    if len(node.inputs) not in counts or len(node.outputs) != 1 or node.attrs["axis"] != -1:
         return node
-    if len(node.inputs) != 2 or node.inputs[1] not in graph.constants:
+    if any(name not in graph.constants for name in node.inputs[1:]):
         return node
-    return node.replace(op="rms_norm", attrs={"epsilon": node.attrs["epsilon"]})
+    return node.replace(op=op, attrs={"epsilon": node.attrs["epsilon"]})
 
 
 # From the operator specifications of ONNX (opset 23).
-READS: Mapping[str, Rules] = {
-    "RMSNormalization": {"axis": Read(int, -1), "epsilon": Read(float, 1e-5), "stash_type": 1},
-}
+_READ: Rules = {"axis": Read(int, -1), "epsilon": Read(float, 1e-5), "stash_type": 1}
+READS: Mapping[str, Rules] = dict.fromkeys(_NORMS, _READ)
 PASS = Pass(20, fuse_norms, READS)

@@ -6,6 +6,8 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.graph.passes.base import Pass
 from edgerun.ops.base import LOGITS
 
+_NORMS = frozenset(("rms_norm", "layer_norm"))
+
 
 def select_logit_rows(graph: Graph) -> Graph:
     """Selects rows on the input of the norm and head that compute the logits."""
@@ -19,7 +21,7 @@ def select_logit_rows(graph: Graph) -> Graph:
     while True:
         before = producers.get(first.inputs[0])
         single = len(consumers.get(first.inputs[0], [])) == 1
-        if before is None or before.op != "rms_norm" or not single:
+        if before is None or before.op not in _NORMS or not single:
             break
         first = before
     source = first.inputs[0]

@@ -126,6 +126,33 @@ def sigmoid(x):  # type: ignore[no-untyped-def]
 
 
 @njit
+def erfc(x):  # type: ignore[no-untyped-def]
+    """``2 / sqrt(pi)`` times the integral of ``e ** -t ** 2`` from x on; NaN stays NaN.
+
+    For ``z = |x|`` up to 10, from where on it is 0 or 2, it is ``t * e ** (p(t) - z ** 2)`` with
+    ``t = 2 / (2 + z)``: the form of Press et al. 1992, section 6.2, with a polynomial of ours,
+    interpolated in Chebyshev points, that is off by 5e-8. Relative error below 4e-7 up to 1, and
+    beyond it below 1e-7 of 1.
+    """
+    zero, unit = number(x, 0), number(x, 1)
+    size = minimum(maximum(x, zero - x), number(x, 10))
+    t = number(x, 2) / (number(x, 2) + size)
+    place = fma(t, number(x, 2.4), number(x, -1.4))
+    series = fma(number(x, 5.48602468e-05), place, number(x, 7.27287901e-05))
+    series = fma(series, place, number(x, -0.00053432061))
+    series = fma(series, place, number(x, -0.000225964162))
+    series = fma(series, place, number(x, 0.00370747674))
+    series = fma(series, place, number(x, -0.00106340791))
+    series = fma(series, place, number(x, -0.0294703369))
+    series = fma(series, place, number(x, 0.0157473061))
+    series = fma(series, place, number(x, 0.570307103))
+    series = fma(series, place, number(x, -0.558595398))
+    tail = t * exp(fma(zero - size, size, series))
+    is_below = minimum(maximum(x * number(x, -1e38), zero), unit)
+    return tail + is_below * (number(x, 2) - tail - tail)
+
+
+@njit
 def softplus(x):  # type: ignore[no-untyped-def]
     """``log(1 + e ** x)`` of a float32 vector; NaN stays NaN. Relative error below 5e-7.
 

@@ -23,6 +23,7 @@ _ROOMS = (
     ".dense",
     ".experts",
     ".gemma",
+    ".layer_norms",
     ".linear",
     ".multimodal",
     ".qwen_vl",

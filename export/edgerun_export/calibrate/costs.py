@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.source.weights import SourceWeights
-from edgerun_export.verify.numpy_model import predicted_parts
+from edgerun_export.verify.numpy_ends import predicted_parts
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]

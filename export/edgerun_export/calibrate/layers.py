@@ -27,7 +27,8 @@ from edgerun_export.quantize.blocks import halved, joined
 from edgerun_export.quantize.method import Inputs, Needs
 from edgerun_export.recipe import Recipe
 from edgerun_export.source.weights import SourceWeights
-from edgerun_export.verify.numpy_model import Layer, embedded
+from edgerun_export.verify.numpy_ends import embedded
+from edgerun_export.verify.numpy_model import Layer
 
 F32 = NDArray[np.float32]
 Job: TypeAlias = tuple[str, slice, Inputs]

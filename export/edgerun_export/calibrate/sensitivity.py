@@ -21,7 +21,8 @@ from edgerun_export.quantize import block_layout, quantise_rows
 from edgerun_export.quantize.method import Inputs
 from edgerun_export.recipe import TensorRecipe
 from edgerun_export.source.weights import SourceWeights
-from edgerun_export.verify.numpy_model import Layer, embedded
+from edgerun_export.verify.numpy_ends import embedded
+from edgerun_export.verify.numpy_model import Layer
 
 F32 = NDArray[np.float32]
 _PROBE = TensorRecipe("int4", 32, "mse")

@@ -55,6 +55,7 @@ class _DecoderBuilder:
         self._spec = spec
         self._graph = graph
         self._store = store
+        self._norms: dict[tuple[str, str], str] = {}  # by what they read and their path
         self._linear = LinearBuilder(graph, store, spec, recipe)
         self._single_experts = ExpertsBuilder(graph, store, spec, self._network)
         self._experts: ExpertsBuilder | FusedExperts = (
@@ -100,12 +101,13 @@ class _DecoderBuilder:
 
     def _parts(self, hidden: str, layer: int) -> str:
         """Adds attention and feed-forward part to a residual stream."""
+        before = hidden
         if self._spec.layers[layer].mixes:
             hidden = self._mixed(hidden, layer)
         if self._spec.layers[layer].feed_forward is None:
             return hidden
         module, spec = f"model.layers.{layer}", self._spec
-        fed = self._feed_forward(hidden, layer)
+        fed = self._feed_forward(before if spec.parallel else hidden, layer)
         fed = self._optional_norm(fed, module, spec.feed_forward_out_norm)
         return self._graph.node("Add", [hidden, fed], f"{node_path(module)}/mlp_residual")
 
@@ -275,15 +277,15 @@ class _DecoderBuilder:
         return self._norm(value, f"{module}.{path}", self._spec.epsilon(path))
 
     def _norm(self, value: str, module: str, epsilon: float) -> str:
-        """Adds an RMS norm over the last axis."""
-        weight = self._store.vector(f"{module}.weight")
-        return self._graph.node(
-            "RMSNormalization",
-            [value, weight],
-            f"{node_path(module)}/RMSNormalization",
-            axis=-1,
-            epsilon=epsilon,
-        )
+        """Adds a norm over the last axis; once, where two parts of a layer have the same."""
+        key = value, module
+        if key not in self._norms:
+            kinds = ("weight", "bias") if self._spec.norm_biases else ("weight",)
+            inputs = [value, *(self._store.vector(f"{module}.{kind}") for kind in kinds)]
+            op = "LayerNormalization" if self._spec.centres else "RMSNormalization"
+            at = f"{node_path(module)}/{op}"
+            self._norms[key] = self._graph.node(op, inputs, at, axis=-1, epsilon=epsilon)
+        return self._norms[key]
 
 
 def _inputs(spec: DecoderSpec, recipe: Recipe) -> list[onnx.ValueInfoProto]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgerun_export.architectures import DecoderSpec, Projection
-from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT
+from edgerun_export.architectures.decoder.storage import HEAD_BIAS, HEAD_WEIGHT
 from edgerun_export.graph.blocks import FLOAT
 from edgerun_export.graph.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path
 from edgerun_export.graph.weight_store import StoredMatrix, WeightStore
@@ -102,15 +102,21 @@ class LinearBuilder:
         if not isinstance(shared, StoredMatrix):
             shared = self._store.vocabulary(spec.head_weight, kind, HEAD_WEIGHT)
         shape = spec.vocab_size, spec.hidden_size
-        return self._bounded(self._matmul(value, shared, shape, at, outputs=self._ends), at)
+        bias = self._store.vector(HEAD_BIAS) if spec.head_bias else ""
+        return self._bounded(self._matmul(value, shared, shape, at, bias, self._ends), at)
 
     def _dense_head(self, value: str, at: str) -> str:
         if self._spec.tied and isinstance(self._shared, str):
             table = self._shared
         else:
             table = self._store.table(self._spec.head_weight, HEAD_WEIGHT)
-        turned = self._graph.node("Transpose", [table], f"{at}/Transpose", perm=[1, 0])
-        return self._graph.node("MatMul", [value, turned], f"{at}/MatMul", outputs=self._ends)
+        add = self._graph.node
+        turned = add("Transpose", [table], f"{at}/Transpose", perm=[1, 0])
+        if not self._spec.head_bias:
+            return add("MatMul", [value, turned], f"{at}/MatMul", outputs=self._ends)
+        product = add("MatMul", [value, turned], f"{at}/MatMul")
+        bias = self._store.vector(HEAD_BIAS)
+        return add("Add", [product, bias], f"{at}/Add", outputs=self._ends)
 
     @property
     def _ends(self) -> list[str] | None:

@@ -7,8 +7,10 @@ from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures.decoder.storage import Storage
+from edgerun_export.checkpoint.base import TensorInfo
 
 F32 = NDArray[np.float32]
+_PACKED_ROWS = 4  # logical rows in a stored row of transformers' packed ternary tensors
 _ROUNDED = 2.0**-8  # how far a number may be from what it is in bfloat16, of itself
 
 
@@ -58,3 +60,10 @@ def check_constant(values: F32, name: str, storage: Storage) -> None:
             f"tensor '{name}' holds {value} where {expected:g} was expected, the only value that "
             "is supported"
         )
+
+
+def logical_shape(info: TensorInfo) -> tuple[int, ...]:
+    """The shape of the matrix that a stored tensor stands for."""
+    if info.dtype == "U8" and len(info.shape) == 2:
+        return (info.shape[0] * _PACKED_ROWS, info.shape[1])
+    return info.shape

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.checkpoint.base import Affine, Checkpoint, Integers, TensorInfo
+from edgerun_export.checkpoint.base import Affine, Checkpoint, Integers
 from edgerun_export.checkpoint.views.base import Parts, Read, read_in_runs
 from edgerun_export.source.rows import joined_rows, picked_rows
-from edgerun_export.source.stored import check_constant, from_stored, path_of
+from edgerun_export.source.stored import check_constant, from_stored, logical_shape, path_of
 
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
@@ -27,7 +27,6 @@ _DERIVED = re.compile(
     r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)"
     r"|model\.layers\.\d+\.self_attn\.masked_bias"
 )
-_PACKED_ROWS = 4  # logical rows in a stored row of transformers' packed ternary tensors
 _HEADS = re.compile(r"\.(q|k|k_rope)_proj\.(weight|bias)$")
 Whole = TypeVar("Whole", I8, Integers)
 
@@ -84,7 +83,7 @@ class SourceWeights:
                 raise CheckpointError(
                     f"the checkpoint has no tensor '{name}', which {self.spec.architecture} needs"
                 )
-            if _logical_shape(info) != expected:
+            if logical_shape(info) != expected:
                 raise CheckpointError(
                     f"tensor '{info.name}' has shape {list(info.shape)}; config.json asks for "
                     f"{list(expected)}"
@@ -129,6 +128,8 @@ class SourceWeights:
         """Shapes of the tensors that the checkpoint should have."""
         shapes: dict[str, tuple[int, ...]] = {}
         for name, shape in self._shapes.items():
+            if self._is_bare(name):
+                continue
             stored, first = self._place(name)
             rows = first + self.spec.storage.rows.get(name, shape[0])
             if name in self._picked:
@@ -137,11 +138,15 @@ class SourceWeights:
         return shapes
 
     def _needed(self) -> set[str]:
-        needed = {self._stored_name(name) for name in self._shapes}
+        needed = {self._stored_name(each) for each in self._shapes if not self._is_bare(each)}
         ternary = {self._stored_name(name) for name in self._ternary}
         scales = {f"{name}_scale" for name in ternary if self._infos[name].dtype == "U8"}
         # A tied head that is stored as well has been compared with the embedding.
         return needed | scales | ({self.spec.storage.head} if self.spec.tied else set())
+
+    def _is_bare(self, name: str) -> bool:
+        """Whether a tensor is that of a norm without stored weights."""
+        return self.spec.storage.bare_norms and name in self._norms
 
     def _stored_name(self, name: str) -> str:
         return self._place(name)[0]
@@ -187,6 +192,8 @@ class SourceWeights:
         Raises:
             CheckpointError: one is stored as its logarithm, and float32 is too narrow for it.
         """
+        if self._is_bare(name):
+            return np.ones(self.shape(name), np.float32)
         values = self._floats(name, slice(None))
         values = from_stored(values, name, self._stored_name(name), self.spec.storage)
         if name in self._norms and self.spec.storage.norm_offset:
@@ -294,12 +301,16 @@ class SourceWeights:
         return storage.head_rows.factors[numbers % self.spec.head_dim][:, None]
 
     def _takes_head_factors(self, name: str) -> bool:
-        """Whether factors of head rows concern a tensor: where heads are normalised, norms alone.
+        """Whether factors of head rows, which are the rope's, concern a tensor.
 
-        A norm would undo those of the rows before it.
+        Where heads are normalised they concern norms alone, which would undo those of the rows
+        before, and where nothing is turned none.
         """
         match = _HEADS.search(name)
-        return self._norms_of.get(match[1]) is None if match else name.endswith(self._head_norms)
+        if match is None and not name.endswith(self._head_norms):
+            return False
+        is_turned = self.spec.rope_of(int(name.split(".")[2])) is not None
+        return is_turned and (match is None or self._norms_of.get(match[1]) is None)
 
     def _floats(self, name: str, rows: slice) -> F32:
         def read(stored: str, part: slice) -> tuple[F32]:
@@ -386,9 +397,3 @@ def _grid(stored: tuple[I8, F32]) -> tuple[int, int]:
 
 def _and_more(names: list[str]) -> str:
     return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-
-
-def _logical_shape(info: TensorInfo) -> tuple[int, ...]:
-    if info.dtype == "U8" and len(info.shape) == 2:
-        return (info.shape[0] * _PACKED_ROWS, info.shape[1])
-    return info.shape

@@ -22,7 +22,8 @@ from edgerun_export.recipe import Recipe, TensorRecipe
 from edgerun_export.source.weights import SourceWeights
 from edgerun_export.transforms.transform import Transform
 from edgerun_export.transforms.weights import Change, TransformedWeights
-from edgerun_export.verify.numpy_model import Layer, embedded
+from edgerun_export.verify.numpy_ends import embedded
+from edgerun_export.verify.numpy_model import Layer
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -78,6 +79,8 @@ def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
     # Laurel adds what it reads.
     if spec.mixer(layer) and spec.input_norm is not None and spec.laurel is None:
         readers = spec.mixer_groups(layer)[0][0]
+        if spec.feed_forward_norm == spec.input_norm:
+            readers += tuple(spec.feed_forward(layer)[0].values())[:-1]
         others = tuple(each for each in spec.mixer_readers(layer) if each not in readers)
         yield _Pair(spec.input_norm, readers, hidden, others)
     if spec.has_keys(layer) and spec.attention_sub_norm is None and not spec.normalises_values:
@@ -91,7 +94,7 @@ def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
     if not isinstance(part, Dense):
         return
     (network,) = spec.feed_forward(layer)
-    if spec.feed_forward_norm is not None:
+    if spec.feed_forward_norm not in (None, spec.input_norm):
         yield _Pair(spec.feed_forward_norm, tuple(network.values())[:-1], hidden)
     if part.gated and spec.sub_norm(layer) is None and ACTIVATIONS[spec.activation].up is UNCHANGED:
         width = np.arange(network["down_proj"].in_features)
@@ -141,14 +144,13 @@ def _scale(
     for reader in (*pair.readers, *pair.others):
         name = f"{module}.{reader.path}.weight"
         changes[name] = replace(changes.get(name, Change()), inputs=scales[pair.columns])
-    name = f"{module}.{pair.producer}.weight"
-    if len(source.shape(name)) == 1:
-        vectors[name] = source.vector(name) / scales
-        return
-    changes[name] = replace(changes.get(name, Change()), outputs=np.reciprocal(scales))
-    bias = f"{module}.{pair.producer}.bias"
+    name, bias = (f"{module}.{pair.producer}.{kind}" for kind in ("weight", "bias"))
     if bias in source.spec.tensors():
         vectors[bias] = source.vector(bias) / scales
+    if len(source.shape(name)) == 1:
+        vectors[name] = source.vector(name) / scales
+    else:
+        changes[name] = replace(changes.get(name, Change()), outputs=np.reciprocal(scales))
 
 
 TRANSFORM = Transform(apply, needs_text=True)

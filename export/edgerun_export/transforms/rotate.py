@@ -47,6 +47,11 @@ def _check(spec: DecoderSpec) -> None:
             f"--transform rotate: the layers of this {spec.architecture} have norms behind their "
             "parts, through which a rotation does not pass; leave it out"
         )
+    if spec.centres:
+        raise UnsupportedError(
+            f"--transform rotate: the norms of this {spec.architecture} subtract the mean, which "
+            "is another one after a rotation; leave it out"
+        )
 
 
 def _rotate_layer(

@@ -5,7 +5,7 @@ It shares no code with the graph or the quantisers, and handles one sequence wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,20 +20,21 @@ from edgerun_export.architectures.decoder.streams import AltUp, Laurel
 from edgerun_export.architectures.decoder.xielu import Xielu
 from edgerun_export.verify import numpy_space
 from edgerun_export.verify.numpy_delta import convolve, linear_attention, sigmoid
-from edgerun_export.verify.numpy_ops import attend, largest, norm, rotate, round_rows, route
-from edgerun_export.verify.numpy_streams import (
-    begin_streams,
-    correct_streams,
-    end_streams,
-    layer_inputs,
-    predict_streams,
-    rows_of,
+from edgerun_export.verify.numpy_ends import embedded, predicted
+from edgerun_export.verify.numpy_ops import (
+    attend,
+    largest,
+    norm,
+    normed,
+    rotate,
+    round_rows,
+    route,
 )
+from edgerun_export.verify.numpy_streams import correct_streams, predict_streams
 from edgerun_export.verify.parts import Observer, Weights
 from edgerun_export.verify.stream import stream_of
 
 F32 = NDArray[np.float32]
-_HEAD_ROWS = 8192
 
 
 @np.errstate(over="ignore", invalid="ignore")  # is told of as an error
@@ -63,45 +64,6 @@ def _finite(part: str, values: F32) -> F32:
     )
 
 
-def embedded(spec: DecoderSpec, weights: Weights, ids: NDArray[np.int64]) -> F32:
-    """What the first layer gets, ``[tokens, width]``; ``stream.py`` tells what that consists of."""
-    stream, hidden = stream_of(spec), rows_of(weights, spec.embedding_weight, ids)
-    room = np.zeros((len(ids), stream.width - spec.hidden_size), np.float32)
-    values = np.concatenate([hidden, room], axis=1)
-    if spec.per_layer is not None:
-        values[:, stream.inputs] = layer_inputs(spec, spec.per_layer, weights, hidden, ids)
-    if spec.altup is not None:
-        values[:, stream.streams] = begin_streams(spec.altup, _square(spec, weights), hidden)
-    return values
-
-
-def _square(spec: DecoderSpec, weights: Weights) -> Callable[[str], F32]:
-    return lambda name: weights.rows(name, slice(0, spec.hidden_size))
-
-
-def predicted(spec: DecoderSpec, weights: Weights, hidden: F32) -> F32:
-    """Logits ``[tokens, vocab]`` of what the last layer gives."""
-    parts = [logits for _, logits in predicted_parts(spec, weights, hidden)]
-    return np.concatenate(parts, axis=1)
-
-
-def predicted_parts(
-    spec: DecoderSpec, weights: Weights, hidden: F32
-) -> Iterator[tuple[slice, F32]]:
-    """The same for one part of the vocabulary after the other, ``[tokens, n]`` with its ids."""
-    if spec.altup is None:
-        hidden = hidden[:, : spec.hidden_size]
-    else:
-        streams = hidden[:, stream_of(spec).streams]
-        hidden = end_streams(spec.altup, _square(spec, weights), streams)
-    hidden = norm(hidden, weights.vector(spec.final_norm_weight), spec.norm_eps)
-    head, bound = weights.head_name(), spec.softcap
-    for start in range(0, spec.vocab_size, _HEAD_ROWS):
-        part = slice(start, min(start + _HEAD_ROWS, spec.vocab_size))
-        logits = hidden @ weights.rows(head, part).T
-        yield part, logits if bound is None else np.tanh(logits / bound) * np.float32(bound)
-
-
 class Layer:
     """The parts of a decoder layer."""
 
@@ -126,6 +88,8 @@ class Layer:
         if spec.altup is not None:
             self._predict(spec.altup, after)
         residual = after[:, self._stream.residual].copy()
+        if spec.parallel:
+            after[:, self._stream.before] = residual
         delta, space = spec.layers[self._layer].delta, spec.layers[self._layer].space
         is_added = spec.attention_out_norm is None and (space is None or not space.is_beside)
         self._observer.residual(residual if is_added else None)
@@ -179,7 +143,7 @@ class Layer:
         residual = hidden[:, self._stream.residual]
         added_plainly = spec.router(self._layer) is None and spec.feed_forward_out_norm is None
         self._observer.residual(residual if added_plainly else None)
-        fed = self._feed_forward(residual)
+        fed = self._feed_forward(hidden[:, self._stream.before] if spec.parallel else residual)
         after[:, self._stream.residual] += self._norm(fed, spec.feed_forward_out_norm)
         return after if spec.per_layer else self._scaled(after)
 
@@ -373,8 +337,8 @@ class Layer:
     def _norm(self, value: F32, path: str | None) -> F32:
         if path is None:
             return value
-        weight = self._weights.vector(f"{self._prefix}.{path}.weight")
-        return norm(value, weight, self._spec.epsilon(path))
+        module = f"{self._prefix}.{path}"
+        return normed(self._spec, self._weights, module, value, self._spec.epsilon(path))
 
     def _rounded(self, value: F32) -> F32:
         return value if self._spec.ternary is None else round_rows(value)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun_export.architectures import DecoderSpec, Experts, Rope
+from edgerun_export.verify.parts import Weights
 
 F32 = NDArray[np.float32]
 
@@ -41,6 +42,21 @@ def norm(value: F32, weight: F32, epsilon: float) -> F32:
     mean = np.mean(value * value, axis=-1, keepdims=True, dtype=np.float32)
     length: F32 = np.sqrt(mean + np.float32(epsilon))
     return value / length * weight
+
+
+def layer_norm(value: F32, weight: F32, bias: F32 | None, epsilon: float) -> F32:
+    """Norm of what a row deviates from its mean, with a bias or without."""
+    scaled = norm(value - value.mean(axis=-1, keepdims=True), weight, epsilon)
+    return scaled if bias is None else scaled + bias
+
+
+def normed(spec: DecoderSpec, weights: Weights, module: str, value: F32, epsilon: float) -> F32:
+    """A value behind the norm at a path of modules, of whichever kind the decoder has."""
+    weight = weights.vector(f"{module}.weight")
+    if not spec.centres:
+        return norm(value, weight, epsilon)
+    bias = weights.vector(f"{module}.bias") if spec.norm_biases else None
+    return layer_norm(value, weight, bias, epsilon)
 
 
 def largest(value: F32, deviations: float) -> F32:

@@ -23,6 +23,8 @@ class Stream:
         inputs: inputs of layers, one after the other.
         keys: by the layer that makes them, its keys and then its values.
         streams: all residual streams, one after the other; empty where there is one alone.
+        before: the residual stream that a layer began with, where feed-forward parts read that;
+            else empty.
         width: elements of a row in all.
     """
 
@@ -30,6 +32,7 @@ class Stream:
     inputs: slice
     keys: Mapping[int, slice]
     streams: slice
+    before: slice
     width: int
 
 
@@ -44,4 +47,5 @@ def stream_of(spec: DecoderSpec) -> Stream:
         keys[source] = slice(end, end + size)
         end += size
     streams = slice(end, end + (spec.altup.count * hidden if spec.altup else 0))
-    return Stream(slice(hidden), inputs, keys, streams, streams.stop)
+    before = slice(streams.stop, streams.stop + hidden * spec.parallel)
+    return Stream(slice(hidden), inputs, keys, streams, before, before.stop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tools.golden.differential import (
     deepseek_like,
     gemma,
+    layer_norms,
     linear,
     llama_like,
     pictures,
@@ -16,6 +17,7 @@ from tools.golden.differential.parts import Config, Draw, Family
 FAMILIES: dict[str, Family] = {
     **llama_like.FAMILIES,
     **gemma.FAMILIES,
+    **layer_norms.FAMILIES,
     **with_experts.FAMILIES,
     **deepseek_like.FAMILIES,
     **state_spaces.FAMILIES,

@@ -12,6 +12,11 @@ Variant: TypeAlias = Callable[[Config, Draw], Config | None]
 
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 _SHAPE = ("partial_rotary_factor", "mrope_section", "mrope_interleaved")
+# What stood above ``rope_scaling`` in version 4.
+_NAMES = {"rope_theta": "rope_theta", "partial_rotary_factor": "partial_rotary_factor"}
+_OWN_NAMES = {
+    "gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
+}
 # Without these a model would have the size of a released one, or other tensors.
 _SIZES = re.compile(
     r"size|dim|rank|width|heads|num_|^n_|mamba_|moe_k|moe_topk|bias|model_type|architectures|dtype"
@@ -56,9 +61,9 @@ def version_4(config: Config, draw: Draw) -> Config | None:
     rope = _single_rope(config)
     if rope is None:
         return None
-    names = ("rope_theta", "partial_rotary_factor")
-    above: Config = {key: rope[key] for key in names if key in rope}
-    scaling = without(rope, *above, "rope_type")
+    names = _OWN_NAMES.get(config.get("model_type"), _NAMES)
+    above: Config = {name: rope[key] for key, name in names.items() if key in rope}
+    scaling = without(rope, *names, "rope_type")
     kind = {draw.of("type", "rope_type"): rope["rope_type"]}
     is_plain = rope["rope_type"] == "default" and not scaling
     return {

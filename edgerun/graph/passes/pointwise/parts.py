@@ -16,7 +16,7 @@ PARTED = frozenset(
 )
 JOINING = frozenset(("add_to_heads", "group_rms_norm", "row_part"))
 # By op, the first input that must be whole rows: what is joined may have been joined before.
-WHOLE = {"concat": 1, "gaussian_top_k": 0, "match_magnitude": 0, "route": 0}
+WHOLE = {"concat": 1, "gaussian_top_k": 0, "layer_norm": 0, "match_magnitude": 0, "route": 0}
 
 
 def check_parts(graph: Graph) -> Graph:

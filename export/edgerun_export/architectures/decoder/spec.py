@@ -31,8 +31,8 @@ TernaryOrigin = Literal["packed", "master"]
 class DecoderSpec:
     """A decoder: embedding, layers of attention and gated feed-forward networks, norm, head.
 
-    Every norm is an RMS norm. A norm path of ``None`` means that the model has none there. Paths
-    are relative to ``model.layers.N``.
+    A norm path of ``None`` means that the model has none there. Paths are relative to
+    ``model.layers.N``.
 
     Attributes:
         architecture: the checkpoint's ``model_type``.
@@ -48,6 +48,11 @@ class DecoderSpec:
         ropes: rotary position embeddings, of which layers name theirs.
         tied: the head reads the embedding's weights.
         biases: short names of the projections that have a bias in every layer; not of experts.
+        head_bias: whether the head has one.
+        centres: whether norms are layer norms, which subtract the mean first; else RMS norms.
+        norm_biases: whether these have biases.
+        parallel: whether the feed-forward part reads what the layer reads, not what attention has
+            been added to; where both have the same norm, it is computed once.
         input_norm: norm before attention, or what stands in its place.
         attention_out_norm: norm of what attention adds.
         feed_forward_norm: norm before the feed-forward part.
@@ -89,6 +94,10 @@ class DecoderSpec:
     ropes: tuple[Rope, ...]
     tied: bool
     biases: frozenset[str] = frozenset()
+    head_bias: bool = False
+    centres: bool = False
+    norm_biases: bool = False
+    parallel: bool = False
     input_norm: str | None = "input_layernorm"
     attention_out_norm: str | None = None
     feed_forward_norm: str | None = "post_attention_layernorm"
@@ -117,6 +126,7 @@ class DecoderSpec:
 
     embedding_weight: ClassVar[str] = "model.embed_tokens.weight"
     final_norm_weight: ClassVar[str] = "model.norm.weight"
+    final_norm_bias: ClassVar[str] = "model.norm.bias"
 
     @property
     def head_weight(self) -> str:

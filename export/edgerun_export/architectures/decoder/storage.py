@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Factor: TypeAlias = float | tuple[float, ...]
-MODEL, HEAD_WEIGHT = "model.", "lm_head.weight"
+MODEL, HEAD_WEIGHT, HEAD_BIAS = "model.", "lm_head.weight", "lm_head.bias"
 MTP_LEFT_OUT = "its layers for multi-token prediction (MTP) are left out"
 
 
@@ -65,6 +65,24 @@ def picked_in_turns(
     return {name: PickedRows(path, np.concatenate(rows)) for name, rows in picked.items()}
 
 
+def stored_modules(
+    num_layers: int, modules: Mapping[str, str], layers: str = "model.layers"
+) -> dict[str, str]:
+    """By the names of the tensors of modules of every layer those that they are stored under.
+
+    Args:
+        num_layers: how many layers there are.
+        modules: by the path of a module below ``model.layers.N`` the stored one.
+        layers: what layers are below.
+    """
+    return {
+        f"model.layers.{layer}.{path}.{kind}": f"{layers}.{layer}.{stored}.{kind}"
+        for layer in range(num_layers)
+        for path, stored in modules.items()
+        for kind in ("weight", "bias")
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
     """Differences between the tensors of a checkpoint and those of a decoder.
@@ -77,6 +95,7 @@ class Storage:
         names: by the name of a tensor the one that it is stored under, if it is another.
         factors: by the name of a tensor what its values are multiplied by, or each of its rows.
         norm_offset: what is added to the stored weights of norms.
+        bare_norms: whether norms have no weights there: all are 1.
         plain_norms: paths of norms below ``model.layers.N`` to which nothing is added.
         logarithms: paths of vectors below ``model.layers.N`` whose negatives are stored as
             logarithms.
@@ -98,6 +117,7 @@ class Storage:
     names: Mapping[str, str] = field(default_factory=dict)
     factors: Mapping[str, Factor] = field(default_factory=dict)
     norm_offset: float = 0.0
+    bare_norms: bool = False
     plain_norms: tuple[str, ...] = ()
     logarithms: tuple[str, ...] = ()
     softplus: Mapping[str, float] = field(default_factory=dict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgerun_export.architectures.decoder.layer import Dense, Experts
+from edgerun_export.architectures.decoder.storage import HEAD_BIAS
 
 if TYPE_CHECKING:
     from edgerun_export.architectures.decoder.spec import DecoderSpec
@@ -18,6 +19,10 @@ def tensors_of(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
         spec.final_norm_weight: (spec.hidden_size,),
         spec.head_weight: (spec.vocab_size, spec.hidden_size),
     }
+    if spec.norm_biases:
+        shapes[spec.final_norm_bias] = (spec.hidden_size,)
+    if spec.head_bias:
+        shapes[HEAD_BIAS] = (spec.vocab_size,)
     if spec.per_layer is not None:
         shapes |= spec.per_layer.tensors(spec.num_layers, spec.hidden_size, spec.vocab_size)
     if spec.altup is not None:
@@ -29,8 +34,9 @@ def tensors_of(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
 
 
 def _of_layer(spec: DecoderSpec, layer: int) -> dict[str, tuple[int, ...]]:
+    kinds = ("weight", "bias") if spec.norm_biases else ("weight",)
     shapes: dict[str, tuple[int, ...]] = {
-        f"{path}.weight": (width,) for path, width in spec.norms(layer).items()
+        f"{path}.{kind}": (width,) for path, width in spec.norms(layer).items() for kind in kinds
     }
     if spec.layer_scale is not None:
         shapes[spec.layer_scale] = (1,)

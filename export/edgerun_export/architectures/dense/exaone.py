@@ -7,7 +7,7 @@ from dataclasses import replace
 from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.rope import rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
-from edgerun_export.architectures.decoder.storage import Storage
+from edgerun_export.architectures.decoder.storage import Storage, stored_modules
 
 # By what Llama calls them, the keys of config.json and what they are where they are left out.
 _KEYS = {
@@ -40,26 +40,17 @@ def describe(config: Config) -> DecoderSpec:
         for key, (old, usual) in _KEYS.items()
     }
     spec = llama.describe({"max_position_embeddings": 4096, **config, **said})
+    names = {
+        spec.embedding_weight: "model.wte.weight",
+        spec.final_norm_weight: "model.ln_f.weight",
+        **stored_modules(spec.num_layers, _MODULES, "model.h"),
+    }
     return replace(
         spec,
         architecture="exaone",
         ropes=(rope(config, spec.head_dim, default_theta=500000.0),),
-        storage=Storage(names=_stored_names(spec), prefix="transformer."),
+        storage=Storage(names=names, prefix="transformer."),
     )
-
-
-def _stored_names(spec: DecoderSpec) -> dict[str, str]:
-    names = {
-        spec.embedding_weight: "model.wte.weight",
-        spec.final_norm_weight: "model.ln_f.weight",
-    }
-    for layer in range(spec.num_layers):
-        names |= {
-            f"model.layers.{layer}.{name}.{kind}": f"model.h.{layer}.{stored}.{kind}"
-            for name, stored in _MODULES.items()
-            for kind in ("weight", "bias")
-        }
-    return names
 
 
 ARCHITECTURE = describe

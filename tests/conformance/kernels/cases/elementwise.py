@@ -21,9 +21,9 @@ from tests.conformance.kernels.harness import (
     untouched,
 )
 
-# What an activation may be wrong by where it is nearly 0: of GELU's exponent, which is a cubic and
-# goes to 80 there, the last bit of float32 is forty of the result.
-NEAR_ZERO = {"gelu_tanh": 1e-8}
+# What an activation may be wrong by where it is nearly 0: of GELU's exponent, which goes to 80
+# there, the last bit of float32 is forty of the result.
+NEAR_ZERO = dict.fromkeys(("gelu_tanh", "normal_cdf", "normal_cdf_tanh"), 1e-8)
 SHAPES = [(1, 7), (3, 64), (2, 130)]
 
 
@@ -219,6 +219,25 @@ def match_magnitude(isa: str, shape: tuple[int, int]) -> Call:
     fields = {"x": x, "like": like, "out": out, "width": width, "floor": floor}
     strides = {"x_stride": width + 1, "like_stride": width + 2, "out_stride": width + 3}
     return Call({"lanes": float_lanes(isa)}, fields | strides, rows, check)
+
+
+@cases_of("layer_norm", isa=ISAS, mean=[0.0, 30.0], shape=SHAPES)
+def layer_norm(isa: str, mean: float, shape: tuple[int, int]) -> Call:
+    rows, width = shape
+    x, out = random((rows, width), gap=1), untouched((rows, width + 3))
+    x += np.float32(mean)
+    vectors = {"weight": random((width,), 2), "bias": random((width,), 3)}
+
+    def check() -> None:
+        expected = OPS["layer_norm"].define(
+            x[:, :width].astype(np.float64), **vectors, epsilon=1e-3
+        )
+        assert_near(out[:, :width], expected, 1e-5 if mean else 1e-6)
+        assert (out[:, width:] == UNTOUCHED).all()
+
+    fields = {"x": x, "out": out, "width": width, "epsilon": np.array([1e-3], np.float32)}
+    strides = {"x_stride": width + 1, "out_stride": width + 3}
+    return Call({"lanes": float_lanes(isa)}, fields | vectors | strides, rows, check)
 
 
 @cases_of("gaussian_top_k", isa=ISAS, deviations=[1.6448536, -0.25], shape=SHAPES)

@@ -1,0 +1,1 @@
+"""Decoders whose norms subtract the mean (layer norms)."""

@@ -1,0 +1,111 @@
+"""Configurations of decoders whose norms subtract the mean."""
+
+from __future__ import annotations
+
+from tools.golden.differential.parts import (
+    Config,
+    Draw,
+    any_heads,
+    flags,
+    head_dim_of,
+    part_that_turns,
+    rope,
+    shared_width,
+    usual_windows,
+)
+
+_UNGATED = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu2")
+
+
+def epsilon(draw: Draw, key: str = "layer_norm_eps") -> Config:
+    return draw.of({}, {key: draw.of(1e-6, 1e-3)})
+
+
+def turned_in_part(draw: Draw, sizes: Config) -> Config:
+    part = part_that_turns(draw, head_dim_of(sizes), 0.25, 0.5, 0.75, 1.0)
+    return {"rope_parameters": rope(draw, ("default", "linear"), **part)}
+
+
+def cohere(draw: Draw) -> Config:
+    return {
+        **shared_width(draw),
+        **epsilon(draw),
+        **flags(draw, "attention_bias"),
+        "rope_parameters": rope(draw),
+        "logit_scale": draw.of(0.0625, 0.25, 0.8333),
+    }
+
+
+def cohere2(draw: Draw) -> Config:
+    sizes = cohere(draw)
+    return {**sizes, **usual_windows(draw, sizes, {})}
+
+
+def gpt_neox(draw: Draw) -> Config:
+    sizes = shared_width(draw)
+    return {
+        **sizes,
+        **epsilon(draw),
+        **turned_in_part(draw, sizes),
+        **flags(draw, "attention_bias", "use_parallel_residual"),
+        "hidden_act": draw.of(*_UNGATED),
+    }
+
+
+def nemotron(draw: Draw) -> Config:
+    sizes = any_heads(draw)
+    return {
+        **sizes,
+        **epsilon(draw, "norm_eps"),
+        **turned_in_part(draw, sizes),
+        **flags(draw, "attention_bias", "mlp_bias"),
+        "hidden_act": draw.of(*_UNGATED),
+    }
+
+
+def olmo(draw: Draw) -> Config:
+    return {**shared_width(draw), **flags(draw, "attention_bias"), "rope_parameters": rope(draw)}
+
+
+def phi(draw: Draw) -> Config:
+    sizes = shared_width(draw)
+    return {
+        **sizes,
+        **epsilon(draw),
+        **turned_in_part(draw, sizes),
+        "hidden_act": draw.of(*_UNGATED),
+    }
+
+
+def stablelm(draw: Draw) -> Config:
+    sizes = shared_width(draw)
+    return {
+        **sizes,
+        **epsilon(draw),
+        **turned_in_part(draw, sizes),
+        **flags(draw, "use_qkv_bias", "use_parallel_residual"),
+        "hidden_act": draw.of("silu", "gelu_pytorch_tanh"),
+    }
+
+
+def starcoder2(draw: Draw) -> Config:
+    return {
+        **any_heads(draw),
+        **epsilon(draw, "norm_epsilon"),
+        **flags(draw, "use_bias"),
+        "rope_parameters": rope(draw),
+        "sliding_window": draw.of(None, 4, 9),
+        "hidden_act": draw.of(*_UNGATED),
+    }
+
+
+FAMILIES = {
+    "cohere": cohere,
+    "cohere2": cohere2,
+    "gpt_neox": gpt_neox,
+    "nemotron": nemotron,
+    "olmo": olmo,
+    "phi": phi,
+    "stablelm": stablelm,
+    "starcoder2": starcoder2,
+}
