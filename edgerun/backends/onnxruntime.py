@@ -9,10 +9,8 @@ everywhere else; they are copied for every call, which makes it slow at long con
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import sys
-import weakref
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -30,6 +28,7 @@ from edgerun.backends.base import (
     Values,
 )
 from edgerun.errors import BackendError, BundleError, UnsupportedError
+from edgerun.forks import each_in_forked_child
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.immortal import keep_for_ever
@@ -230,16 +229,7 @@ class _ModelFile:
         self._session = None
 
 
-_FILES: weakref.WeakSet[_ModelFile] = weakref.WeakSet()
-
-
-def _begin_children() -> None:
-    for file in list(_FILES):
-        file.begin_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_children)
+_FILES = each_in_forked_child(_ModelFile.begin_child)
 
 
 def release(version: str) -> tuple[int, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
+
+from edgerun.forks import each_in_forked_child
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,6 +33,7 @@ class FairLock:
         _LOCKS.add(self)
 
     def _reset(self) -> None:
+        """Begins anew, as a forked child has to: threads that held the locks do not exist there."""
         self._owner: int | None = None
         self._gate = threading.RLock()
         self._inside = threading.RLock()
@@ -56,14 +57,4 @@ class FairLock:
                 pass
 
 
-_LOCKS: weakref.WeakSet[FairLock] = weakref.WeakSet()
-
-
-def _reset_all() -> None:
-    """In a forked child, where the threads that held locks do not exist."""
-    for lock in list(_LOCKS):
-        lock._reset()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_all)
+_LOCKS = each_in_forked_child(FairLock._reset)

@@ -370,6 +370,7 @@ if sys.argv[1] == "fork":
     child = os.fork()
     team.run(program)
     assert (x == 2).all()
+    assert all(worker.is_alive() for worker in team._workers)
     if child:
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 print("done")

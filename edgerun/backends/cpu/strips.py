@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
-import weakref
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.cpu.buffers import aligned_zeros
+from edgerun.forks import each_in_forked_child
 from edgerun.formats.base import PackedWeight
 from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph
@@ -82,13 +81,4 @@ def bytes_a_thread(graph: Graph) -> int:
     return max(area_bytes(k, k // UNITS[0], packed=False) for k in lengths)
 
 
-_MEMORIES: weakref.WeakSet[StripMemory] = weakref.WeakSet()
-
-
-def _begin_children() -> None:
-    for memory in list(_MEMORIES):
-        memory.begin_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_children)
+_MEMORIES = each_in_forked_child(StripMemory.begin_child)

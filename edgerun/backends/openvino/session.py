@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
 import time
 import weakref
@@ -26,6 +25,7 @@ from edgerun.backends.openvino.mirror import Mirror
 from edgerun.backends.openvino.network import Request, Tally
 from edgerun.backends.openvino.obstacles import unlisted
 from edgerun.errors import BackendError
+from edgerun.forks import each_in_forked_child, in_forked_child
 from edgerun.immortal import keep_for_ever
 from edgerun.kernels.host.memory import available_memory
 from edgerun.limited import run_limited
@@ -260,19 +260,16 @@ class Session:
         self.mirror = Mirror()
 
 
-_SESSIONS: weakref.WeakSet[Session] = weakref.WeakSet()
 _has_lost_threads = False  # of OpenVINO's, which a fork leaves with the parent
 
 
-def _begin_children() -> None:
+def _lose_threads() -> None:
     global _has_lost_threads
     _has_lost_threads = _has_lost_threads or _core.cache_info().currsize > 0
-    for session in list(_SESSIONS):
-        session.begin_child()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_children)
+in_forked_child(_lose_threads)
+_SESSIONS = each_in_forked_child(Session.begin_child)
 
 
 def openvino_core() -> Any:

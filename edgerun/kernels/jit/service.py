@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeAlias
 
 from edgerun.env import settings
+from edgerun.forks import in_forked_child
 from edgerun.kernels.jit.compile_pool import CompilePool, Job, compiler_is_here
 from edgerun.kernels.jit.loader import load_object
 from edgerun.kernels.jit.object_cache import Entry, ObjectCache
@@ -134,8 +134,7 @@ def _pool() -> CompilePool:
         return compile_named(job.name, job.params)
 
     pool = CompilePool(compile_here)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=pool.forget_helpers)
+    in_forked_child(pool.forget_helpers)
     return pool
 
 

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.forks import each_in_forked_child
 from edgerun.kernels.jit.service import compiled, native_function
 from edgerun.kernels.run.instructions import Instruction, last_of_group
 from edgerun.kernels.run.table import COLUMNS, COUNTER_BYTES, DIVIDE, LAST, SIZE, TIMES
@@ -142,6 +141,7 @@ class ThreadTeam:
         self._programs.clear()
 
     def _reset(self) -> None:
+        """Begins anew, as a forked child has to: the threads are gone, and locks may stay held."""
         self._control = _lines(1, 2 * CACHE_LINE_WORDS)
         self._control_address = self._control.ctypes.data
         self._idle = _lines(self.threads, 2 * CACHE_LINE_WORDS)
@@ -199,7 +199,7 @@ def _lines(count: int, words: int) -> NDArray[np.int64]:
     return raw[start : start + count * words].reshape(count, words)
 
 
-_TEAMS: weakref.WeakSet[ThreadTeam] = weakref.WeakSet()
+_TEAMS = each_in_forked_child(ThreadTeam._reset)
 
 
 def _close_all() -> None:
@@ -208,12 +208,4 @@ def _close_all() -> None:
         team.close()
 
 
-def _forget_workers() -> None:
-    """In a forked child: the threads are gone, and locks may be held for ever."""
-    for team in list(_TEAMS):
-        team._reset()
-
-
 atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_workers)

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import importlib.util
 import json
-import os
 import select
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from edgerun.errors import MissingDependencyError
+from edgerun.forks import in_forked_child
 
 PACKAGES = ("minijinja", "tokenizers")
 OPTIONAL_PACKAGES = ("llguidance",)
@@ -189,6 +189,5 @@ def sandbox() -> Sandbox:
     """The sandbox of this process."""
     shared = Sandbox()
     atexit.register(shared.close)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=shared.leave)
+    in_forked_child(shared.leave)
     return shared

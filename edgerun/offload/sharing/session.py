@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from edgerun.backends.cpu.experts.layout import SlotLayout
+from edgerun.forks import each_in_forked_child
 from edgerun.offload.cache import Access, ExpertCache, Step
 from edgerun.offload.policies.base import Entry
 from edgerun.offload.policies.registry import policies
@@ -235,7 +234,7 @@ class Session:
             self.device.stop()
 
 
-_SESSIONS: weakref.WeakSet[Session] = weakref.WeakSet()
+_SESSIONS = each_in_forked_child(Session.begin_child)
 
 
 @atexit.register
@@ -243,12 +242,3 @@ def _close_all() -> None:
     """Ends devices before the interpreter goes, whose threads must not outlive it."""
     for session in list(_SESSIONS):
         session.close()
-
-
-def _begin_children() -> None:
-    for session in list(_SESSIONS):
-        session.begin_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_children)

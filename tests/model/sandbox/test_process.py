@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -208,7 +209,7 @@ if child:
 """
 
 
-@pytest.mark.skipif(not hasattr(process.os, "fork"), reason="no fork on this system")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_process_asks_a_child_of_its_own_and_ends() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=250, check=False
