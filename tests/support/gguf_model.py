@@ -21,7 +21,16 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 IDS = np.array([1, *(7 * place % 250 for place in range(20))])
 
 # Whose converters put rows of queries and keys in pairs.
-INTERLEAVED = ("llama", "arcee", "smollm3", "granite", "granitemoe", "granitehybrid", "mistral3")
+INTERLEAVED = (
+    "llama",
+    "arcee",
+    "olmo",
+    "smollm3",
+    "granite",
+    "granitemoe",
+    "granitehybrid",
+    "mistral3",
+)
 # Parameters without a suffix, and what they have in GGUF.
 BARE = {
     ".layer_scalar": "weight",
@@ -99,7 +108,8 @@ def write_gguf(
     writer.add_head_count_kv(spec.num_kv_heads if is_same else heads)
     writer.add_key_length(spec.head_dim)
     writer.add_value_length(spec.head_dim)
-    writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", spec.norm_eps))
+    add_epsilon = writer.add_layer_norm_eps if spec.centres else writer.add_layer_norm_rms_eps
+    add_epsilon(config.get("rms_norm_eps", spec.norm_eps))
     write_positions(writer, config)
     write_vocabulary(writer)
     write_experts(writer, spec)

@@ -343,7 +343,7 @@ GOLDEN: dict[str, Golden] = {
     "youtu": Golden(
         "Youtu", {**_LATENT, "rope_parameters": {**ROPE, "rope_type": "default"}}, reply=64
     ),
-    "cohere": Golden("Cohere", {**ONE_LAYER, "logit_scale": 0.25, "attention_bias": True}),
+    "cohere": Golden("Cohere", {**ONE_LAYER, "logit_scale": 0.25}),
     "cohere2": Golden(
         "Cohere2",
         {
@@ -355,7 +355,7 @@ GOLDEN: dict[str, Golden] = {
         reply=64,
     ),
     "gpt_neox": Golden("GPTNeoX", _UNTIED, reply=64, names={"lm_head.": "embed_out."}),
-    "nemotron": Golden("Nemotron", {**_UNTIED, "head_dim": 32}, norm_offset=1.0),
+    "nemotron": Golden("Nemotron", _UNTIED, norm_offset=1.0),
     "olmo": Golden("Olmo", {**_UNTIED, **ONE_LAYER}),
     "phi": Golden("Phi", _UNTIED, reply=64),
     "stablelm": Golden("StableLm", {**_UNTIED, "use_qkv_bias": True}),

@@ -57,6 +57,7 @@ _ROPE_FACTORS = ("rope_freqs.weight", LONG_FACTORS, SHORT_FACTORS)
 _EMBEDDING = "token_embd.weight"
 _WHOLE_MODEL = {
     "output.weight": "lm_head.weight",
+    "output.bias": "lm_head.bias",
     "per_layer_token_embd.weight": "model.embed_tokens_per_layer.weight",
     "per_layer_model_proj.weight": "model.per_layer_model_projection.weight",
     "per_layer_proj_norm.weight": "model.per_layer_projection_norm.weight",
@@ -66,7 +67,7 @@ _STREAMS = {
     "altup_proj.weight": "model.altup_projections",
     "altup_unembd_proj.weight": "model.altup_unembed_projections",
 }
-_FINAL_NORM = ("output_norm.weight", "token_embd_norm.weight")  # as LFM2's converter calls it
+_FINAL_NORM = ("output_norm", "token_embd_norm")  # as LFM2's converter calls it
 _LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -321,8 +322,9 @@ def _rename(name: str, kind: Architecture) -> tuple[str, bool]:
         return f"{kind.embedding}.weight", False
     if name in _WHOLE_MODEL:
         return _WHOLE_MODEL[name], False
-    if name in _FINAL_NORM:
-        return f"{kind.final_norm}.weight", False
+    stem, _, suffix = name.partition(".")
+    if stem in _FINAL_NORM and suffix in ("weight", "bias"):
+        return f"{kind.final_norm}.{suffix}", False
     full = f"{name}.weight" if name.endswith(_NAKED) else name
     match, layer = _BLOCK.fullmatch(full), {**_LAYER, **kind.tensors}
     if match is None or match[2] not in layer:

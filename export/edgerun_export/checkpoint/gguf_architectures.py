@@ -17,6 +17,7 @@ from edgerun_export.checkpoint.kinds.base import (
 )
 from edgerun_export.checkpoint.kinds.deepseek import DEEPSEEK_KINDS
 from edgerun_export.checkpoint.kinds.dense import DENSE_KINDS
+from edgerun_export.checkpoint.kinds.layer_norms import LAYER_NORM_KINDS
 from edgerun_export.checkpoint.kinds.linear import LINEAR_ATTENTION
 from edgerun_export.checkpoint.kinds.state_spaces import ARCHITECTURES as STATE_SPACES
 from edgerun_export.checkpoint.kinds.state_spaces import GRANITE_FACTORS
@@ -238,6 +239,7 @@ ARCHITECTURES = {
     ),
     **DEEPSEEK_KINDS,
     **DENSE_KINDS,
+    **LAYER_NORM_KINDS,
     **LINEAR_ATTENTION,
     **STATE_SPACES,
 }

@@ -120,7 +120,8 @@ def make_config(
                 f"{kind.model_type}; all must be"
             )
         config["partial_rotary_factor"] = turned / config["head_dim"]
-    config["rms_norm_eps"] = short_float(keys.positive("attention.layer_norm_rms_epsilon"))
+    epsilon = "attention.layer_norm_epsilon" if kind.epsilon else "attention.layer_norm_rms_epsilon"
+    config[kind.epsilon or "rms_norm_eps"] = short_float(keys.positive(epsilon))
     config["rope_theta"] = short_float(keys.positive("rope.freq_base", 10000.0))
     scaling = _rope_scaling(keys, config, rope_factors.get("rope_freqs.weight"))
     config["rope_scaling"] = scaling and scaling | dict(kind.rope)

@@ -15,6 +15,7 @@ from edgerun_export.checkpoint.gguf_keys import Keys, short_float
 from edgerun_export.checkpoint.kinds.base import Architecture
 from edgerun_export.checkpoint.kinds.deepseek import DEEPSEEK_FAMILIES, check_sigmoids
 from edgerun_export.checkpoint.kinds.dense import DENSE_FAMILIES
+from edgerun_export.checkpoint.kinds.layer_norms import LAYER_NORM_FAMILIES
 from edgerun_export.checkpoint.kinds.linear import MODEL_TYPES, linear_attention
 from edgerun_export.checkpoint.kinds.state_spaces import (
     falcon_h1,
@@ -44,7 +45,7 @@ def of_family(
     """
     values = {name: short_float(keys.number(key, 0.0)) for key, name in kind.factors.items()}
     more = _FAMILIES.get(kind.model_type)
-    return {} if more is None else more(keys, {**config, **values}, rope_factors)
+    return values if more is None else more(keys, {**config, **values}, rope_factors)
 
 
 def _granite(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
@@ -281,5 +282,6 @@ _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "ernie4_5_moe": _ernie4_5_moe,
     **DEEPSEEK_FAMILIES,
     **DENSE_FAMILIES,
+    **LAYER_NORM_FAMILIES,
     **dict.fromkeys(MODEL_TYPES, linear_attention),
 }

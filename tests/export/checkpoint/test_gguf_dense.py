@@ -32,6 +32,13 @@ METADATA: dict[str, dict[str, Any]] = {
     "ernie4_5": {},
     "hunyuan-dense": {"rope__scaling__type": "none"},
     "hunyuan-moe": {"expert_shared_count": 1},
+    "command-r": {"logit_scale": 0.25, "rope__scaling__type": "none"},
+    "cohere2": {"logit_scale": 0.5, "attention__sliding_window": 8},
+    "nemotron": {"rope__dimension_count": 8},
+    "olmo": {},
+    "phi2": {"rope__dimension_count": 8},
+    "stablelm": {"rope__dimension_count": 4, "use_parallel_residual": False},
+    "starcoder2": {},
     "minimax-m2": {
         "rope__dimension_count": 16,
         "expert_gating_func": 2,
@@ -45,13 +52,17 @@ CHANGES: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
         "rope_theta": 500.0,
     },
+    "cohere2": {"rope_parameters": None, "rope_theta": 10000.0, "layer_types": None},
+    "command-r": {"rope_parameters": None, "rope_theta": 10000.0},
     "exaone": {"rope_parameters": None, "rope_theta": 500000.0},
     "exaone4": {"rope_parameters": None, "rope_theta": 10000.0},
     "ernie4_5": {"rope_parameters": None, "rope_theta": 10000.0},
+    "starcoder2": {"sliding_window": None},
     # As the converter does, with the base that alpha makes.
     "hunyuan-dense": {"rope_parameters": None, "rope_theta": 1e4 * 50 ** (32 / 30)},
 }
 GOLDEN_OF = {name: name.replace("-", "_").replace("hunyuan", "hunyuan_v1") for name in METADATA}
+GOLDEN_OF |= {"command-r": "cohere", "phi2": "phi"}
 
 
 def curves_of(tensors: dict[str, np.ndarray]) -> dict[str, list[float]]:
@@ -75,7 +86,7 @@ def write(folder: Path, name: str, **keys: Any) -> tuple[Path, dict[str, Any]]:
     """
     config, stored = source_of(GOLDEN_OF[name], **CHANGES.get(name, {}))
     tensors = {key.replace("gate.wg", "gate"): stored[key] for key in stored}
-    if name == "gemma":
+    if name in ("gemma", "nemotron"):
         norms = (key for key in tensors if key.endswith("norm.weight"))
         tensors |= {key: tensors[key] + 1 for key in norms}
 

@@ -71,6 +71,7 @@ class Architecture:
         own_keys: metadata keys that ``gguf_families.py`` reads and other architectures must not
             have.
         partial: whether a part of each head may be turned.
+        epsilon: configuration key of the epsilon of layer norms; empty for RMS norms.
         norm_offset: what the converter adds to the weights of norms.
         plain_norm: norm in a layer to whose weights the converter adds nothing.
         convolutions: whether layers without key heads have something else than attention.
@@ -97,6 +98,7 @@ class Architecture:
     factors: Mapping[str, str] = field(default_factory=dict)
     own_keys: tuple[str, ...] = ()
     partial: bool = False
+    epsilon: str = ""
     norm_offset: float = 0.0
     plain_norm: str = ""
     convolutions: bool = False
