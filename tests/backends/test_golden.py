@@ -118,6 +118,8 @@ def test_replies_equal_transformers(backend):
         "gpt_neox",
         "granite_swa",
         "lfm3",
+        "minicpm3",
+        "nanochat",
         "phi",
         "youtu",
         "afmoe",

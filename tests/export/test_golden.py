@@ -43,6 +43,8 @@ FAMILIES = [
     "granite_swa",
     "hyperclovax",
     "lfm3",
+    "minicpm3",
+    "nanochat",
     "phi",
     "stablelm",
     "starcoder2",
@@ -95,6 +97,11 @@ NAMES = [
     "internlm3",
     "nemotron",
     "olmo",
+    "iquestcoder",
+    "internlm2",
+    "jais2",
+    "minicpm",
+    "sarvam_moe",
     "vaultgemma",
     "afmoe",
     "granitemoeshared",
@@ -105,9 +112,10 @@ NAMES = [
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
 EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "ernie4_5_moe"]
 EXPERTS += ["qwen3_next", "deepseek_v2", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn", "dots1"]
-EXPERTS += ["deepseek_v2-groups", "deepseek_v3-groups", "flex_olmo", "minimax_m2"]
+EXPERTS += ["deepseek_v2-groups", "deepseek_v3-groups", "flex_olmo", "minimax_m2", "sarvam_moe"]
 # For layers that attend to keys of others there is no fused attention, nor for norms after ropes.
 NOT_FUSED = ["gemma3n_text", "gemma4_text-per-layer", "hunyuan_v1_dense", "hunyuan_v1_moe"]
+NOT_FUSED += ["nanochat"]
 EXACT = 1e-4
 FORMATS = ["ternary", "int2", "int4", "int8"]
 # Matrices, stacks of experts with and without biases, and what is read by rows, in all formats; the

@@ -75,7 +75,7 @@ MIXTURES = [
     for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "lfm2_moe", "granitemoe")
     + ("ernie4_5_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn")
     + ("deepseek_v2-groups", "deepseek_v3-groups", "flex_olmo", "minimax_m2")
-    + ("exaone_moe", "hunyuan_v1_moe", "solar_open")
+    + ("exaone_moe", "hunyuan_v1_moe", "sarvam_moe", "solar_open")
     + ("afmoe", "granitemoeshared", "granitemoe_swa", "mellum")
     + ("dots1", "gemma4_text-experts", "qwen3_5_moe_text", "qwen3_next")
     + ("granitemoehybrid-experts", "nemotron_h-experts")
@@ -115,8 +115,14 @@ FAMILIES = [
         "granite_swa",
         "helium",
         "hyperclovax",
+        "internlm2",
         "internlm3",
+        "iquestcoder",
+        "jais2",
         "lfm3",
+        "minicpm",
+        "minicpm3",
+        "nanochat",
         "nemotron",
         "olmo",
         "phi",

@@ -31,6 +31,16 @@ FACTORS = {
     "logits_scaling": 8.0,
 }
 
+LATENT = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 48,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+}
+LONG = {"max_position_embeddings": 128, "original_max_position_embeddings": 64}
+
 
 @dataclass(frozen=True, slots=True)
 class Golden:
@@ -46,6 +56,9 @@ class Golden:
         reply: tokens that the model goes on with, each the most likely one.
         stacked: experts are stored as transformers has them, all of a layer in one tensor.
         names: parts of names of tensors, and what they are where models are released.
+        joined: by the path of a tensor below a layer, as models are released, in how many turns it
+            has rows of others, and which.
+        said: keys of config.json that models are released with; None for those that they lack.
     """
 
     family: str
@@ -57,6 +70,8 @@ class Golden:
     reply: int = 0
     stacked: bool = False
     names: dict[str, str] = field(default_factory=dict)
+    joined: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+    said: dict[str, Any] = field(default_factory=dict)
 
     @property
     def class_name(self) -> str:

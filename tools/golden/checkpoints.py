@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tools.golden.base import BASE, FACTORS, ONE_LAYER, ROPE, VOCAB_SIZE, YARN, Golden
-from tools.golden.mixtures import MIXTURES
+from tools.golden.base import BASE, FACTORS, LATENT, LONG, ONE_LAYER, ROPE, VOCAB_SIZE, YARN, Golden
+from tools.golden.families.layer_norms import LAYER_NORMS
+from tools.golden.families.like_others import LIKE_OTHERS
+from tools.golden.families.mixtures import MIXTURES
 
 __all__ = ["BASE", "GOLDEN", "Golden"]
 
@@ -25,7 +27,6 @@ _LLAMA4 = {
     "original_max_position_embeddings": 64,
     "llama_4_scaling_beta": 0.1,
 }
-_LONG = {"max_position_embeddings": 128, "original_max_position_embeddings": 64}
 _LONG_ROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -77,29 +78,11 @@ _GEMMA_4: dict[str, Any] = {
 }
 
 _UNTIED: dict[str, Any] = {"tie_word_embeddings": False, "pad_token_id": None}
-_EXAONE = {
-    "model.embed_tokens.": "transformer.wte.",
-    "model.layers.": "transformer.h.",
-    "model.norm.": "transformer.ln_f.",
-    ".self_attn.o_proj.": ".attn.attention.out_proj.",
-    ".self_attn.": ".attn.attention.",
-    ".input_layernorm.": ".ln_1.",
-    ".post_attention_layernorm.": ".ln_2.",
-    ".mlp.gate_proj.": ".mlp.c_fc_0.",
-    ".mlp.up_proj.": ".mlp.c_fc_1.",
-    ".mlp.down_proj.": ".mlp.c_proj.",
-}
-_LATENT = {
-    "num_key_value_heads": 4,
-    "kv_lora_rank": 32,
-    "q_lora_rank": 48,
-    "qk_nope_head_dim": 24,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 16,
-}
 
 
 GOLDEN: dict[str, Golden] = {
+    **LAYER_NORMS,
+    **LIKE_OTHERS,
     **MIXTURES,
     "llama": Golden("Llama", {"tie_word_embeddings": False, "attention_bias": True}),
     "llama-linear": Golden("Llama", {**ONE_LAYER, "rope_parameters": _LINEAR}),
@@ -137,7 +120,7 @@ GOLDEN: dict[str, Golden] = {
             "mamba_n_heads": 4,
         },
     ),
-    "phi3": Golden("Phi3", {"rope_parameters": _LONG_ROPE, **_LONG, "pad_token_id": None}),
+    "phi3": Golden("Phi3", {"rope_parameters": _LONG_ROPE, **LONG, "pad_token_id": None}),
     "ministral3": Golden("Ministral3", {"head_dim": 32, "rope_parameters": _LLAMA4, **ONE_LAYER}),
     # Scores reach several times their bound, and the reply is longer than the window.
     "gemma2": Golden(
@@ -301,7 +284,6 @@ GOLDEN: dict[str, Golden] = {
     "apertus": Golden("Apertus", _UNTIED, reply=64),
     "arcee": Golden("Arcee", _UNTIED, reply=64),
     "cwm": Golden("Cwm", {**_UNTIED, **ONE_LAYER, "head_dim": 32, "sliding_window": 8}),
-    "exaone": Golden("Exaone", {**ONE_LAYER, "pad_token_id": None}, model="Llama", names=_EXAONE),
     "gemma": Golden("Gemma", {**ONE_LAYER, "head_dim": 32}, norm_offset=1.0),
     "granite_swa": Golden(
         "GraniteSWA",
@@ -317,11 +299,6 @@ GOLDEN: dict[str, Golden] = {
     ),
     "helium": Golden("Helium", {**_UNTIED, **ONE_LAYER, "head_dim": 16, "attention_bias": True}),
     "hyperclovax": Golden("HyperCLOVAX", {**FACTORS, "logits_scaling": 0.2, "pad_token_id": None}),
-    "internlm3": Golden(
-        "InternLM3",
-        {**_UNTIED, **ONE_LAYER, "head_dim": 32, "attention_bias": True, "mlp_bias": True},
-        model="Llama",
-    ),
     "lfm3": Golden(
         "Lfm3",
         {
@@ -341,23 +318,6 @@ GOLDEN: dict[str, Golden] = {
         norm_offset=1.0,
     ),
     "youtu": Golden(
-        "Youtu", {**_LATENT, "rope_parameters": {**ROPE, "rope_type": "default"}}, reply=64
+        "Youtu", {**LATENT, "rope_parameters": {**ROPE, "rope_type": "default"}}, reply=64
     ),
-    "cohere": Golden("Cohere", {**ONE_LAYER, "logit_scale": 0.25}),
-    "cohere2": Golden(
-        "Cohere2",
-        {
-            "num_hidden_layers": 3,
-            "logit_scale": 0.5,
-            "sliding_window": 8,
-            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-        },
-        reply=64,
-    ),
-    "gpt_neox": Golden("GPTNeoX", _UNTIED, reply=64, names={"lm_head.": "embed_out."}),
-    "nemotron": Golden("Nemotron", _UNTIED, norm_offset=1.0),
-    "olmo": Golden("Olmo", {**_UNTIED, **ONE_LAYER}),
-    "phi": Golden("Phi", _UNTIED, reply=64),
-    "stablelm": Golden("StableLm", {**_UNTIED, "use_qkv_bias": True}),
-    "starcoder2": Golden("Starcoder2", {"sliding_window": 8, "pad_token_id": None}),
 }

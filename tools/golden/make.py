@@ -30,7 +30,7 @@ from transformers.utils.quantization_config import BitNetQuantConfig  # noqa: E4
 
 from tools.golden.byte_tokenizer import BOS, write_json, write_tokenizer  # noqa: E402
 from tools.golden.checkpoints import BASE, GOLDEN, Golden  # noqa: E402
-from tools.golden.state_spaces import STATE_SPACES  # noqa: E402
+from tools.golden.families.state_spaces import STATE_SPACES  # noqa: E402
 
 EVERY = {**GOLDEN, **STATE_SPACES}
 # In units of the last of 8 bits; float32 noise is about a tenth of it.
@@ -168,7 +168,17 @@ def store(model: Any, golden: Golden) -> dict[str, torch.Tensor]:
         state = {name: value for each in state.items() for name, value in single_experts(*each)}
     for own, released in golden.names.items():
         state = {name.replace(own, released): value for name, value in state.items()}
+    for path, (turns, parts) in golden.joined.items():
+        join(state, path, turns, parts)
     return {k: v if v.dtype == torch.uint8 else v.bfloat16() for k, v in state.items()}
+
+
+def join(state: dict[str, torch.Tensor], path: str, turns: int, parts: tuple[str, ...]) -> None:
+    """Puts rows of some tensors of every layer into one, some of each in turn."""
+    for name in [each for each in state if f".{parts[0]}." in each]:
+        own = [state.pop(name.replace(parts[0], part)) for part in parts]
+        apart = [value.reshape(turns, -1, *value.shape[1:]) for value in own]
+        state[name.replace(parts[0], path)] = torch.cat(apart, 1).flatten(0, 1)
 
 
 def single_experts(name: str, value: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
@@ -220,7 +230,8 @@ def public_config(config: Any, golden: Golden) -> dict[str, Any]:
     values["architectures"] = [golden.class_name]
     if golden.quantization:
         values["quantization_config"] = {"quant_method": "bitnet", **golden.quantization}
-    return values
+    values |= golden.said
+    return {key: value for key, value in values.items() if golden.said.get(key, 0) is not None}
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ _ROOMS = (
     ".linear",
     ".multimodal",
     ".qwen_vl",
+    ".scaled",
     ".state_spaces",
 )
 

@@ -47,6 +47,12 @@ def from_stored(values: F32, name: str, stored_name: str, storage: Storage) -> F
     return -exponential
 
 
+def norm_factors(rows: F32, epsilon: float) -> F32:
+    """What a norm without a weight multiplies rows ``[n, K]`` by, ``[n, 1]``."""
+    mean = np.mean(rows * rows, axis=1, keepdims=True, dtype=np.float32)
+    return np.asarray(1 / np.sqrt(mean + np.float32(epsilon)), np.float32)
+
+
 def check_constant(values: F32, name: str, storage: Storage) -> None:
     """Compares a tensor that is the same in all checkpoints with what it should be.
 

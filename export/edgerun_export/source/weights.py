@@ -14,8 +14,15 @@ from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.checkpoint.base import Affine, Checkpoint, Integers
 from edgerun_export.checkpoint.views.base import Parts, Read, read_in_runs
+from edgerun_export.source.masters import absmean, round_by
 from edgerun_export.source.rows import joined_rows, picked_rows
-from edgerun_export.source.stored import check_constant, from_stored, logical_shape, path_of
+from edgerun_export.source.stored import (
+    check_constant,
+    from_stored,
+    logical_shape,
+    norm_factors,
+    path_of,
+)
 
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
@@ -242,7 +249,10 @@ class SourceWeights:
                 f"config.json says that ternary weights are stored packed, but tensor '{name}' "
                 f"has type {self.stored_type(name)}"
             )
-        return self._quantise_master(name, rows)
+        if name not in self._master_scales:
+            slabs = (self._floats(name, part) for part in self.slabs(name))
+            self._master_scales[name] = absmean(slabs)
+        return round_by(self._floats(name, rows), self._master_scales[name])
 
     def _checkpoint_ternary(self, stored_name: str, rows: slice) -> tuple[I8, F32] | None:
         stored = self._checkpoint.ternary(stored_name, rows)
@@ -295,6 +305,8 @@ class SourceWeights:
             factor = storage.factors[name]
             own = factor[rows] if isinstance(factor, tuple) else [factor]
             return np.array(own, np.float32)[:, None]
+        if name in storage.normalised:
+            return norm_factors(self._floats(name, rows), storage.normalised[name])
         if storage.head_rows is None or not self._takes_head_factors(name):
             return None
         numbers = np.arange(*rows.indices(self.shape(name)[0]))
@@ -356,21 +368,6 @@ class SourceWeights:
         if own is not None:
             repeated = [np.concatenate(pair) for pair in zip(own, repeated, strict=True)]
         return cast(Parts, tuple(repeated))
-
-    def _quantise_master(self, name: str, rows: slice) -> tuple[I8, F32]:
-        """Applies absmean (Ma et al. 2024, equations 1 to 3), as transformers' ``WeightQuant``."""
-        if name not in self._master_scales:
-            total = sum(
-                float(np.abs(self._floats(name, part)).sum(dtype=np.float64))
-                for part in self.slabs(name)
-            )
-            shape = self.shape(name)
-            mean = np.float32(total / (shape[0] * shape[1]))
-            self._master_scales[name] = np.float32(1) / np.maximum(mean, np.float32(1e-5))
-        inverse = self._master_scales[name]
-        weights = self._floats(name, rows)
-        values = np.clip(np.rint(weights * inverse), -1, 1).astype(np.int8)
-        return values, np.full((len(values), 1), np.float32(1) / inverse, np.float32)
 
     def _projection_names(self) -> list[str]:
         return [

@@ -103,6 +103,16 @@ def glm4_moe(draw: Draw) -> Config:
     }
 
 
+def sarvam_moe(draw: Draw) -> Config:
+    return {
+        **own_heads(draw),
+        **_routed(draw),
+        **_first_dense(draw),
+        **flags(draw, "attention_bias", "use_qk_norm"),
+        **draw.of({}, {"rope_parameters": rope(draw)}),
+    }
+
+
 def dots1(draw: Draw) -> Config:
     sizes = own_heads(draw)
     windows = usual_windows(draw, sizes, {"max_window_layers": draw.of(0, 1, 2)})
@@ -151,6 +161,16 @@ def youtu(draw: Draw) -> Config:
     }
 
 
+def minicpm3(draw: Draw) -> Config:
+    return {
+        **_latent(draw),
+        **draw.of({}, {"scale_emb": draw.of(1, 12)}),
+        **draw.of({}, {"scale_depth": draw.of(None, 1.4, 0.7)}),
+        **draw.of({}, {"dim_model_base": draw.of(None, 16, 256)}),
+        "rope_parameters": rope(draw, ("default", "linear")),
+    }
+
+
 def afmoe(draw: Draw) -> Config:
     sizes = own_heads(draw)
     return {
@@ -175,6 +195,8 @@ FAMILIES = {
     "glm4_moe": glm4_moe,
     "glm4_moe_lite": glm4_moe_lite,
     "kimi_k2": deepseek_v3,
+    "sarvam_moe": sarvam_moe,
     "solar_open": solar_open,
+    "minicpm3": minicpm3,
     "youtu": youtu,
 }

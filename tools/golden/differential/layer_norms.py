@@ -52,6 +52,16 @@ def gpt_neox(draw: Draw) -> Config:
     }
 
 
+def jais2(draw: Draw) -> Config:
+    return {
+        **any_heads(draw),
+        **epsilon(draw),
+        **flags(draw, "attention_bias", "mlp_bias"),
+        "rope_parameters": rope(draw),
+        "hidden_act": draw.of(*_UNGATED),
+    }
+
+
 def nemotron(draw: Draw) -> Config:
     sizes = any_heads(draw)
     return {
@@ -103,6 +113,7 @@ FAMILIES = {
     "cohere": cohere,
     "cohere2": cohere2,
     "gpt_neox": gpt_neox,
+    "jais2": jais2,
     "nemotron": nemotron,
     "olmo": olmo,
     "phi": phi,

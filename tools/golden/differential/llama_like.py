@@ -213,6 +213,24 @@ def helium(draw: Draw) -> Config:
     }
 
 
+def iquestcoder(draw: Draw) -> Config:
+    return {
+        **any_heads(draw),
+        **flags(draw, "attention_bias", "mlp_bias"),
+        **draw.of({}, {"rope_parameters": rope(draw)}),
+    }
+
+
+def nanochat(draw: Draw) -> Config:
+    return {
+        **shared_width(draw),
+        **flags(draw, "attention_bias"),
+        "tie_word_embeddings": False,
+        "rope_parameters": rope(draw),
+        "final_logit_softcapping": draw.of(None, 5.0, 15.0),
+    }
+
+
 def internlm3(draw: Draw) -> Config:
     biased = draw.chance()
     return {
@@ -256,10 +274,12 @@ FAMILIES = {
     "hunyuan_v1_dense": hunyuan_v1_dense,
     "hyperclovax": hyperclovax,
     "internlm3": internlm3,
+    "iquestcoder": iquestcoder,
     "llama": llama,
     "ministral": ministral,
     "ministral3": ministral3,
     "mistral": mistral,
+    "nanochat": nanochat,
     "olmo2": olmo2,
     "olmo3": olmo3,
     "phi3": phi3,

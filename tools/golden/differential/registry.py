@@ -31,6 +31,8 @@ WITHOUT = {
     "bailing_moe_v2": "is not in transformers",
     "bitnet": "rounds activations, so that float32 noise may become a step",
     "bitnet_moe": "is not in transformers",
+    "internlm2": "is not in transformers",
+    "minicpm": "is not in transformers",
     "gemma3n": "its text model is gemma3n_text",
     "gemma4": "its text model is gemma4_text",
     "gemma4_unified": "its text model is gemma4_unified_text",

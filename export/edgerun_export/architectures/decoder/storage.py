@@ -102,6 +102,8 @@ class Storage:
         softplus: paths of vectors below ``model.layers.N`` that are the softplus of what is stored,
             plus a number.
         constants: paths of what layers have besides, by the one value that it has in all of them.
+        normalised: by the name of a matrix the epsilon of a norm without a weight that its rows
+            have gone through.
         rows: by the name of a tensor how many rows of it there are, if fewer; those behind are like
             the first.
         head_rows: how query and key heads are stored; ``None`` for as they are.
@@ -122,6 +124,7 @@ class Storage:
     logarithms: tuple[str, ...] = ()
     softplus: Mapping[str, float] = field(default_factory=dict)
     constants: Mapping[str, float] = field(default_factory=dict)
+    normalised: Mapping[str, float] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
     head_rows: HeadRows | None = None
     unused: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from edgerun_export.architectures.deepseek.deepseek_v3 import with_experts
 
 _CLASS = "BailingMoeV2ForCausalLM"
 _ROPE = ("rope_parameters", "rope_scaling", "partial_rotary_factor")
-_QKV = ("q_proj", "k_proj", "v_proj")
+QKV = ("q_proj", "k_proj", "v_proj")
 _STORED = {
     "self_attn.o_proj.weight": "attention.dense.weight",
     "mlp.gate.e_score_correction_bias": "mlp.gate.expert_bias",
@@ -46,21 +46,16 @@ def describe(config: Config) -> DecoderSpec:
     spec = llama.describe({**config, **dict.fromkeys(_ROPE)})
     turning, head_rows = partial(rope_of_part(config, spec.head_dim, 0.5), spec.head_dim)
     is_normed = flag(config, "use_qk_norm")
-    stored = {
-        f"model.layers.{layer}.{own}": f"model.layers.{layer}.{name}"
-        for layer in range(spec.num_layers)
-        for own, name in _STORED.items()
-    }
     spec = replace(
         spec,
         norm_eps=number(config, "rms_norm_eps", 1e-5),
         ropes=(turning,),
-        biases=frozenset(_QKV if flag(config, "use_qkv_bias") else ()),
+        biases=frozenset(QKV if flag(config, "use_qkv_bias") else ()),
         q_norm="attention.query_layernorm" if is_normed else None,
         k_norm="attention.key_layernorm" if is_normed else None,
         storage=Storage(
-            joined={"attention.query_key_value": _QKV},
-            names={spec.embedding_weight: "model.word_embeddings.weight", **stored},
+            joined={"attention.query_key_value": QKV},
+            names=stored_names(spec),
             head_rows=head_rows,
         ),
     )
@@ -69,6 +64,16 @@ def describe(config: Config) -> DecoderSpec:
     said |= {own: config.get(key) for own, key in _KEYS.items()}
     are_sparse = [layer >= first for layer in range(spec.num_layers)]
     return with_experts(spec, {**_USUAL, **said}, are_sparse)
+
+
+def stored_names(spec: DecoderSpec) -> dict[str, str]:
+    """By the names of tensors those that they are stored under, where these are others."""
+    stored = {
+        f"model.layers.{layer}.{own}": f"model.layers.{layer}.{name}"
+        for layer in range(spec.num_layers)
+        for own, name in _STORED.items()
+    }
+    return {spec.embedding_weight: "model.word_embeddings.weight", **stored}
 
 
 def _refuse_others(config: Config) -> None:

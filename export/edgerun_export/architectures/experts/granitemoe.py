@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgerun_export.architectures import granite
 from edgerun_export.architectures.decoder.biases import declared_biases
 from edgerun_export.architectures.decoder.fields import experts_chosen, positive
 from edgerun_export.architectures.decoder.layer import Experts
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
+from edgerun_export.architectures.scaled import granite
 
 
 def describe(config: Config) -> DecoderSpec:

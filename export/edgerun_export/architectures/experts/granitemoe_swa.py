@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from edgerun_export.architectures.decoder.layer import Experts
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
-from edgerun_export.architectures.dense.granite_swa import with_sinks
 from edgerun_export.architectures.experts import granitemoeshared
+from edgerun_export.architectures.scaled.granite_swa import with_sinks
 
 
 def describe(config: Config) -> DecoderSpec:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgerun_export.architectures import granite
 from edgerun_export.architectures.decoder.biases import declared_biases
 from edgerun_export.architectures.decoder.fields import experts_chosen, natural, number, positive
 from edgerun_export.architectures.decoder.layer import Dense, Experts, FeedForward, SharedExpert
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
+from edgerun_export.architectures.scaled import granite
 from edgerun_export.architectures.state_spaces.parts import (
     SPACES,
     expanded,

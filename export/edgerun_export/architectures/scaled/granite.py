@@ -12,7 +12,6 @@ from dataclasses import replace
 from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.fields import number
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
-from edgerun_export.architectures.decoder.storage import Storage
 
 
 def describe(config: Config) -> DecoderSpec:
@@ -22,19 +21,36 @@ def describe(config: Config) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    spec = llama.describe(config)
-    residual = number(config, "residual_multiplier", 1.0)
-    embedding = number(config, "embedding_multiplier", 1.0) / residual
-    logits = 1 / number(config, "logits_scaling", 1.0)
+    spec = multiplied(
+        llama.describe(config),
+        embedding=number(config, "embedding_multiplier", 1.0),
+        residual=number(config, "residual_multiplier", 1.0),
+        logits=1 / number(config, "logits_scaling", 1.0),
+    )
+    scale = number(config, "attention_multiplier", 1.0)
+    return replace(spec, architecture="granite", score_scale=scale)
+
+
+def multiplied(
+    spec: DecoderSpec, *, embedding: float, residual: float, logits: float
+) -> DecoderSpec:
+    """The same decoder with factors, none of which needs a node.
+
+    Args:
+        spec: the decoder.
+        embedding: factor of embedded tokens.
+        residual: of what each part of a layer adds.
+        logits: of logits.
+    """
+    embedding = embedding / residual
     # The head reads the embedding's weights with their factor, which the norm before takes back.
     last = logits / embedding if spec.tied else logits
     factors = {spec.embedding_weight: embedding, spec.final_norm_weight: last}
+    own = {name: value for name, value in factors.items() if value != 1}
     return replace(
         spec,
-        architecture="granite",
         norm_eps=spec.norm_eps / residual**2,
-        score_scale=number(config, "attention_multiplier", 1.0),
-        storage=Storage(factors={name: value for name, value in factors.items() if value != 1}),
+        storage=replace(spec.storage, factors={**spec.storage.factors, **own}),
     )
 
 

@@ -104,6 +104,30 @@ MIXTURES: dict[str, Golden] = {
         reply=64,
     ),
     "glm4_moe": Golden("Glm4Moe", {**_GLM, "use_qk_norm": True}, reply=64),
+    "sarvam_moe": Golden(
+        "SarvamMoE",
+        model="Glm4Moe",
+        changes={
+            **_GLM,
+            **ONE_LAYER,
+            "first_k_dense_replace": 0,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 8000000.0},
+        },
+        names={
+            "model.embed_tokens.": "model.word_embeddings.",
+            ".self_attn.o_proj.": ".attention.dense.",
+            ".self_attn.q_norm.": ".attention.query_layernorm.",
+            ".self_attn.k_norm.": ".attention.key_layernorm.",
+            ".self_attn.": ".attention.",
+            ".mlp.gate.e_score_correction_bias": ".mlp.gate.expert_bias",
+        },
+        joined={
+            "attention.query_key_value": (
+                1,
+                ("attention.q_proj", "attention.k_proj", "attention.v_proj"),
+            )
+        },
+    ),
     # Without norms of heads, as GLM 4.5 Air is.
     "glm4_moe-yarn": Golden(
         "Glm4Moe",

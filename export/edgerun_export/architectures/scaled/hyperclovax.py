@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgerun_export.architectures import granite
 from edgerun_export.architectures.decoder.fields import dimensions, flag, number
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
+from edgerun_export.architectures.scaled import granite
 
 
 def describe(config: Config) -> DecoderSpec:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgerun.errors import CheckpointError
-from edgerun_export.architectures import granite
 from edgerun_export.architectures.decoder.fields import (
     flag,
     number,
@@ -15,6 +14,7 @@ from edgerun_export.architectures.decoder.fields import (
 )
 from edgerun_export.architectures.decoder.rope import rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
+from edgerun_export.architectures.scaled import granite
 
 _THETAS = "layer_rope_theta"
 

@@ -1,0 +1,1 @@
+"""Decoders that multiply embedding, what layers add and logits by factors."""

@@ -1,0 +1,1 @@
+"""Tiny checkpoints by what is special about them."""

@@ -1,0 +1,30 @@
+"""Decoders whose norms subtract the mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tools.golden.base import ONE_LAYER, Golden
+
+_UNTIED: dict[str, Any] = {"tie_word_embeddings": False, "pad_token_id": None}
+
+LAYER_NORMS: dict[str, Golden] = {
+    "cohere": Golden("Cohere", {**ONE_LAYER, "logit_scale": 0.25}),
+    "cohere2": Golden(
+        "Cohere2",
+        {
+            "num_hidden_layers": 3,
+            "logit_scale": 0.5,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+        reply=64,
+    ),
+    "gpt_neox": Golden("GPTNeoX", _UNTIED, reply=64, names={"lm_head.": "embed_out."}),
+    "jais2": Golden("Jais2", {**_UNTIED, **ONE_LAYER}),
+    "nemotron": Golden("Nemotron", _UNTIED, norm_offset=1.0),
+    "olmo": Golden("Olmo", {**_UNTIED, **ONE_LAYER}),
+    "phi": Golden("Phi", _UNTIED, reply=64),
+    "stablelm": Golden("StableLm", {**_UNTIED, "use_qkv_bias": True}),
+    "starcoder2": Golden("Starcoder2", {"sliding_window": 8, "pad_token_id": None}),
+}
