@@ -23,6 +23,8 @@ IDS = np.array([1, *(7 * place % 250 for place in range(20))])
 # Whose converters put rows of queries and keys in pairs.
 INTERLEAVED = (
     "llama",
+    "internlm2",
+    "minicpm",
     "arcee",
     "olmo",
     "smollm3",

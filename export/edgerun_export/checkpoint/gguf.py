@@ -22,7 +22,6 @@ from edgerun_export.checkpoint.base import (
 )
 from edgerun_export.checkpoint.files import ByteFile
 from edgerun_export.checkpoint.gguf_config import architecture, make_config
-from edgerun_export.checkpoint.gguf_families import LONG_FACTORS, SHORT_FACTORS
 from edgerun_export.checkpoint.gguf_header import MAGIC, GgufHeader, GgufTensor, read_header
 from edgerun_export.checkpoint.kinds.base import (
     CONVOLUTIONS,
@@ -31,6 +30,7 @@ from edgerun_export.checkpoint.kinds.base import (
     Architecture,
     Experts,
 )
+from edgerun_export.checkpoint.kinds.long_rope import LONG_FACTORS, SHORT_FACTORS
 from edgerun_export.checkpoint.registry import head
 from edgerun_export.checkpoint.stored import (
     MAX_TENSORS,

@@ -243,6 +243,10 @@ ARCHITECTURES = {
     **LINEAR_ATTENTION,
     **STATE_SPACES,
 }
+# What are others' layers in such files: InternLM2 with its projections apart, and text models of
+# those that see pictures, whose other parts are files of their own.
+_LIKE = {"internlm2": "llama", "qwen2vl": "qwen2", "qwen3vl": "qwen3", "qwen3vlmoe": "qwen3moe"}
+ARCHITECTURES |= {name: ARCHITECTURES[other] for name, other in _LIKE.items()}
 # Gemma 4 with experts beside the dense network, which llama.cpp calls gemma4, too.
 GEMMA_4_EXPERTS = replace(
     ARCHITECTURES["gemma4"],

@@ -266,6 +266,7 @@ def _yarn(keys: Keys, config: Mapping[str, Any]) -> dict[str, Any]:
 _SCALINGS: dict[str, Callable[[Keys, Mapping[str, Any]], dict[str, Any] | None]] = {
     "none": lambda keys, config: None,
     "linear": _linear,
+    "longrope": lambda keys, config: None,  # whose divisors are tensors
     "yarn": _yarn,
 }
 

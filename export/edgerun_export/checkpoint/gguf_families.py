@@ -17,6 +17,7 @@ from edgerun_export.checkpoint.kinds.deepseek import DEEPSEEK_FAMILIES, check_si
 from edgerun_export.checkpoint.kinds.dense import DENSE_FAMILIES
 from edgerun_export.checkpoint.kinds.layer_norms import LAYER_NORM_FAMILIES
 from edgerun_export.checkpoint.kinds.linear import MODEL_TYPES, linear_attention
+from edgerun_export.checkpoint.kinds.long_rope import long_rope
 from edgerun_export.checkpoint.kinds.state_spaces import (
     falcon_h1,
     granite_factors,
@@ -24,8 +25,6 @@ from edgerun_export.checkpoint.kinds.state_spaces import (
     nemotron_h,
 )
 
-# Divisors of Phi's rotary frequencies, which stand beside those that any model may have.
-LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 _GEMMA_2_27B_LAYERS, _GEMMA_3_27B_LAYERS = 46, 62
 _GEMMA_3N_OWN_KEYS = 20  # layers that have keys of their own
 _NEVER = 1e20  # divides a frequency so that no position turns anything
@@ -66,25 +65,8 @@ def _olmo2(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any
 
 def _phi3(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
     window = int(keys.number("attention.sliding_window", 0.0))
-    result: dict[str, Any] = {"sliding_window": window if window > 0 else None}
-    divisors = [rope_factors.get(name) for name in (SHORT_FACTORS, LONG_FACTORS)]
-    short, long = (None if each is None else each.reshape(-1).tolist() for each in divisors)
-    if short is None and long is None:
-        return result
-    if short is None or long is None:
-        raise CheckpointError(f"expected both '{SHORT_FACTORS}' and '{LONG_FACTORS}', or neither")
-    scaling: dict[str, Any] = {
-        "rope_type": "longrope",
-        "short_factor": short,
-        "long_factor": long,
-    }
-    if keys.has("rope.scaling.attn_factor"):
-        scaling["attention_factor"] = short_float(keys.positive("rope.scaling.attn_factor"))
-    original = "rope.scaling.original_context_length"
-    result["original_max_position_embeddings"] = keys.size(
-        original, config["max_position_embeddings"]
-    )
-    return {**result, "rope_scaling": scaling}
+    own = {"sliding_window": window if window > 0 else None}
+    return {**own, **long_rope(keys, config, rope_factors)}
 
 
 def _ministral3(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:

@@ -34,6 +34,18 @@ METADATA: dict[str, dict[str, Any]] = {
     "hunyuan-moe": {"expert_shared_count": 1},
     "command-r": {"logit_scale": 0.25, "rope__scaling__type": "none"},
     "cohere2": {"logit_scale": 0.5, "attention__sliding_window": 8},
+    "internlm2": {},
+    "jais2": {},
+    "minicpm": {
+        "embedding_scale": 12.0,
+        "residual_scale": 1.4 / 2**0.5,
+        "logit_scale": 4.0,
+        "rope__scaling__type": "longrope",
+        "rope__scaling__attn_factor": (1 + np.log(2) / np.log(64)) ** 0.5,
+        "rope__scaling__original_context_length": 64,
+    },
+    "qwen2vl": {"rope__dimension_sections": [2, 3, 3, 0]},
+    "qwen3vl": {"rope__dimension_sections": [6, 5, 5, 0], "n_deepstack_layers": 0},
     "nemotron": {"rope__dimension_count": 8},
     "olmo": {},
     "phi2": {"rope__dimension_count": 8},
@@ -58,11 +70,13 @@ CHANGES: dict[str, dict[str, Any]] = {
     "exaone4": {"rope_parameters": None, "rope_theta": 10000.0},
     "ernie4_5": {"rope_parameters": None, "rope_theta": 10000.0},
     "starcoder2": {"sliding_window": None},
+    "qwen2vl": {"use_sliding_window": False},
     # As the converter does, with the base that alpha makes.
     "hunyuan-dense": {"rope_parameters": None, "rope_theta": 1e4 * 50 ** (32 / 30)},
 }
 GOLDEN_OF = {name: name.replace("-", "_").replace("hunyuan", "hunyuan_v1") for name in METADATA}
-GOLDEN_OF |= {"command-r": "cohere", "phi2": "phi"}
+GOLDEN_OF |= {"command-r": "cohere", "phi2": "phi", "internlm2": "llama"}
+GOLDEN_OF |= {"qwen2vl": "qwen2", "qwen3vl": "qwen3"}
 
 
 def curves_of(tensors: dict[str, np.ndarray]) -> dict[str, list[float]]:
@@ -97,6 +111,10 @@ def write(folder: Path, name: str, **keys: Any) -> tuple[Path, dict[str, Any]]:
         write_metadata(writer, name, {**METADATA[name], **own_keys})
         for key, values in curves.items():
             writer.add_array(key, keys.get(key.replace(".", "__"), values))
+        for part in ("long", "short"):
+            divisors = (config.get("rope_scaling") or {}).get(f"{part}_factor")
+            if divisors:
+                writer.add_tensor(f"rope_factors_{part}.weight", np.array(divisors, np.float32))
 
     path = write_gguf(folder / "model.gguf", name, config, tensors, extra=extra)
     return path, config

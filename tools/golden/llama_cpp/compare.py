@@ -7,7 +7,7 @@ Each line is a file and how far the two are apart, in units of the logits' range
 read it alike, some percent where weights are rounded and activations are, too. Files of tests lack
 keys that edgerun does not read, or have sizes and layers that llama.cpp takes for granted, and then
 llama.cpp says why it does not load them. It pads contexts to 256 tokens, so that it takes the long
-factors of Phi-3's tiny model; and of EXAONE 4 it knows windows in models of 64 layers alone.
+factors of the tiny Phi-3 and MiniCPM; of EXAONE 4 it knows windows in models of 64 layers alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Apertus, Arcee, EXAONE, Seed-OSS, GLM-4, ERNIE 4.5 and Hunyuan, as GGUF files name them.
+"""Apertus, Arcee, EXAONE, Seed-OSS, GLM-4, ERNIE 4.5, Hunyuan and others, as GGUF files name them.
 
 Source: llama.cpp's ``conversion/llama.py``, ``apertus.py``, ``exaone.py``, ``glm.py``,
 ``ernie.py`` and ``hunyuan.py``.
@@ -13,8 +13,9 @@ import numpy as np
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32
-from edgerun_export.checkpoint.gguf_keys import Keys
+from edgerun_export.checkpoint.gguf_keys import Keys, short_float
 from edgerun_export.checkpoint.kinds.base import NORMS_AFTER, Architecture, Experts
+from edgerun_export.checkpoint.kinds.long_rope import long_rope
 from edgerun_export.checkpoint.views.curves import CURVES
 
 _Config = Mapping[str, Any]
@@ -98,6 +99,13 @@ DENSE_KINDS = {
         partial=True,
         told={"attention_bias": "attn_q.bias"},
     ),
+    "minicpm": Architecture(
+        "minicpm",
+        "MiniCPMForCausalLM",
+        True,
+        {"hidden_act": "silu"},
+        factors={key: key for key in ("embedding_scale", "residual_scale", "logit_scale")},
+    ),
     "ernie4_5": Architecture(
         "ernie4_5",
         "Ernie4_5ForCausalLM",
@@ -141,6 +149,19 @@ def _glm4(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]
     return {"partial_rotary_factor": config.get("partial_rotary_factor", 1.0)}
 
 
+def _minicpm(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    """Its factors as the configuration has them: of depth and width."""
+    factors = {
+        name: keys.positive(name) for name in ("embedding_scale", "residual_scale", "logit_scale")
+    }
+    return {
+        **long_rope(keys, config, rope_factors),
+        "scale_emb": short_float(factors["embedding_scale"]),
+        "scale_depth": factors["residual_scale"] * config["num_hidden_layers"] ** 0.5,
+        "dim_model_base": max(round(config["hidden_size"] / factors["logit_scale"]), 1),
+    }
+
+
 def _hunyuan_v1_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
     if keys.count("expert_shared_count", 1) != 1:
         raise UnsupportedError(
@@ -154,4 +175,5 @@ DENSE_FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]
     "exaone4": _exaone4,
     "glm4": _glm4,
     "hunyuan_v1_moe": _hunyuan_v1_moe,
+    "minicpm": _minicpm,
 }

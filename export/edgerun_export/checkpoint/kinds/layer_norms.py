@@ -39,6 +39,14 @@ LAYER_NORM_KINDS = {
         told=_BIASES,
         windows=True,
     ),
+    "jais2": Architecture(
+        "jais2",
+        "Jais2ForCausalLM",
+        False,
+        {"hidden_act": "relu2"},
+        epsilon="layer_norm_eps",
+        told={**_BIASES, "mlp_bias": "ffn_up.bias"},
+    ),
     "nemotron": Architecture(
         "nemotron",
         "NemotronForCausalLM",
