@@ -88,7 +88,13 @@ class FabricAttention:
             cache.write_block(name, slot, position, (keys[start:stop], vectors[start:stop]))
             end = int(batch.positions[stop - 1]) + 1
             copy = self._copies.setdefault((name, slot), KvCopy(self._layout))
-            copy.update(self._session.overlay, cache, name, slot, end)
+            overlay = self._session.overlay
+            try:
+                copy.update(overlay, cache, name, slot, end)
+            except MemoryError:
+                if not self._session.forget_copies(batch.sequences):
+                    raise
+                copy.update(overlay, cache, name, slot, end)
             asked = np.flatnonzero((start <= rows) & (rows < stop))
             if asked.size:  # of a prompt's first chunks no logits are wanted
                 limits = batch.positions[rows[asked]].astype(np.int64) + 1

@@ -196,6 +196,20 @@ class Session:
             self.device.name,
         )
 
+    def forget_copies(self, sequences: NDArray[np.int32]) -> bool:
+        """Gives the memory back that holds keys and values of other sequences.
+
+        Whoever reads them next copies them again. False if there was nothing to give back.
+        """
+        copies: list[tuple[int, KvCopy | SequenceCopy]] = [
+            *((slot, copy) for (_, slot), copy in self.copies.items()),
+            *((slot, copy) for (_, slot), copy in self.sequence_copies.items()),
+        ]
+        others = [copy for slot, copy in copies if copy.capacity and slot not in sequences]
+        for copy in others:
+            copy.free()
+        return bool(others)
+
     def say_full(self) -> None:
         """Says once that the device has no room for more weights, or for activations."""
         if self._full:

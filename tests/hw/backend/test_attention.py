@@ -17,6 +17,7 @@ from edgerun_hw.backend import attention as fabric
 from edgerun_hw.backend import make
 from edgerun_hw.backend.attention import obstacle
 from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.attention_layout import PORTS, KvLayout
 from edgerun_hw.overlay.command import Command
 from edgerun_hw.overlay.driver import Tlmm
 from edgerun_hw.overlay.geometry import PRESETS
@@ -274,3 +275,26 @@ def test_memory_that_commands_write_to_is_kept_when_they_are_cut_off(monkeypatch
                 llm.generate(PROMPT, max_tokens=2, temperature=0.0)
         assert device._queue and not released
     assert device.allocated_bytes == 0
+
+
+def test_keys_of_other_sequences_make_room_and_none_is_taken_beyond_the_context(monkeypatch):
+    """There is room for one sequence of 300 tokens, as `doctor` says, and not for two."""
+    layout, state = KvLayout(8, 64), same_attention(1, 8, 64, "int8")
+    needed = PORTS * layout.port_bytes(300)
+    device = FakeDevice(PRESETS["attention-300"], memory_bytes=needed + (160 << 10))
+    replace_fake(monkeypatch, lambda: Tlmm(device))
+    layer = node(scale=np.float32(0.3), num_kv_heads=8, head_dim=64, num_heads=8)
+    backend = make()
+    backend.use_device("fake")
+    backend.configure({"kv_cache": "int8"})
+    graph = Graph([layer], ["q", "k", "v"], ["out"], {})
+    executable = backend.compile(graph, Shape.of(280), CompileOptions(state, required=True))
+    cache, rng = SequenceStore(state, 300, slots=2), np.random.default_rng(4)
+    values = {name: normal(rng, rows, 512) for name, rows in (("q", 1), ("k", 280), ("v", 280))}
+    for _ in range(2):
+        cache.reserve(cache.open(), 280)
+    outs = [executable(Batch.of([0] * 280, 0, slot), cache, values)["out"] for slot in (0, 1, 0)]
+    np.testing.assert_array_equal(outs[0], outs[1])
+    np.testing.assert_array_equal(outs[0], outs[2])
+    executable.close()
+    backend.close()
