@@ -248,6 +248,29 @@ def test_native_code_gives_up_a_device_that_does_nothing(native, monkeypatch):
     backend.close()
 
 
+def test_ctrl_c_below_native_code_ends_the_reply_and_is_no_failure(native, monkeypatch):
+    logic = FakeDevice(PRESETS["tiny"], memory_bytes=2 * MEMORY_BYTES, coherent=True)
+    replace_fake(monkeypatch, lambda: native(logic))
+    read, left = logic.read, [300]
+
+    def cut_off(offset: int) -> int:
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return read(offset)
+
+    with load(SMALL_MODEL, backend="fpga", device="fake") as llm:
+        expected = llm.generate("Once", max_tokens=2, temperature=0.0).ids
+        for _ in range(2):
+            left[0] = 300
+            with monkeypatch.context() as patch:
+                patch.setattr(logic, "read", cut_off)
+                with pytest.raises(KeyboardInterrupt):
+                    llm.generate("Once", max_tokens=2, temperature=0.0)
+        assert llm.generate("Once", max_tokens=2, temperature=0.0).ids == expected
+        assert llm.reports()[0].notes[-1].endswith(" 0 resets")
+
+
 # ---- native code at device files
 
 

@@ -37,7 +37,7 @@ class Exchange:
     function: int
     context: int
     keep: tuple[Any, ...]
-    failures: list[Exception]
+    failures: list[BaseException]
 
 
 def python_exchange(
@@ -51,9 +51,9 @@ def python_exchange(
     ``FLUSH`` and ``INVALIDATE`` name a buffer by its index, ``FLUSH_BYTES`` and
     ``INVALIDATE_BYTES`` the first byte in the contiguous memory and how many, multiples of 16.
 
-    After a failure every answer is -1, and nothing is asked of the port any more.
+    After a failure or Ctrl-C every answer is -1, and nothing is asked of the port any more.
     """
-    failures: list[Exception] = []
+    failures: list[BaseException] = []
     calls: dict[int, Callable[[int, int], int | None]] = {
         READ: lambda offset, _: port.read(offset),
         WRITE: port.write,
@@ -72,7 +72,7 @@ def python_exchange(
         try:
             result = calls[int(words[ASKED])](int(words[FIRST]), int(words[SECOND]))
             words[ANSWER] = 0 if result is None else result
-        except Exception as error:  # it must not pass through native code
+        except BaseException as error:  # it must not pass through native code
             failures.append(error)
 
     function = SIGNATURE(answer)
