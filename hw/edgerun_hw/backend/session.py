@@ -300,10 +300,10 @@ class Session:
             self._give_up(second)
 
     def _give_up(self, error: Exception) -> None:
+        was_open = self._capabilities is not None
+        what = "failed and a reset did not help" if was_open else "cannot be opened"
         logger.warning(
-            "the FPGA device '%s' failed and a reset did not help, so the CPU takes over: %s",
-            self.device.name,
-            error,
+            "the FPGA device '%s' %s, so the CPU takes over: %s", self.device.name, what, error
         )
         self.failure = str(error)
         self.close()
