@@ -301,6 +301,19 @@ proc ::edgerun::check_timing {folder} {
     }
 }
 
+# Moves the results of an earlier build out of the way: should this one fail, they are not its own,
+# and perhaps of another geometry.
+proc ::edgerun::set_aside {out} {
+    global settings
+    set before [file join $out before]
+    foreach name [list $settings(name).bit $settings(name).hwh $settings(name).xsa build.json] {
+        if {[file exists [file join $out $name]]} {
+            file mkdir $before
+            file rename -force [file join $out $name] [file join $before $name]
+        }
+    }
+}
+
 proc ::edgerun::build {} {
     global settings
     variable root
@@ -309,6 +322,7 @@ proc ::edgerun::build {} {
     set work [file join $root work]
     set out [file join $root out]
     file mkdir $work $out
+    set_aside $out
     package_ip [file join $work package]
     open_board [file join $work project]
     set_property ip_repo_paths [list [file join $work package ip]] [current_project]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.graph.ir import Node
+from edgerun.ops.base import rows_of
 from edgerun.state import Batch, SequenceStore
 from edgerun.state.spec import attention_name
 from edgerun_hw.backend.kv_copy import KvCopy
@@ -69,7 +70,7 @@ class FabricAttention:
         self._turn = 0
 
     def run(self, batch: Batch, cache: SequenceStore, values: dict[str, F32]) -> F32:
-        """Output ``[rows, num_heads * head_dim]`` of all rows of a batch.
+        """Output ``[queries, num_heads * head_dim]``: of all rows of a batch, or of wanted ones.
 
         Raises:
             OutsideFormatError: a query or the context is beyond the unit's format.
@@ -80,16 +81,25 @@ class FabricAttention:
         q, k, v = (values[name] for name in self._node.inputs[:3])
         keys, vectors = (part.reshape(-1, heads, dim) for part in (k, v))
         queries = q.reshape(len(q), heads, self._group, dim)
-        out = np.empty_like(queries)
+        out, rows = np.empty_like(queries), rows_of(q, batch)
         name = attention_name(self._node.attrs["layer"])
         for start, stop in batch.runs():
             slot, position = int(batch.sequences[start]), int(batch.positions[start])
             cache.write_block(name, slot, position, (keys[start:stop], vectors[start:stop]))
-            limits = batch.positions[start:stop].astype(np.int64) + 1
+            end = int(batch.positions[stop - 1]) + 1
             copy = self._copies.setdefault((name, slot), KvCopy(self._layout))
-            copy.update(self._session.overlay, cache, name, slot, int(limits[-1]))
-            out[start:stop] = self._attend(copy, queries[start:stop], limits)
-        return out.reshape(len(q), -1)
+            overlay = self._session.overlay
+            try:
+                copy.update(overlay, cache, name, slot, end)
+            except MemoryError:
+                if not self._session.forget_copies(batch.sequences):
+                    raise
+                copy.update(overlay, cache, name, slot, end)
+            asked = np.flatnonzero((start <= rows) & (rows < stop))
+            if asked.size:  # of a prompt's first chunks no logits are wanted
+                limits = batch.positions[rows[asked]].astype(np.int64) + 1
+                out[asked] = self._attend(copy, queries[asked], limits)
+        return out.reshape(q.shape)
 
     def _attend(self, copy: KvCopy, queries: F32, limits: NDArray[np.int64]) -> F32:
         """Rows of one sequence, ``[rows, kv_heads, group, head_dim]``."""

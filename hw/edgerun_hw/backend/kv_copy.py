@@ -17,6 +17,11 @@ LARGEST = 127
 MIN_TOKENS = 256  # that a copy has room for at first
 
 
+def room_for(tokens: int, context: int) -> int:
+    """Tokens that a copy of so many gets room for: more, but none beyond the context."""
+    return min(max(MIN_TOKENS, 1 << (tokens - 1).bit_length()), max(context, tokens))
+
+
 @dataclass
 class KvCopy:
     """A sequence's keys and values of a layer on the device.
@@ -40,12 +45,16 @@ class KvCopy:
     def update(
         self, overlay: Overlay, cache: SequenceStore, name: str, slot: int, stop: int
     ) -> None:
-        """Copies what is missing of the first ``stop`` tokens."""
+        """Copies what is missing of the first ``stop`` tokens.
+
+        Raises:
+            MemoryError: the device has no room for them.
+        """
         version = cache.version(slot)
         self.valid = min(self.valid, cache.length(slot)) if version == self.version else 0
         self.version = version
         if stop > self.capacity:
-            self._grow(overlay, stop)
+            self._grow(overlay, room_for(stop, cache.context))
         keys, values = cache.read_block(name, slot, self.valid, stop)
         stored = [quantize(part, LARGEST) for part in (keys, values)]
         scales = [encode_scales(scale[..., 0]) for _, scale in stored]
@@ -70,10 +79,13 @@ class KvCopy:
             buffer.free()
         self.buffers, self.capacity, self.valid = [], 0, 0
 
-    def _grow(self, overlay: Overlay, tokens: int) -> None:
+    def _grow(self, overlay: Overlay, capacity: int) -> None:
         self.free()
-        capacity = max(MIN_TOKENS, 1 << (tokens - 1).bit_length())
-        for _ in range(PORTS):
-            self.buffers.append(overlay.allocate(self.layout.port_bytes(capacity)))
+        try:
+            for _ in range(PORTS):
+                self.buffers.append(overlay.allocate(self.layout.port_bytes(capacity)))
+        except MemoryError:
+            self.free()
+            raise
         self.scales = np.zeros((capacity, self.layout.kv_heads), np.uint16)
         self.capacity = capacity

@@ -196,6 +196,20 @@ class Session:
             self.device.name,
         )
 
+    def forget_copies(self, sequences: NDArray[np.int32]) -> bool:
+        """Gives the memory back that holds keys and values of other sequences.
+
+        Whoever reads them next copies them again. False if there was nothing to give back.
+        """
+        copies: list[tuple[int, KvCopy | SequenceCopy]] = [
+            *((slot, copy) for (_, slot), copy in self.copies.items()),
+            *((slot, copy) for (_, slot), copy in self.sequence_copies.items()),
+        ]
+        others = [copy for slot, copy in copies if copy.capacity and slot not in sequences]
+        for copy in others:
+            copy.free()
+        return bool(others)
+
     def say_full(self) -> None:
         """Says once that the device has no room for more weights, or for activations."""
         if self._full:
@@ -286,10 +300,10 @@ class Session:
             self._give_up(second)
 
     def _give_up(self, error: Exception) -> None:
+        was_open = self._capabilities is not None
+        what = "failed and a reset did not help" if was_open else "cannot be opened"
         logger.warning(
-            "the FPGA device '%s' failed and a reset did not help, so the CPU takes over: %s",
-            self.device.name,
-            error,
+            "the FPGA device '%s' %s, so the CPU takes over: %s", self.device.name, what, error
         )
         self.failure = str(error)
         self.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Annotated
@@ -51,8 +52,9 @@ def build(
     command = ["vivado", "-mode", "batch", "-nojournal", "-source", str(script)]
     if vivado is None:
         why = "Vivado is not on the search path" if run else "not run, as you asked"
-        say(f"{why}; to build, run where Vivado is installed: {' '.join(command)}")
-        say(f"then: edgerun fpga package {folder / 'out' / board}.xsa --board {board}")
+        say(f"{why}; to build, run where Vivado is installed: {shlex.join(command)}")
+        design = str(folder / "out" / f"{board}.xsa")
+        say(f"then: {shlex.join(['edgerun', 'fpga', 'package', design, '--board', board])}")
         return
     process = subprocess.run([str(vivado), *command[1:]], check=False)
     if process.returncode != 0:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
-from edgerun.backends.base import Shape
-from edgerun.graph.ir import Node
+from edgerun.backends.base import CompileOptions, Shape
+from edgerun.graph.ir import Graph, Node
 from edgerun.llm.llm import load
+from edgerun.state import Batch, SequenceStore, same_attention
 from edgerun_hw.backend import attention as fabric
+from edgerun_hw.backend import make
 from edgerun_hw.backend.attention import obstacle
 from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.attention_layout import PORTS, KvLayout
 from edgerun_hw.overlay.command import Command
 from edgerun_hw.overlay.driver import Tlmm
 from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.overlay.port import Buffer, Ticket
 from edgerun_hw.simulate.fake import FakeDevice, Faults
-from tests.hw.support.overlays import replace_fake
+from tests.hw.support.overlays import normal, replace_fake
 from tests.support.bundles import SMALL_MODEL
 
 PROMPT = "Once upon a time there was a little dog who"
@@ -198,9 +202,35 @@ def test_a_second_prompt_and_a_prefix_share_are_read_anew():
     assert ids[1] == by_cpu(other, 4)
 
 
-def test_its_cost_grows_with_the_context():
-    from edgerun_hw.backend import make
+def test_queries_of_wanted_logits_alone_see_what_they_see_among_all_rows():
+    """Of the last layer of a prompt; a chunk in which no logits are wanted has no queries."""
+    attrs = {"scale": np.float32(0.3), "num_heads": 4, "num_kv_heads": 2, "head_dim": 16}
+    graph = Graph([node(**attrs)], ["q", "k", "v"], ["out"], {})
+    state = same_attention(1, 2, 16, "int8")
+    backend = make()
+    backend.use_device(FAKE)
+    backend.configure({"kv_cache": "int8"})
+    executable = backend.compile(graph, Shape.of(96), CompileOptions(state))
+    cache = SequenceStore(state, 96, slots=3)
+    parts = [("last", 70), ("none", 3), ("all", 2)]
+    for _, rows in parts:
+        cache.reserve(cache.open(), rows)
+    batch = Batch.join(
+        [Batch.of([0] * rows, 0, slot, logits=asked) for slot, (asked, rows) in enumerate(parts)]
+    )
+    rng = np.random.default_rng(4)
+    values = {name: normal(rng, 75, width) for name, width in (("q", 64), ("k", 32), ("v", 32))}
+    wanted = batch.logit_rows
+    expected = executable(batch, cache, values)["out"][wanted]
+    for rows in (wanted, wanted[:0]):
+        some = replace(batch, logit_rows=rows)
+        out = executable(some, cache, {**values, "q": values["q"][rows]})["out"]
+        np.testing.assert_array_equal(out, expected[: len(rows)])
+    executable.close()
+    backend.close()
 
+
+def test_its_cost_grows_with_the_context():
     backend = make()
     backend.use_device(FAKE)
     backend.configure({"kv_cache": "int8"})
@@ -245,3 +275,26 @@ def test_memory_that_commands_write_to_is_kept_when_they_are_cut_off(monkeypatch
                 llm.generate(PROMPT, max_tokens=2, temperature=0.0)
         assert device._queue and not released
     assert device.allocated_bytes == 0
+
+
+def test_keys_of_other_sequences_make_room_and_none_is_taken_beyond_the_context(monkeypatch):
+    """There is room for one sequence of 300 tokens, as `doctor` says, and not for two."""
+    layout, state = KvLayout(8, 64), same_attention(1, 8, 64, "int8")
+    needed = PORTS * layout.port_bytes(300)
+    device = FakeDevice(PRESETS["attention-300"], memory_bytes=needed + (160 << 10))
+    replace_fake(monkeypatch, lambda: Tlmm(device))
+    layer = node(scale=np.float32(0.3), num_kv_heads=8, head_dim=64, num_heads=8)
+    backend = make()
+    backend.use_device("fake")
+    backend.configure({"kv_cache": "int8"})
+    graph = Graph([layer], ["q", "k", "v"], ["out"], {})
+    executable = backend.compile(graph, Shape.of(280), CompileOptions(state, required=True))
+    cache, rng = SequenceStore(state, 300, slots=2), np.random.default_rng(4)
+    values = {name: normal(rng, rows, 512) for name, rows in (("q", 1), ("k", 280), ("v", 280))}
+    for _ in range(2):
+        cache.reserve(cache.open(), 280)
+    outs = [executable(Batch.of([0] * 280, 0, slot), cache, values)["out"] for slot in (0, 1, 0)]
+    np.testing.assert_array_equal(outs[0], outs[1])
+    np.testing.assert_array_equal(outs[0], outs[2])
+    executable.close()
+    backend.close()

@@ -152,6 +152,29 @@ def test_a_token_is_one_round_trip_of_the_host(native, monkeypatch):
     assert a_token == [4 * 5 + 1, 1]  # four steps of each of five layers and the head, or one
 
 
+def test_a_token_synchronises_what_its_commands_read_and_write(tmp_path, monkeypatch):
+    """And not all that a prompt's commands of most rows and columns would: 200 KiB each."""
+    logic = FakeDevice(PRESETS["prefill-1500"], memory_bytes=64 << 20, coherent=True)
+    kernel = EmulatedKernel(tmp_path, logic, BASE, 32 << 20)
+    replace_fake(monkeypatch, lambda: Tlmm(NativePort(kernel, BASE, CLOCK_HZ, "udmabuf0")))
+    weight = random_weight(np.random.default_rng(0), "ternary", (300, 640), 640)
+    node = Node("linear", "a", ("x", "w"), ("y",), {"activations": "int8_row"})
+    backend = fpga()
+    executable = backend.compile(
+        Graph([node], ["x"], ["y"], {"w": weight}), Shape.of(1), CompileOptions(SPEC)
+    )
+    kernel.writes.clear()
+    kernel.spans.clear()
+    values = {"x": normal(np.random.default_rng(1), 1, 640)}
+    executable(Batch.of([1], 0, 0), SequenceStore(SPEC, 64), values)
+    sizes = [length for _, length in kernel.spans]
+    x_bytes, y_bytes = -(-640 // 15) * 16, 300 * 4
+    assert kernel.writes == ["sync_for_device", "sync_for_cpu"]
+    assert sizes == [-(-nbytes // 64) * 64 for nbytes in (x_bytes, y_bytes)]
+    executable.close()
+    backend.close()
+
+
 # ---- faults
 
 
@@ -248,6 +271,29 @@ def test_native_code_gives_up_a_device_that_does_nothing(native, monkeypatch):
     backend.close()
 
 
+def test_ctrl_c_below_native_code_ends_the_reply_and_is_no_failure(native, monkeypatch):
+    logic = FakeDevice(PRESETS["tiny"], memory_bytes=2 * MEMORY_BYTES, coherent=True)
+    replace_fake(monkeypatch, lambda: native(logic))
+    read, left = logic.read, [300]
+
+    def cut_off(offset: int) -> int:
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return read(offset)
+
+    with load(SMALL_MODEL, backend="fpga", device="fake") as llm:
+        expected = llm.generate("Once", max_tokens=2, temperature=0.0).ids
+        for _ in range(2):
+            left[0] = 300
+            with monkeypatch.context() as patch:
+                patch.setattr(logic, "read", cut_off)
+                with pytest.raises(KeyboardInterrupt):
+                    llm.generate("Once", max_tokens=2, temperature=0.0)
+        assert llm.generate("Once", max_tokens=2, temperature=0.0).ids == expected
+        assert llm.reports()[0].notes[-1].endswith(" 0 resets")
+
+
 # ---- native code at device files
 
 
@@ -265,7 +311,7 @@ def test_native_code_reaches_registers_and_attributes(tmp_path: Path) -> None:
     (tmp_path / CLASS / "sync_for_device").write_text("")
     buffer = port.allocate(5000)
     (tmp_path / CLASS / "sync_for_device").write_text("")
-    exchange = port.exchange((buffer, buffer))
+    exchange = port.exchange()
     request = np.zeros(exchanges.REQUEST_WORDS, np.int64)
 
     def ask(asked: int, first: int, second: int = 0) -> int:
@@ -279,7 +325,8 @@ def test_native_code_reaches_registers_and_attributes(tmp_path: Path) -> None:
     words = np.frombuffer(registers.read_bytes(), "<u4")[1024:]
     assert (words[16], words[17], words[18]) == (16, 0xFEDC_BA98, 18)
     assert ask(exchanges.WAIT, 1000) == 0
-    assert ask(exchanges.FLUSH, 1) == ask(exchanges.INVALIDATE, 0) == 0
+    first, nbytes = buffer.span
+    assert ask(exchanges.FLUSH, first, nbytes) == ask(exchanges.INVALIDATE, first, nbytes) == 0
     assert (tmp_path / CLASS / "sync_for_device").read_text() == "0x0000100000002005"
     assert (tmp_path / CLASS / "sync_for_cpu").read_text() == "0x0000100000002009"
     port.close()

@@ -56,6 +56,16 @@ def test_a_device_without_memory_leaves_everything_to_the_cpu(nbytes, monkeypatc
     assert device.allocated_bytes == 0
 
 
+def test_a_device_that_does_not_open_is_not_said_to_have_been_reset(monkeypatch, caplog):
+    def refuse() -> Tlmm:
+        raise OverlayError("this board's logic is in use (somebody): wait until that is done")
+
+    replace_fake(monkeypatch, refuse)
+    assert Session(find_device("fake")).capabilities is None
+    (record,) = caplog.records
+    assert "'fake' cannot be opened, so the CPU takes over: this board's logic" in record.message
+
+
 def test_what_was_cut_off_is_dropped_before_the_next_work(monkeypatch):
     device = FakeDevice(PRESETS["tiny"])
     session = opened(monkeypatch, device)

@@ -208,6 +208,18 @@ def test_negative_slack_fails_before_a_bitstream_is_written(tmp_path):
 
 
 @needs_tclsh
+def test_a_build_that_fails_leaves_no_results_of_an_earlier_one_in_their_place(tmp_path):
+    board, folder = load_board("kv260"), tmp_path / "build"
+    write_project(board, Geometry(), folder)
+    assert build(folder, board).returncode == 0
+    names = {f"kv260.{suffix}" for suffix in ("bit", "hwh", "xsa")} | {"build.json"}
+    assert names <= {file.name for file in (folder / "out").iterdir()}
+    assert build(folder, board, slack="-0.002").returncode != 0
+    assert not names & {file.name for file in (folder / "out").iterdir()}
+    assert names == {file.name for file in (folder / "out" / "before").iterdir()}
+
+
+@needs_tclsh
 def test_timing_is_looked_at_after_the_last_step_as_well(tmp_path):
     board = load_board("kv260")
     write_project(board, Geometry(), tmp_path / "build")

@@ -259,6 +259,9 @@ def test_build_without_vivado_says_what_to_run(run, tmp_path, monkeypatch):
     assert f"vivado -mode batch -nojournal -source {tmp_path / 'b' / 'build.tcl'}" in err
     assert f"edgerun fpga package {tmp_path / 'b' / 'out' / 'kv260.xsa'} --board kv260\n" in err
     assert (tmp_path / "b" / "settings.tcl").is_file()
+    _, _, err = run("build", "--board", "kv260", "-o", tmp_path / "a b")
+    assert f"-source '{tmp_path / 'a b' / 'build.tcl'}'\n" in err
+    assert f"package '{tmp_path / 'a b' / 'out' / 'kv260.xsa'}' --board" in err
 
 
 def vivado(folder, code):

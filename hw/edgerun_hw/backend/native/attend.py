@@ -49,6 +49,7 @@ from edgerun_hw.backend.native.request import (
     OUTSIDE_FORMAT,
     PORTS,
     R_ADDRESS,
+    R_FIRST,
     R_MEMORY,
     RESULT_WORDS,
     S_ATTENDED,
@@ -62,6 +63,7 @@ from edgerun_hw.backend.native.request import (
     floats,
     pointer,
     push,
+    synchronise,
     wait_for,
     words,
     write_address,
@@ -74,7 +76,7 @@ from edgerun_hw.backend.native.sequence_copy import (
     COPY_WORDS,
 )
 from edgerun_hw.backend.native.write_rows import pair_bytes
-from edgerun_hw.devices.native.exchange import FLUSH_BYTES, INVALIDATE, WRITE
+from edgerun_hw.devices.native.exchange import FLUSH, INVALIDATE, WRITE
 from edgerun_hw.overlay import register_map as regs
 from edgerun_hw.overlay.attention import (
     BLOCK_TOKENS,
@@ -188,7 +190,7 @@ def _pairs(args: Any, flat: int, count: int) -> Any:
 def _submit(args: Any, state: Any, copy: Any, flat: int, count: int, slot: int) -> None:
     """Flushes the queries of a command and queues it."""
     x, heads = slot * args[X_BYTES], args[KV_HEADS]
-    ask(args, state, FLUSH_BYTES, args[X_FIRST] + x, args[X_BYTES])
+    ask(args, state, FLUSH, args[X_FIRST] + x, args[X_BYTES])
     mode = ATTENTION | heads << regs.CMD_MODE_KV_HEADS.lsb
     mode |= args[HEAD_DIM] // UNIT << regs.CMD_MODE_HEAD_UNITS.lsb
     ask(args, state, WRITE, regs.CMD_MODE, mode)
@@ -252,9 +254,10 @@ def _take(
     cycles = _pairs(args, flat, count) * max(pair_bytes(args) // BEAT, MAX_FILL_CYCLES)
     if not wait_for(args, state, number, cycles + drain + MAX_START_CYCLES):
         return
-    if ask(args, state, INVALIDATE, 1 + slot, 0) < 0:
+    buffer = words(args[RESULTS] + slot * RESULT_WORDS * 8, RESULT_WORDS)
+    memory, nbytes = buffer[R_MEMORY], 4 * count * heads * dim
+    if synchronise(args, state, INVALIDATE, buffer[R_FIRST], nbytes) < 0:
         return
-    memory = words(args[RESULTS] + slot * RESULT_WORDS * 8, RESULT_WORDS)[R_MEMORY]
     bounds = floats(args[BOUNDS], slot * args[MOST_QUERIES] * heads, count * heads)
     for head in range(heads):
         for query in range(count):

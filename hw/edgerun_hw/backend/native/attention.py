@@ -101,7 +101,13 @@ class AttentionLayers:
         port, copies = session.native[1], []
         for number, (start, stop) in enumerate(batch.runs()):
             copy = self._copy(session, int(batch.sequences[start]), cache)
-            copy.begin(port, cache, int(batch.positions[stop - 1]) + 1)
+            end = int(batch.positions[stop - 1]) + 1
+            try:
+                copy.begin(port, cache, end)
+            except MemoryError:
+                if not session.forget_copies(batch.sequences):
+                    raise
+                copy.begin(port, cache, end)
             self.copies[:, number] = copy.words
             copies.append(copy)
         outputs = run()

@@ -221,6 +221,7 @@ class _Emission:
             code.PIECE_COUNT: len(pieces),
             code.X_MEMORY: workspace.x.array.ctypes.data,
             code.X_ADDRESS: workspace.x.address,
+            code.X_FIRST: workspace.x.span[0],
             code.X_BYTES: workspace.x.array.nbytes,
             code.RESULTS: results.ctypes.data,
             code.OUTPUTS: outputs.ctypes.data,

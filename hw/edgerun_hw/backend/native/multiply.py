@@ -16,6 +16,7 @@ from edgerun_hw.backend.native.request import (
     FINE,
     PORTS,
     R_ADDRESS,
+    R_FIRST,
     R_MEMORY,
     RESULT_WORDS,
     S_DETAIL,
@@ -29,6 +30,7 @@ from edgerun_hw.backend.native.request import (
     floats,
     pointer,
     push,
+    synchronise,
     wait_for,
     words,
     write_address,
@@ -55,12 +57,13 @@ from edgerun_hw.overlay import register_map as regs
     PIECE_COUNT,
     X_MEMORY,
     X_ADDRESS,
+    X_FIRST,
     X_BYTES,
     RESULTS,
     OUTPUTS,
     OUTPUT_COUNT,
     ARGUMENT_WORDS,
-) = range(COMMON_WORDS, COMMON_WORDS + 22)
+) = range(COMMON_WORDS, COMMON_WORDS + 23)
 # Words of a piece, before the addresses of its weights.
 P_BLOCK, P_FIRST, P_ROWS, P_BEATS, P_TILES, P_SUMS, P_CYCLES, P_WEIGHTS, PIECE_WORDS = *range(8), 12
 # Words of an output: rows of the matrix, and where they go.
@@ -70,8 +73,12 @@ BEAT, TERNARY_TILE = regs.BEAT_BYTES, regs.TABLES * regs.GROUP
 
 
 @njit
-def _pack(args: Any, first: int, count: int) -> None:
-    """Packs activations of some rows as the overlay reads them: ``pack_activations``."""
+def _pack(args: Any, first: int, count: int) -> Any:
+    """Packs activations of some rows as the overlay reads them: ``pack_activations``.
+
+    Returns:
+        bytes that they take.
+    """
     per_tile = regs.TABLES if args[MULTIPLES] else TERNARY_TILE
     memory = carray(pointer(args[X_MEMORY]), args[X_BYTES], np.int8)
     stride, K_ = args[CODES_STRIDE], args[K]
@@ -91,6 +98,7 @@ def _pack(args: Any, first: int, count: int) -> None:
                     for place in range(BEAT):
                         memory[at + place] = codes[source + place] if place < used else 0
                 at += BEAT
+    return at
 
 
 @njit
@@ -205,11 +213,11 @@ def _take(args: Any, state: Any, index: int, number: int, first: int, count: int
     if not wait_for(args, state, number, piece[P_CYCLES]):
         return
     slot = index % args[DEPTH]
-    if ask(args, state, INVALIDATE, 1 + slot, 0) < 0:
-        return
-    memory = words(args[RESULTS] + slot * RESULT_WORDS * 8, RESULT_WORDS)[R_MEMORY]
+    place = words(args[RESULTS] + slot * RESULT_WORDS * 8, RESULT_WORDS)
     beat_rows, rows = args[PORTS] * regs.PORT_ROWS, piece[P_ROWS] * args[DIGITS]
-    results = carray(pointer(memory), piece[P_BEATS] * count * beat_rows, np.int32)
+    results = carray(pointer(place[R_MEMORY]), piece[P_BEATS] * count * beat_rows, np.int32)
+    if synchronise(args, state, INVALIDATE, place[R_FIRST], 4 * len(results)) < 0:
+        return
     for column in range(count):
         sums = _column(results, column, count, beat_rows, rows)
         if not _adds_up(args, piece, sums, first + column):
@@ -228,8 +236,8 @@ def multiply(arguments: int, chunk: int) -> None:
         count = min(args[COLUMNS], rows - first)
         if state[S_STATUS] != FINE:
             return
-        _pack(args, first, count)
-        ask(args, state, FLUSH, 0, 0)
+        nbytes = _pack(args, first, count)
+        synchronise(args, state, FLUSH, args[X_FIRST], nbytes)
         begun = state[S_SUBMITTED]
         for index in range(pieces):
             if index >= depth:

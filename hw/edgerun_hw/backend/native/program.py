@@ -160,6 +160,7 @@ class ProgramExecutable(DeviceExecutable):
         assert native is not None  # it was, when the program was made
         driver, state = native[0], workspace.state
         state[:] = 0
+        workspace.exchange.failures.clear()
         state[request.S_SUBMITTED] = driver.hand_out()
         for head in workspace.heads:
             head.choose(batch)
@@ -178,6 +179,7 @@ def _raise_failure(driver: Tlmm, workspace: Workspace) -> None:
     Raises:
         OutsideFormatError: keys, values or queries are beyond the attention unit's format.
         OverlayError: something else did.
+        BaseException: what Python raised while native code asked it.
     """
     state, failures = workspace.state, workspace.exchange.failures
     status, detail = int(state[request.S_STATUS]), int(state[request.S_DETAIL])

@@ -24,8 +24,9 @@ S_STATUS, S_DETAIL, S_SUBMITTED, S_COMMANDS, S_ATTENDED, S_CHAINED, STATE_WORDS 
 # How it went; after anything but FINE the rest of the program does nothing.
 FINE, FLAGGED, STUCK, WRONG_SUMS, UNREACHABLE, WRONG_ATTENTION, OUTSIDE_FORMAT = range(7)
 WRONG_CHAIN = 7
-# Words of a buffer of results.
-R_MEMORY, R_ADDRESS, RESULT_WORDS = range(3)
+# Words of a buffer of results; where it begins in the contiguous memory comes last.
+R_MEMORY, R_ADDRESS, R_FIRST, RESULT_WORDS = range(4)
+LINE_BYTES = 64  # of the processor's caches
 
 ALL_ERRORS = 0x7F
 ALL_IRQS = regs.IRQ_COMPLETED.mask | regs.IRQ_ERROR.mask
@@ -65,6 +66,12 @@ def ask(args: Any, state: Any, asked: int, first: int, second: int) -> Any:
     if state[ANSWER] < 0 and state[S_STATUS] == FINE:
         state[S_STATUS] = UNREACHABLE
     return state[ANSWER]
+
+
+@njit
+def synchronise(args: Any, state: Any, asked: int, first: int, nbytes: int) -> Any:
+    """Flushes or invalidates bytes of the contiguous memory from the start of a line on."""
+    return ask(args, state, asked, first, -(-nbytes // LINE_BYTES) * LINE_BYTES)
 
 
 @njit

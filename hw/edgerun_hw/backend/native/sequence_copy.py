@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.state import SequenceStore
+from edgerun_hw.backend.kv_copy import room_for
 from edgerun_hw.devices.native.memory import ContiguousBuffer
 from edgerun_hw.devices.native.port import NativePort
 from edgerun_hw.overlay.attention import BLOCK_TOKENS
 from edgerun_hw.overlay.attention_layout import PORTS, KvLayout
 
-MIN_TOKENS = 256  # that a copy has room for at first
 # Words of a layer's copy: the sequence, tokens that are there and that will be, addresses of the
 # values' scales and of their largest by block; then for each port the memory, what the device calls
 # it, and where it begins in the contiguous memory.
@@ -35,6 +35,7 @@ class SequenceCopy:
     Attributes:
         words: int64 ``[layers, COPY_WORDS]``.
         valid: tokens that are there.
+        capacity: tokens that there is room for.
     """
 
     def __init__(self, layouts: Sequence[KvLayout], slot: int) -> None:
@@ -42,7 +43,7 @@ class SequenceCopy:
         self._layouts, self._slot = tuple(layouts), slot
         self.words: NDArray[np.int64] = np.zeros((len(layouts), COPY_WORDS), np.int64)
         self.words[:, C_SEQUENCE] = slot
-        self.valid, self._version, self._capacity = 0, -1, 0
+        self.valid, self._version, self.capacity = 0, -1, 0
         self._buffers: list[ContiguousBuffer] = []
         self._scales: list[NDArray[np.uint16]] = []
 
@@ -60,8 +61,8 @@ class SequenceCopy:
         version = cache.version(self._slot)
         self.valid = min(self.valid, cache.length(self._slot)) if version == self._version else 0
         self._version = version
-        if stop > self._capacity:
-            self._grow(port, stop, cache.context)
+        if stop > self.capacity:
+            self._grow(port, room_for(stop, cache.context))
         self.words[:, C_VALID], self.words[:, C_STOP] = self.valid, stop
 
     def complete(self) -> None:
@@ -73,11 +74,10 @@ class SequenceCopy:
         for buffer in self._buffers:
             buffer.free()
         self._buffers, self._scales = [], []
-        self._capacity = self.valid = 0
+        self.capacity = self.valid = 0
 
-    def _grow(self, port: NativePort, tokens: int, context: int) -> None:
+    def _grow(self, port: NativePort, room: int) -> None:
         self.free()
-        room = min(max(MIN_TOKENS, 1 << (tokens - 1).bit_length()), max(context, tokens))
         blocks = -(-room // BLOCK_TOKENS)
         try:
             for words, layout in zip(self.words, self._layouts, strict=True):
@@ -92,4 +92,4 @@ class SequenceCopy:
         except MemoryError:
             self.free()
             raise
-        self._capacity = room
+        self.capacity = room

@@ -66,7 +66,7 @@ class Workspace:
         x: activations and queries.
         results: of as many commands as may be under way.
         state: int64 ``[STATE_WORDS]``: a request, and how the program went.
-        exchange: how native code reaches the overlay; its buffers are ``x`` and ``results``.
+        exchange: how native code reaches the overlay.
         screened: int64 ``[COUNT_WORDS]`` of ``rescore.py``.
         heads: output heads of the program that have a screen.
     """
@@ -101,7 +101,7 @@ class Workspace:
                 buffer.free()
             raise
         state = np.zeros(request.STATE_WORDS, np.int64)
-        return cls(buffers[0], tuple(buffers[1:]), state, port.exchange(buffers), screened)
+        return cls(buffers[0], tuple(buffers[1:]), state, port.exchange(), screened)
 
     def common_words(self, can: Capabilities) -> dict[int, int]:
         """The first words of every argument block."""
@@ -115,7 +115,9 @@ class Workspace:
 
     def result_words(self) -> NDArray[np.int64]:
         """Where the results lie, int64 ``[commands, RESULT_WORDS]``."""
-        places = [(buffer.array.ctypes.data, buffer.address) for buffer in self.results]
+        places = [
+            (buffer.array.ctypes.data, buffer.address, buffer.span[0]) for buffer in self.results
+        ]
         return np.array(places, np.int64)
 
     def free(self) -> None:

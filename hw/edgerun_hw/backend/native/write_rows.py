@@ -47,7 +47,7 @@ from edgerun_hw.backend.native.sequence_copy import (
     C_VALID,
     COPY_WORDS,
 )
-from edgerun_hw.devices.native.exchange import FLUSH_BYTES
+from edgerun_hw.devices.native.exchange import FLUSH
 from edgerun_hw.overlay import register_map as regs
 from edgerun_hw.overlay.attention import BLOCK_TOKENS, MANTISSA_BITS, MAX_EXPONENT, SCALE_BIAS
 from edgerun_hw.overlay.attention_layout import PORTS, SCALE_BYTES, UNIT
@@ -152,7 +152,7 @@ def _flush(args: Any, state: Any, copy: Any) -> None:
         last = (copy[C_STOP] - 1 - port * LANES) // BLOCK_TOKENS
         if first <= last:
             nbytes = ((last - first + 1) * heads + LEAD) * pair
-            ask(args, state, FLUSH_BYTES, copy[C_FIRST + port] + first * heads * pair, nbytes)
+            ask(args, state, FLUSH, copy[C_FIRST + port] + first * heads * pair, nbytes)
 
 
 @cfunc("void(intp, intp)", nopython=True, cache=True)

@@ -14,9 +14,7 @@ from edgerun_hw.devices.native.exchange import (
     ASKED,
     FIRST,
     FLUSH,
-    FLUSH_BYTES,
     INVALIDATE,
-    INVALIDATE_BYTES,
     READ,
     SECOND,
     WAIT,
@@ -25,7 +23,7 @@ from edgerun_hw.devices.native.exchange import (
 from edgerun_hw.devices.native.memory import FROM_DEVICE, TO_DEVICE
 
 # Words of the context.
-REGISTERS, TO_FILE, FROM_FILE, SPANS, NANOSECONDS = range(5)
+REGISTERS, TO_FILE, FROM_FILE, NANOSECONDS = range(4)
 TEXT_BYTES = 18  # 0x and sixteen digits
 
 
@@ -100,13 +98,8 @@ def exchange(context: int, request: int) -> None:
         end = nanoseconds() + (first * word(context, NANOSECONDS) >> 10)
         while nanoseconds() < end:
             pause()
-    elif asked in (FLUSH, INVALIDATE):
-        spans = word(context, SPANS)
-        start, length = word(spans, 2 * first), word(spans, 2 * first + 1)
-        direction = TO_DEVICE if asked == FLUSH else FROM_DEVICE
-        result = _synchronise(context, direction, start, length)
-    elif asked == FLUSH_BYTES:
+    elif asked == FLUSH:
         result = _synchronise(context, TO_DEVICE, first, second)
-    elif asked == INVALIDATE_BYTES:
+    elif asked == INVALIDATE:
         result = _synchronise(context, FROM_DEVICE, first, second)
     set_word(request, ANSWER, result)

@@ -8,17 +8,16 @@ u-dma-buf's attributes. Anything else that has registers and buffers is asked th
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from edgerun_hw.overlay.port import Buffer, DevicePort
+from edgerun_hw.overlay.port import DevicePort
 
 # What a request asks, and its words.
-READ, WRITE, WAIT, FLUSH, INVALIDATE, FLUSH_BYTES, INVALIDATE_BYTES = range(7)
+READ, WRITE, WAIT, FLUSH, INVALIDATE = range(5)
 ASKED, FIRST, SECOND, ANSWER, REQUEST_WORDS = range(5)
 SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 
@@ -37,31 +36,28 @@ class Exchange:
     function: int
     context: int
     keep: tuple[Any, ...]
-    failures: list[Exception]
+    failures: list[BaseException]
 
 
 def python_exchange(
     port: DevicePort,
-    buffers: Sequence[Buffer],
-    flush_bytes: Callable[[int, int], None],
-    invalidate_bytes: Callable[[int, int], None],
+    flush: Callable[[int, int], None],
+    invalidate: Callable[[int, int], None],
 ) -> Exchange:
     """An exchange with a port of Python.
 
-    ``FLUSH`` and ``INVALIDATE`` name a buffer by its index, ``FLUSH_BYTES`` and
-    ``INVALIDATE_BYTES`` the first byte in the contiguous memory and how many, multiples of 16.
+    ``FLUSH`` and ``INVALIDATE`` name the first byte in the contiguous memory and how many,
+    multiples of 16.
 
-    After a failure every answer is -1, and nothing is asked of the port any more.
+    After a failure or Ctrl-C every answer is -1, and nothing is asked of the port any more.
     """
-    failures: list[Exception] = []
+    failures: list[BaseException] = []
     calls: dict[int, Callable[[int, int], int | None]] = {
         READ: lambda offset, _: port.read(offset),
         WRITE: port.write,
         WAIT: lambda cycles, _: port.wait(cycles),
-        FLUSH: lambda index, _: buffers[index].flush(),
-        INVALIDATE: lambda index, _: buffers[index].invalidate(),
-        FLUSH_BYTES: flush_bytes,
-        INVALIDATE_BYTES: invalidate_bytes,
+        FLUSH: flush,
+        INVALIDATE: invalidate,
     }
 
     def answer(context: int, request: int) -> None:
@@ -72,29 +68,25 @@ def python_exchange(
         try:
             result = calls[int(words[ASKED])](int(words[FIRST]), int(words[SECOND]))
             words[ANSWER] = 0 if result is None else result
-        except Exception as error:  # it must not pass through native code
+        except BaseException as error:  # it must not pass through native code
             failures.append(error)
 
     function = SIGNATURE(answer)
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
-    return Exchange(address, 0, (function, port, list(buffers)), failures)
+    return Exchange(address, 0, (function, port), failures)
 
 
-def board_exchange(
-    registers: int, descriptors: tuple[int, int], spans: Sequence[tuple[int, int]], clock_hz: float
-) -> Exchange:
+def board_exchange(registers: int, descriptors: tuple[int, int], clock_hz: float) -> Exchange:
     """An exchange with mapped registers and one u-dma-buf device.
 
     Args:
         registers: address at which they are mapped.
         descriptors: open files, of ``sync_for_device`` and of ``sync_for_cpu``.
-        spans: first byte and length of each buffer in the u-dma-buf device.
         clock_hz: of the logic, by which ``WAIT`` reckons.
     """
     from edgerun_hw.devices.native.board_code import exchange
 
-    table: NDArray[np.int64] = np.array(spans, np.int64).reshape(-1)
     nanoseconds = round(1e9 * 1024 / clock_hz)
-    context = np.array([registers, *descriptors, table.ctypes.data, nanoseconds], np.int64)
-    return Exchange(exchange.address, context.ctypes.data, (table, context), [])
+    context = np.array([registers, *descriptors, nanoseconds], np.int64)
+    return Exchange(exchange.address, context.ctypes.data, (context,), [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from edgerun.errors import InputError
 from edgerun_hw.devices.native.exchange import Exchange, board_exchange, python_exchange
@@ -74,18 +74,17 @@ class NativePort:
         if seconds >= SHORTEST_SLEEP_S:
             self._kernel.sleep(seconds)
 
-    def exchange(self, buffers: Sequence[ContiguousBuffer]) -> Exchange:
-        """How native code reaches registers, and flushes and invalidates these buffers."""
+    def exchange(self) -> Exchange:
+        """How native code reaches registers, and flushes and invalidates the memory."""
         if isinstance(self._window, MappedWindow):
             files = self._memory.open_attributes()
-            spans = [buffer.span for buffer in buffers]
-            return board_exchange(self._window.address, files, spans, self._clock_hz)
-        return python_exchange(self, buffers, self._flush_bytes, self._invalidate_bytes)
+            return board_exchange(self._window.address, files, self._clock_hz)
+        return python_exchange(self, self._flush, self._invalidate)
 
-    def _flush_bytes(self, first: int, nbytes: int) -> None:
+    def _flush(self, first: int, nbytes: int) -> None:
         self._memory.synchronise(TO_DEVICE, first, nbytes)
 
-    def _invalidate_bytes(self, first: int, nbytes: int) -> None:
+    def _invalidate(self, first: int, nbytes: int) -> None:
         self._memory.synchronise(FROM_DEVICE, first, nbytes)
 
     def close(self) -> None:

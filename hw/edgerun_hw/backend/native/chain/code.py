@@ -63,6 +63,7 @@ from edgerun_hw.backend.native.chain.words import (
 )
 from edgerun_hw.backend.native.request import (
     FINE,
+    LINE_BYTES,
     PORTS,
     S_CHAINED,
     S_STATUS,
@@ -75,14 +76,15 @@ from edgerun_hw.backend.native.request import (
     floats,
     pointer,
     push,
+    synchronise,
     wait_for,
     words,
     write_address,
 )
-from edgerun_hw.devices.native.exchange import FLUSH_BYTES, INVALIDATE_BYTES, WRITE
+from edgerun_hw.devices.native.exchange import FLUSH, INVALIDATE, WRITE
 from edgerun_hw.overlay import register_map as regs
 
-BEAT, LINE = regs.BEAT_BYTES, 64  # bytes; a line of the processor's caches
+BEAT = regs.BEAT_BYTES
 GLUE, NORMS, GATE = regs.CMD_MODE_GLUE.mask, regs.CMD_MODE_NORM.mask, regs.CMD_MODE_GATE
 SMALLEST = np.float32(2.0**-126)
 
@@ -177,15 +179,15 @@ def _submit(args: Any, state: Any, command: Any) -> None:
 @njit
 def _lines(args: Any, state: Any, asked: int, at: int, nbytes: int) -> None:
     """Flushes or invalidates whole lines of the memory."""
-    first = at // LINE * LINE
-    ask(args, state, asked, args[FIRST] + first, -(-(at + nbytes - first) // LINE) * LINE)
+    before = at % LINE_BYTES
+    synchronise(args, state, asked, args[FIRST] + at - before, before + nbytes)
 
 
 @njit
 def _checked(args: Any, state: Any, command: Any, cycles: int) -> None:
     """Runs a command alone, and computes it again."""
     wait_for(args, state, state[S_SUBMITTED] - 1, cycles)
-    _lines(args, state, INVALIDATE_BYTES, 0, args[NBYTES])
+    _lines(args, state, INVALIDATE, 0, args[NBYTES])
     if state[S_STATUS] != FINE:
         return
     is_glue = command[MODE] & GLUE != 0
@@ -195,7 +197,7 @@ def _checked(args: Any, state: Any, command: Any, cycles: int) -> None:
     _submit(args, state, command)
     if not wait_for(args, state, state[S_SUBMITTED] - 1, command[CYCLES]):
         return
-    _lines(args, state, INVALIDATE_BYTES, 0, args[NBYTES])
+    _lines(args, state, INVALIDATE, 0, args[NBYTES])
     if is_glue:
         results = carray(pointer(args[MEMORY] + command[Y]), command[Y_BYTES], np.uint8)
         right = (results == scratch[: command[Y_BYTES]]).all()
@@ -259,17 +261,17 @@ def queue_chain(arguments: int, chunk: int) -> None:
     if state[S_STATUS] != FINE:
         return
     _bring(args)
-    _lines(args, state, FLUSH_BYTES, args[ROW_AT], 4 * args[ROW_COUNT])
+    _lines(args, state, FLUSH, args[ROW_AT], 4 * args[ROW_COUNT])
     if args[RESIDUAL_IN]:
-        _lines(args, state, FLUSH_BYTES, args[RESIDUAL_AT], 4 * args[RESIDUAL_COUNT])
+        _lines(args, state, FLUSH, args[RESIDUAL_AT], 4 * args[RESIDUAL_COUNT])
     cycles = _queue(args, state)
     if not wait_for(args, state, state[S_SUBMITTED] - 1, cycles):
         return
-    _lines(args, state, INVALIDATE_BYTES, args[SCALE_AT], BEAT)
+    _lines(args, state, INVALIDATE, args[SCALE_AT], BEAT)
     if args[LAST_COUNT]:
-        _lines(args, state, INVALIDATE_BYTES, args[LAST_AT], 4 * args[LAST_COUNT])
+        _lines(args, state, INVALIDATE, args[LAST_AT], 4 * args[LAST_COUNT])
     if args[RESIDUAL_OUT]:
-        _lines(args, state, INVALIDATE_BYTES, args[RESIDUAL_AT], 4 * args[RESIDUAL_COUNT])
+        _lines(args, state, INVALIDATE, args[RESIDUAL_AT], 4 * args[RESIDUAL_COUNT])
     if state[S_STATUS] == FINE:
         _take(args)
 
