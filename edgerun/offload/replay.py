@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from edgerun.errors import InputError
 from edgerun.offload.cache import ExpertCache, Step
 from edgerun.offload.policies.base import Policy
 from edgerun.offload.trace_file import NO_EXPERT, Trace
+
+
+def check_layers(trace: Trace, experts: Mapping[str, int]) -> None:
+    """Checks that a trace has the layers of a model; a digest alone is what a file says of itself.
+
+    Args:
+        trace: of the model, as it says.
+        experts: of each of its layers, by name and in order.
+
+    Raises:
+        InputError: the trace has other layers.
+    """
+    sizes = len(trace.layers), trace.experts
+    expected = len(experts), max(experts.values(), default=0)
+    if sizes != expected:
+        raise InputError(
+            "the trace has {} layers of {} experts and the model {} of {}: make one with "
+            "`edgerun trace`".format(*sizes, *expected)
+        )
 
 
 def steps_of(trace: Trace, place: int, last: int = 0) -> list[Step]:
