@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from edgerun.errors import InputError
 from edgerun.offload.cache import ExpertCache, Step
@@ -37,12 +37,15 @@ def steps_of(trace: Trace, place: int, last: int = 0) -> list[Step]:
         place: of the layer among those of the trace.
         last: how many of the last tokens; 0 for all.
     """
-    steps = []
+    return list(_steps(trace, place, last))
+
+
+def _steps(trace: Trace, place: int, last: int = 0) -> Iterator[Step]:
+    """The same one by one: of a long trace all take twenty times as much memory as the trace."""
     for choices in trace.choices[-last:, place]:
         chosen = choices[choices["expert"] != NO_EXPERT]
         experts, scores = chosen["expert"].tolist(), chosen["weight"].tolist()
-        steps.append(Step(trace.layers[place], tuple(experts), tuple(scores)))
-    return steps
+        yield Step(trace.layers[place], tuple(experts), tuple(scores))
 
 
 def count_hits(steps: Iterable[Step], capacity: int, policy: Policy) -> int:
@@ -62,7 +65,7 @@ def layer_hit_shares(trace: Trace, capacity: int, policy: Policy) -> list[float]
         InputError: the cache is too small for a step.
     """
     cache = ExpertCache(capacity, policy)
-    layers = [steps_of(trace, place) for place in range(len(trace.layers))]
+    layers = [_steps(trace, place) for place in range(len(trace.layers))]
     uses, hits = [0] * len(layers), [0] * len(layers)
     for steps in zip(*layers, strict=True):
         for place, step in enumerate(steps):
