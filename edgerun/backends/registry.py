@@ -49,6 +49,11 @@ class Candidates:
         others = self.prompts.backends if self.prompts else ()
         return (*self.backends, *(each for each in others if each not in self.backends))
 
+    def names(self, backend: Backend) -> bool:
+        """Whether the caller named one; a device that only the environment names goes by cost."""
+        prompts = self.prompts.preferred if self.prompts else None
+        return backend.name in (self.preferred, prompts)
+
     def reusing(self, reused: Sequence[Backend]) -> Candidates:
         """The same, with back-ends that are there already in the place of new ones.
 

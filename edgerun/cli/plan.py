@@ -19,6 +19,7 @@ from edgerun.cli.screen.visible import folded
 if TYPE_CHECKING:
     from edgerun.backends.base import Backend
     from edgerun.backends.figures import Report
+    from edgerun.backends.registry import Candidates
     from edgerun.llm.experts import PromptCalls
     from edgerun.model.bundle import Bundle
     from edgerun.plan.expert_forecast import ExpertForecast
@@ -88,7 +89,7 @@ def plan(
     held = held_bytes(planned, candidates.every(), experts.nbytes if experts else None)
     of_prompts = prompt_bytes(planned, candidates.every())
     expected = _forecast(bundle, experts, candidates.every(), trace, planned, rows)
-    outlooks = _outlooks(planned, candidates.every()) if explain or as_json else []
+    outlooks = _outlooks(planned, candidates)
     for candidate in candidates.every():
         candidate.close()
     placements = [asdict(row) for row in planned.explain() if explain or row.chosen]
@@ -178,18 +179,29 @@ def _calls(planned: Plan, bundle: Bundle, rows: int) -> PromptCalls:
     return PromptCalls(context, rows, most if is_layered else rows)
 
 
-def _outlooks(planned: Plan, backends: Sequence[Backend]) -> list[Report]:
-    """What back-ends expect of their parts."""
+def _outlooks(planned: Plan, candidates: Candidates) -> list[Report]:
+    """What back-ends expect of their parts.
+
+    Raises:
+        BackendError: one that was named has no room for its part, as loading would say.
+    """
+    from edgerun.backends.figures import Report
+    from edgerun.errors import BackendError
     from edgerun.plan.tasks import typical_segments
 
     reports = []
-    for backend in backends:
+    for backend in candidates.every():
         # Of layers that could be shared it tells why they are not.
         name = None if backend.holds_experts else backend.name
         own = typical_segments(planned.segments, name)
-        report = backend.outlook(own) if own else None
+        try:
+            report = backend.outlook(own) if own else None
+        except BackendError as error:
+            if candidates.names(backend):
+                raise
+            report = Report(f"no part of {backend.name}'s", [], [str(error)])
         reports += [report] if report else []
-    return reports + _of_attention(planned, backends)
+    return reports + _of_attention(planned, candidates.every())
 
 
 def _of_attention(planned: Plan, backends: Sequence[Backend]) -> list[Report]:

@@ -267,9 +267,7 @@ def _check_rows(bundle: Bundle, places: Places) -> None:
 def _check_holders(options: LoadOptions, candidates: Candidates) -> None:
     """Refuses options for devices that hold experts where there is none."""
     backends = candidates.every()
-    # One that only the environment names goes by cost, and shares nothing.
-    named = {candidates.preferred, candidates.prompts and candidates.prompts.preferred}
-    is_shared = any(each.holds_experts and each.name in named for each in backends)
+    is_shared = any(each.holds_experts and candidates.names(each) for each in backends)
     asked = {"expert_trace": options.expert_trace}
     asked |= {"share": None if options.share == AUTO else options.share}
     for name, value in asked.items():

@@ -17,7 +17,7 @@ from edgerun.graph.slabs import slab
 from edgerun.kernels.host.memory import available_memory
 from edgerun.model.bundle import Bundle
 from edgerun.offload.policies.registry import policies
-from edgerun.offload.replay import layer_hit_shares
+from edgerun.offload.replay import check_layers, layer_hit_shares
 from edgerun.offload.trace_file import read_trace
 from edgerun.plan.calibration.disk import disk_profile
 from edgerun.plan.expert_forecast import PROMPT_TOKENS, Compute, ExpertForecast, forecast
@@ -134,11 +134,11 @@ def forecast_for(
     cpu = next(backend for backend in backends if isinstance(backend, CpuBackend))
     shares = None
     if trace is not None:
-        names = [layer.name for layer in budget.layers]
-        counted = layer_hit_shares(
-            read_trace(trace, bundle.digest), budget.slots, policies()[POLICY]()
-        )
-        shares = dict(zip(names, counted, strict=True))
+        experts = {layer.name: layer.experts for layer in budget.layers}
+        asked = read_trace(trace, bundle.digest)
+        check_layers(asked, experts)
+        counted = layer_hit_shares(asked, budget.slots, policies()[POLICY]())
+        shares = dict(zip(experts, counted, strict=True))
     prompt, *longer = (
         _prompt_compute(bundle.graph, cpu, tokens, calls.chunk_rows) for tokens in calls.lengths
     )

@@ -48,6 +48,9 @@ class TracedLLM(LLM):
 
         Args:
             prompt_tokens: how many tokens the prompt had.
+
+        Raises:
+            InputError: there was none, or several replies were computed together.
         """
         programs = self.model.programs
         assert isinstance(programs, Recorder)
@@ -109,6 +112,7 @@ class Recorder(Programs):
         self._programs = programs
         self._routes = routes
         self._tokens: list[NDArray[np.void]] = []  # each [layers, top_k]
+        self._sequence = -1  # whose these are
 
     @property
     def max_rows(self) -> int:
@@ -122,10 +126,17 @@ class Recorder(Programs):
         """Runs a batch; see ``Programs``.
 
         Raises:
-            InputError: it goes on behind rows that were not noted, or are another text's.
+            InputError: it goes on behind rows that were not noted, or are another text's, or has
+                rows of several texts.
         """
-        start = int(batch.positions[0])
-        if start not in (0, len(self._tokens)):
+        start, sequence = int(batch.positions[0]), int(batch.sequences[0])
+        if (batch.sequences != sequence).any():
+            self._tokens.clear()  # of which some may be of one of these texts, some of another
+            raise InputError(
+                "several texts are computed at a time, and a trace is of one: let the model reply "
+                "to one after the other"
+            )
+        if start and (start, sequence) != (len(self._tokens), self._sequence):
             raise InputError(
                 "the beginning of this text is remembered from an earlier one, and its routes are "
                 "not: load the model anew to trace it"
@@ -134,11 +145,18 @@ class Recorder(Programs):
         top_k = max(self._routes.values())
         layers = [choices_of(values[name], top_k) for name in self._routes]
         del self._tokens[start:]  # of a reply before
+        self._sequence = sequence
         self._tokens.extend(np.stack(layers, axis=1))
         return values
 
     def choices(self) -> NDArray[np.void]:
-        """Of all tokens, ``[tokens, layers, top_k]``; see ``Trace``."""
+        """Of all tokens, ``[tokens, layers, top_k]``; see ``Trace``.
+
+        Raises:
+            InputError: there are none.
+        """
+        if not self._tokens:
+            raise InputError("nothing was traced yet: let the model reply to one text before")
         return np.stack(self._tokens)
 
     def close(self) -> None:

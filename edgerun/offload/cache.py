@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from heapq import nsmallest
+from itertools import chain, filterfalse, islice
 
 from edgerun.errors import InputError
 from edgerun.offload.policies.base import Entry, Policy, Rank
@@ -162,10 +163,22 @@ class ExpertCache:
             self._of_layer[entry[0]].remove(entry)
 
     def _victims(self, count: int, needed: list[Entry]) -> Iterator[Entry]:
-        others = self._resident.difference(needed)
-        for entry in nsmallest(count, others, key=self._rank):
+        for entry in self._lowest_of_all(count, {*needed}):
             self._leave(entry)
             yield entry
+
+    def _lowest_of_all(self, count: int, needed: Set[Entry]) -> list[Entry]:
+        """So many that are not needed, the first to leave first.
+
+        To rank them all, where the policy has an order, would take as long as there are slots.
+        """
+        used = self._policy.in_order()
+        if used is None:
+            return nsmallest(count, self._resident.difference(needed), key=self._rank)
+        resident, unused = self._resident, self._unused
+        order = chain(sorted(unused, key=self._rank), filterfalse(unused.__contains__, used))
+        others = (entry for entry in order if entry in resident and entry not in needed)
+        return list(islice(others, count))
 
     def _use(self, step: Step) -> None:
         if self._unused:

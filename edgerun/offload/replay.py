@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
+from edgerun.errors import InputError
 from edgerun.offload.cache import ExpertCache, Step
 from edgerun.offload.policies.base import Policy
 from edgerun.offload.trace_file import NO_EXPERT, Trace
+
+
+def check_layers(trace: Trace, experts: Mapping[str, int]) -> None:
+    """Checks that a trace has the layers of a model; a digest alone is what a file says of itself.
+
+    Args:
+        trace: of the model, as it says.
+        experts: of each of its layers, by name and in order.
+
+    Raises:
+        InputError: the trace has other layers.
+    """
+    sizes = len(trace.layers), trace.experts
+    expected = len(experts), max(experts.values(), default=0)
+    if sizes != expected:
+        raise InputError(
+            "the trace has {} layers of {} experts and the model {} of {}: make one with "
+            "`edgerun trace`".format(*sizes, *expected)
+        )
 
 
 def steps_of(trace: Trace, place: int, last: int = 0) -> list[Step]:
@@ -17,12 +37,15 @@ def steps_of(trace: Trace, place: int, last: int = 0) -> list[Step]:
         place: of the layer among those of the trace.
         last: how many of the last tokens; 0 for all.
     """
-    steps = []
+    return list(_steps(trace, place, last))
+
+
+def _steps(trace: Trace, place: int, last: int = 0) -> Iterator[Step]:
+    """The same one by one: of a long trace all take twenty times as much memory as the trace."""
     for choices in trace.choices[-last:, place]:
         chosen = choices[choices["expert"] != NO_EXPERT]
         experts, scores = chosen["expert"].tolist(), chosen["weight"].tolist()
-        steps.append(Step(trace.layers[place], tuple(experts), tuple(scores)))
-    return steps
+        yield Step(trace.layers[place], tuple(experts), tuple(scores))
 
 
 def count_hits(steps: Iterable[Step], capacity: int, policy: Policy) -> int:
@@ -42,7 +65,7 @@ def layer_hit_shares(trace: Trace, capacity: int, policy: Policy) -> list[float]
         InputError: the cache is too small for a step.
     """
     cache = ExpertCache(capacity, policy)
-    layers = [steps_of(trace, place) for place in range(len(trace.layers))]
+    layers = [_steps(trace, place) for place in range(len(trace.layers))]
     uses, hits = [0] * len(layers), [0] * len(layers)
     for steps in zip(*layers, strict=True):
         for place, step in enumerate(steps):

@@ -136,9 +136,9 @@ def read_trace(path: Path, model: str | None = None) -> Trace:
         raise InputError(f"the trace {path} is broken: {error}") from error
 
 
-def _parse(path: Path, data: bytes) -> tuple[_Header, bytes]:
+def _parse(path: Path, data: bytes) -> tuple[_Header, memoryview]:
     """The header and the choices, of the length that the header says."""
-    line, newline, body = data[:MAX_HEADER_BYTES].partition(b"\n")
+    line, newline, _ = data[:MAX_HEADER_BYTES].partition(b"\n")
     fields = _fields(line) if newline else {}
     if fields.get("format") != FORMAT:
         raise InputError(f"{path} is no trace of experts: `edgerun trace` makes one")
@@ -151,7 +151,7 @@ def _parse(path: Path, data: bytes) -> tuple[_Header, bytes]:
         header = msgspec.convert(fields, _Header)
     except msgspec.ValidationError as error:
         raise InputError(f"the header of the trace {path} is broken: {error}") from error
-    body = data[len(line) + 1 :]
+    body = memoryview(data)[len(line) + 1 :]  # which may be gigabytes
     sizes = header.tokens, len(header.layers), header.top_k
     expected = sizes[0] * sizes[1] * sizes[2] * CHOICE.itemsize
     if min(sizes) < 1 or len(body) != expected:
@@ -170,9 +170,11 @@ def _fields(line: bytes) -> dict[str, Any]:
     return fields if isinstance(fields, dict) else {}
 
 
-def _digest(header: _Header, body: bytes) -> str:
+def _digest(header: _Header, body: bytes | memoryview) -> str:
     unsigned = msgspec.json.encode(msgspec.structs.replace(header, sha256=""))
-    return hashlib.sha256(unsigned + b"\n" + body).hexdigest()
+    digest = hashlib.sha256(unsigned + b"\n")
+    digest.update(body)
+    return digest.hexdigest()
 
 
 def _problem(trace: Trace) -> str:

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,6 +20,7 @@ from edgerun.formats.stack import ExpertStack
 from edgerun.llm import experts
 from edgerun.llm.llm import LLM
 from edgerun.machine.disk import NOMINAL_DISK
+from edgerun.offload.trace_file import read_trace, write_trace
 from edgerun.plan.expert_memory import MARGIN_BYTES
 from edgerun.state.capacity import sequence_bytes
 from tests.cli.conftest import Result, limits
@@ -140,6 +142,11 @@ def test_a_trace_says_how_often_experts_will_be_there(
     other = str(bundle_of("olmoe", weights="int8"))
     said = refused(run, "plan", other, "--trace", trace, "--expert-memory", "60%")
     assert "is another model's" in said
+    read = read_trace(Path(trace))
+    fewer = replace(read, layers=read.layers[1:], choices=read.choices[:, 1:])
+    write_trace(Path(trace), fewer)
+    said = refused(run, *command, "--expert-memory", "60%")
+    assert "the trace has 1 layers of 8 experts and the model 2 of 8" in said
 
 
 def refused(run: Run, *command: str) -> str:

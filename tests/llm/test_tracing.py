@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 import edgerun
 from edgerun.backends import CompileOptions, make_backend
-from edgerun.backends.base import Progress, buckets
+from edgerun.backends.base import Progress, Values, buckets
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.graph.ir import Node
 from edgerun.llm import tracing
 from edgerun.llm.llm import LLM
-from edgerun.llm.tracing import choices_of, layer_numbers, load_traced, route_nodes
+from edgerun.llm.tracing import Recorder, choices_of, layer_numbers, load_traced, route_nodes
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.offload.trace_file import CHOICE, NO_EXPERT
 from edgerun.plan.planner import make_plan
-from edgerun.plan.programs import compile_plan
+from edgerun.plan.programs import Programs, compile_plan
 from edgerun.plan.states import states_of
-from edgerun.state import Batch, SequenceStore
+from edgerun.state import Batch, SequenceStore, same_attention
 from tests.support.bundles import GOLDEN, bundle_of
 
 MODELS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "bitnet_moe", "lfm2_moe"]
@@ -106,6 +106,38 @@ def test_a_second_reply_is_traced_anew() -> None:
         alone = llm.trace(llm.generate(short, max_tokens=1).prompt_tokens)
     assert second.tokens == 3
     assert np.array_equal(second.choices, alone.choices)
+
+
+def test_several_texts_at_a_time_are_no_trace() -> None:
+    """Nor is nothing."""
+    with load_traced(bundle_of("mixtral"), threads=1) as llm:
+        with pytest.raises(InputError, match="nothing was traced yet"):
+            llm.trace(0)
+        replies = llm.generate_many([[9, 8, 7], [4, 5]], max_tokens=3, ignore_eos=True)
+        assert {reply.finish_reason for reply in replies} == {"error"}
+        with pytest.raises(InputError, match="nothing was traced yet"):
+            llm.trace(3)
+
+
+class SomeRoutes(Programs):
+    """Sends every row to the first of two experts."""
+
+    def run(self, batch: Batch, cache: SequenceStore) -> Values:
+        return {"routes": np.array([[1.0, 0.0]] * batch.rows, np.float32)}
+
+
+def test_texts_in_turns_are_no_trace() -> None:
+    """One goes on where another, of the same length, was noted meanwhile."""
+    recorder, cache = (
+        Recorder(SomeRoutes({}), {"routes": 1}),
+        SequenceStore(same_attention(1, 1, 16, "fp32"), 1),
+    )
+    recorder.run(Batch.of([9, 8, 7], 0, 0), cache)
+    recorder.run(Batch.of([4, 5, 6], 0, 1), cache)
+    recorder.run(Batch.of([7], 3, 1), cache)
+    assert len(recorder.choices()) == 4
+    with pytest.raises(InputError, match="the beginning of this text"):
+        recorder.run(Batch.of([1], 4, 0), cache)
 
 
 def test_a_text_that_the_cache_remembers_is_not_traced_in_part() -> None:

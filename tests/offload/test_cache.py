@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from edgerun.errors import InputError
 from edgerun.offload.belady import Belady
 from edgerun.offload.cache import ExpertCache, Step
-from edgerun.offload.policies.base import Entry, Policy
+from edgerun.offload.policies.base import Entry, Policy, Rank
 from edgerun.offload.policies.lfu import LeastFrequentlyUsed
 from edgerun.offload.policies.lrfu import LeastRecentlyFrequentlyUsed
 from edgerun.offload.policies.lru import LeastRecentlyUsed
@@ -103,6 +103,31 @@ def most_hits(capacity: int, steps: tuple[Step, ...]) -> int:
         )
 
     return best(0, frozenset())
+
+
+@pytest.mark.parametrize("name", ["lru", "scan_lru"])
+@given(runs(), st.lists(st.tuples(st.integers(0, 1), st.integers(0, EXPERTS - 1)), max_size=6))
+def test_who_leaves_is_the_same_by_order_and_by_rank(
+    name: str, run: tuple[int, list[Step]], filled: list[Entry]
+) -> None:
+    """Also where some were never used, and others used that were computed elsewhere."""
+    capacity, steps = run
+    by_order, by_rank = (ExpertCache(capacity, policies()[name]()) for _ in range(2))
+    by_rank._policy.in_order = lambda: None  # type: ignore[method-assign]
+    for place, step in enumerate(steps):
+        if place == len(steps) // 2:
+            assert by_order.fill(filled) == by_rank.fill(filled)
+        some = step.experts[place % 3 :]
+        assert by_order.admit(step, some) == by_rank.admit(step, some)
+
+
+def test_no_ranks_are_asked_for_where_a_policy_has_an_order() -> None:
+    class Ordered(ScanResistant):
+        def rank(self, entry: Entry) -> Rank:
+            raise AssertionError("to rank all takes as long as there are slots")
+
+    steps = [Step(0, (expert % 7,), (1.0,)) for expert in range(50)]
+    assert count_hits(steps, 3, Ordered()) == count_hits(steps, 3, ScanResistant())
 
 
 def test_prompts_take_nothing_from_replies() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -16,9 +17,11 @@ from edgerun.backends.base import Shape
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.model.bundle import open_bundle
 from edgerun.offload.standin import StandinBackend
+from edgerun.offload.standin.device import StandinDevice
 from edgerun.offload.standin.spec import StandinSpec
 from tests.support.bundles import bundle_of
 
+HIGH = 1500  # number of a file, more than ``select`` takes
 SOME = "memory=40K,link=100M"  # room for a few of OLMoE's small experts
 
 
@@ -30,6 +33,28 @@ def test_a_device_that_is_not_understood_is_refused(text: str) -> None:
         StandinSpec.read(text)
     with pytest.raises(InputError, match="without memory or link"):
         StandinSpec.read("memory=0")
+
+
+def test_answers_come_however_many_files_are_open() -> None:
+    resource = pytest.importorskip("resource")
+    fcntl = pytest.importorskip("fcntl")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard <= HIGH:
+        pytest.skip("so many files cannot be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, HIGH + 1), hard))
+    device = StandinDevice.__new__(StandinDevice)
+    device._buffer = b""
+    try:
+        with subprocess.Popen(["echo", '{"number": 7}'], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            low = process.stdout
+            with os.fdopen(fcntl.fcntl(low.fileno(), fcntl.F_DUPFD, HIGH), "rb") as high:
+                process.stdout = high
+                device._process = process
+                assert device.answer(10.0).number == 7
+            low.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_devices() -> None:

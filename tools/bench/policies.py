@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -114,7 +115,7 @@ def row(name: str, traces: list[Trace], share: float) -> Row:
     Raises:
         InputError: that is more than all, or less than a token needs.
     """
-    slots = round(share * traces[0].experts)
+    slots = round(share * traces[0].experts) if math.isfinite(share) else 0
     if not 0 < share <= 1 or slots < traces[0].top_k:
         raise InputError(
             f"a share of {share:g} is room for {slots} of {traces[0].experts} experts; expected "

@@ -9,10 +9,9 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.errors import InputError
 from edgerun.offload.cache import Step
 from edgerun.offload.policies.base import Entry
-from edgerun.offload.replay import steps_of
+from edgerun.offload.replay import check_layers, steps_of
 from edgerun.offload.trace_file import NO_EXPERT, Trace
 
 RECENT_TOKENS = 64  # of a trace, from which the policy of the slots learns
@@ -41,13 +40,7 @@ class History:
         Raises:
             InputError: the trace has other layers.
         """
-        sizes = len(trace.layers), trace.experts
-        expected = len(experts), max(experts.values(), default=0)
-        if sizes != expected:
-            raise InputError(
-                "the trace has {} layers of {} experts and the model {} of {}: make one with "
-                "`edgerun trace`".format(*sizes, *expected)
-            )
+        check_layers(trace, experts)
         uses, recent = {}, {}
         for place, name in enumerate(experts):
             chosen = trace.choices["expert"][:, place]

@@ -143,10 +143,10 @@ class StandinDevice(Device):
 
     def _line(self, end: float, patience_s: float) -> bytes:
         assert self._process is not None and self._process.stdout is not None
-        output = self._process.stdout.fileno()
+        output, ready = self._process.stdout.fileno(), select.poll()
+        ready.register(output, select.POLLIN)  # however many files are open
         while b"\n" not in self._buffer:
-            ready, _, _ = select.select([output], [], [], max(0.0, end - time.monotonic()))
-            if not ready:
+            if not ready.poll(max(0.0, 1e3 * (end - time.monotonic()))):
                 raise DeviceError(f"it did not answer within {patience_s:g} s")
             read = os.read(output, 1 << 16)
             if not read:

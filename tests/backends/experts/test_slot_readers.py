@@ -25,6 +25,7 @@ from edgerun.files.direct import DirectFile, DirectRead, span
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.mapped_file import ArrayReader
 from edgerun.graph.slabs import arrays_of
+from edgerun.kernels.host.huge_pages import ReadBuffer
 from edgerun.kernels.isa import selected_isa
 from tests.backends.experts.test_filler import random_matrix
 
@@ -204,6 +205,24 @@ def test_nobody_does_anything_before_the_start_and_after_the_end(
     threads = list(readers._threads)
     assert readers.close(PATIENCE_S) and not any(thread.is_alive() for thread in threads)
     assert not experts.ask(readers, 0, bell[1])
+
+
+@pytest.mark.parametrize("error", [MemoryError, OSError])
+def test_where_threads_have_no_memory_there_are_none(
+    experts: Experts,
+    bell: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[Exception],
+) -> None:
+    """Whoever asks is told at once, and waits for nobody who has ended."""
+
+    def refuse(self: ReadBuffer, size: int) -> memoryview:
+        raise error("no memory")
+
+    monkeypatch.setattr(ReadBuffer, "take", refuse)
+    readers = SlotReaders(2)
+    readers.start(0, None)
+    assert not experts.ask(readers, 0, bell[1]) and readers.close(0)
 
 
 def test_memory_of_jobs_lives_as_long_as_the_threads() -> None:

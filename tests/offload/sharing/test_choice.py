@@ -210,12 +210,20 @@ def test_what_the_processor_takes_alone_is_what_the_plan_says() -> None:
 
 @pytest.mark.usefixtures("announced")
 def test_a_device_without_room_stops_those_only_who_name_it(
-    in_environment: Callable[[str], None],
+    in_environment: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = bundle_of(*FORM[:1], weights=FORM[1])
+    """Who plans is told the same as who loads."""
+    folder, device = bundle_of(*FORM[:1], weights=FORM[1]), "standin:memory=1K"
     with pytest.raises(BackendError, match=r"an expert takes .*: give it memory="):
-        edgerun.load(folder, device="standin:memory=1K", threads=1)
+        edgerun.load(folder, device=device, threads=1)
+    for more in ([], ["--explain"], ["--json"]):
+        assert main(["plan", str(folder), "--device", device, *more])
+        out, err = capsys.readouterr()
+        assert not out and "an expert takes" in err
     in_environment("memory=1K")
+    for more in ([], ["--explain"], ["--json"]):
+        assert main(["plan", str(folder), *more]) == 0
+        assert ("an expert takes" in capsys.readouterr().out) == bool(more)
     with edgerun.load(folder, threads=1) as llm:
         assert [backend.name for backend in llm.model.backends] == ["cpu"]
 

@@ -112,7 +112,10 @@ def test_the_table_is_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(table([row("x", [SMALL.trace()], 0.5)]))[2].startswith("| x | 60 | 50.0%, 8 |")
 
 
-@pytest.mark.parametrize(("share", "slots"), [(0.1, 6), (0, 0), (1.5, 96), (-1, -64)])
+SHARES = [(0.1, 6), (0, 0), (1.5, 96), (-1, -64), (float("nan"), 0), (float("inf"), 0)]
+
+
+@pytest.mark.parametrize(("share", "slots"), SHARES)
 def test_a_share_without_room_for_a_token_is_refused(
     capsys: pytest.CaptureFixture[str], share: float, slots: int
 ) -> None:

@@ -74,7 +74,7 @@ class SlotReaders:
         self._pipe: tuple[int, int] | None = None
 
     def start(self, room: int, owner: object) -> None:
-        """Starts the threads, or fewer where the system has no more.
+        """Starts the threads, or fewer where the system has no more, or no memory for them.
 
         Args:
             room: bytes that a read may have.
@@ -86,13 +86,15 @@ class SlotReaders:
         except OSError as error:
             logger.info("no threads bring experts into slots: %s", error)
             return
-        arguments = self._bring, self._pipe[0], self._jobs, self._room, owner
         for index in range(self._count):
             name = f"edgerun-slots-{index}"
-            thread = threading.Thread(target=_work, args=arguments, daemon=True, name=name)
             try:
+                # Here, for a thread without memory would leave what it is asked for undone.
+                memory = np.frombuffer(ReadBuffer().take(self._room), np.uint8)
+                arguments = self._bring, self._pipe[0], self._jobs, memory, owner
+                thread = threading.Thread(target=_work, args=arguments, daemon=True, name=name)
                 thread.start()
-            except RuntimeError:
+            except (RuntimeError, MemoryError, OSError):
                 logger.info("%d threads bring experts into slots, not %d", index, self._count)
                 break
             self._threads.append(thread)
@@ -151,9 +153,12 @@ class SlotReaders:
 
 
 def _work(
-    bring: Callable[..., int], pipe: int, jobs: NDArray[np.int64], room: int, owner: object
+    bring: Callable[..., int],
+    pipe: int,
+    jobs: NDArray[np.int64],
+    memory: NDArray[np.uint8],
+    owner: object,
 ) -> None:
     take_short_turns()
-    memory = np.frombuffer(ReadBuffer().take(room), np.uint8)
     while not bring(pipe, jobs.ctypes.data, memory.ctypes.data, len(memory)):
         pass

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.errors import BackendError
 from edgerun.files.direct import DirectFile, DirectRead, span
 from edgerun.formats.base import PackedWeight
 from edgerun.formats.stack import ExpertStack, Matrix
@@ -28,9 +29,19 @@ class OpenFiles:
         self._files: dict[int, tuple[MappedFile, DirectFile]] = {}
 
     def open(self, file: MappedFile) -> DirectFile:
-        """A mapped file for reading its pieces."""
+        """A mapped file for reading its pieces.
+
+        Raises:
+            BackendError: the system does not open it.
+        """
         if id(file) not in self._files:
-            opened = DirectFile(file.descriptor, file.check, direct=self._direct)
+            try:
+                opened = DirectFile(file.descriptor, file.check, direct=self._direct)
+            except OSError as error:
+                raise BackendError(
+                    f"the file of weights cannot be opened to read experts: {error.strerror}; "
+                    "close other files, or allow this process more of them, and try again"
+                ) from error
             self._files[id(file)] = file, opened
         return self._files[id(file)][1]
 
@@ -121,7 +132,11 @@ class ExpertSource:
         return stored
 
     def direct_read(self, expert: int) -> DirectRead | None:
-        """How others can read an expert all at once; None where they cannot."""
+        """How others can read an expert all at once; None where they cannot.
+
+        Raises:
+            BackendError: the system does not open its file.
+        """
         piece = self.stored(expert).slab
         if piece is None:
             return None

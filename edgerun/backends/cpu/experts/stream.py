@@ -174,6 +174,8 @@ class ExpertStream:
     def _start(self) -> None:
         if self._is_closed:
             raise RuntimeError("the readers of experts are closed")
+        # Before there is a reader: if a file cannot be opened now, the next run begins anew.
+        jobs = [layer.job(0) for layer in self._layers]
         try:
             self._start_reader()
         except RuntimeError as error:
@@ -181,7 +183,6 @@ class ExpertStream:
                 "the system starts no more threads, and experts are read by one: end other "
                 "programs, or load the model without a limit to the memory of experts"
             ) from error
-        jobs = (layer.job(0) for layer in self._layers)
         if spans := [job.read.span for job in jobs if job is not None]:
             self._slot_readers.start(max(spans), self)
 
@@ -257,12 +258,18 @@ class ExpertStream:
     def _hand_over(self) -> Read | None:
         """Hands over what is to be read; what is left for the reader that asks, if anything."""
         while (read := self._pool.next_read()) is not None:
-            layer, expert = read.entry
-            job = self._layers[layer].job(expert)
-            places = self._words.places(read)
-            if job is None or not self._slot_readers.ask(read, job, *places, self._bell[1]):
+            if not self._is_handed_over(read):
                 return read
         return None
+
+    def _is_handed_over(self, read: Read) -> bool:
+        layer, expert = read.entry
+        try:
+            job = self._layers[layer].job(expert)
+        except Exception:  # a reader meets the same, and tells the pool that nothing comes
+            return False
+        places = self._words.places(read)
+        return job is not None and self._slot_readers.ask(read, job, *places, self._bell[1])
 
     def _bring(self, read: Read, buffer: ReadBuffer, reader: ArrayReader) -> None:
         """Reads an expert into its slot."""
