@@ -95,6 +95,8 @@ CHECKPOINTS = {
     "llava": _llava("Llava", "llama", {"model_type": "clip_vision_model"}),
     "llava-mistral": _llava("Llava", "mistral", _PIXTRAL, sliding_window=8),
     "llava-qwen2": _llava("Llava", "qwen2", {"model_type": _SIGLIP}),
+    "internvl": _llava("InternVL", "qwen2", {"model_type": "internvl_vision"}),
+    "internvl-qwen3": _llava("InternVL", "qwen3", {"model_type": "internvl_vision"}),
     "llava_next": _llava("LlavaNext", "mistral", {"model_type": "clip_vision_model"}),
     "lfm2_vl": Pictured(
         "Lfm2Vl",

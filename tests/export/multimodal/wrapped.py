@@ -95,6 +95,7 @@ CASES = {
     "llava": Case("llava", "llama", "llama", (BESIDE, INSIDE)),
     "llava-mistral": Case("llava", "mistral", "mistral", (BESIDE,)),
     "llava-qwen2": Case("llava", "qwen2", "qwen2", (BESIDE,)),
+    "internvl": Case("internvl", "qwen3", "qwen3", (BESIDE, INSIDE)),
     "llava_next": Case("llava_next", "mistral", "mistral", (NEXT, NEXT_INSIDE)),
     "lfm2_vl": Case("lfm2_vl", "lfm2", "lfm2", (INSIDE,)),
     "lfm2-vl": Case("lfm2-vl", "lfm2", "lfm2", (INSIDE,)),

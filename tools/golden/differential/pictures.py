@@ -92,6 +92,12 @@ FAMILIES: dict[str, Family] = {
         more=_TOKEN,
     ),
     "idefics3": smolvlm,
+    "internvl": partial(
+        _around,
+        texts=("qwen2", "qwen3", "llama"),
+        vision={"model_type": "internvl_vision"},
+        more=_TOKEN,
+    ),
     "lfm2_vl": partial(
         _around, texts=("lfm2",), vision={"model_type": "siglip2_vision_model", "num_patches": 16}
     ),
