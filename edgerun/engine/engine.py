@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Generator
 from collections.abc import Sequence as Sequence_
@@ -80,6 +81,8 @@ class Engine:
         self._queue = Queue(store)
         self._drafting = drafting
         self._interrupted = False
+        self._awaited: dict[object, Sequence_[Sequence]] = {}  # by who waits for its turn
+        self._passes = 0  # since the last step
         self._computes_in = 0  # process, while it does: a forked child has no part in that
         self.vocab_size = vocab_size
         self.eos_ids = frozenset(eos_ids)
@@ -199,14 +202,43 @@ class Engine:
         Raises:
             InputError: the engine was closed.
         """
-        return self._store.lock.run(self._step_for, sequences)
+        thread = threading.get_ident()
+        self.begin_wait(thread, sequences)
+        try:
+            return self._store.lock.run(self._step_for, sequences)
+        finally:
+            self.end_wait(thread)
+
+    def begin_wait(self, reader: object, sequences: Sequence_[Sequence]) -> None:
+        """Learns that a reader will come for what there is of sequences; needs no lock."""
+        self._awaited[reader] = sequences
+
+    def end_wait(self, reader: object) -> None:
+        """Learns that a reader has come, or will not; needs no lock."""
+        self._awaited.pop(reader, None)
 
     def _step_for(self, sequences: Sequence_[Sequence]) -> list[Sequence]:
         """Makes a step, if no other thread's came first; those whose readers need not wait."""
         if ready := [sequence for sequence in sequences if sequence.is_ready]:
             return ready
+        if self._lets_others_read():
+            return []
+        self._passes = 0
         self.step()
         return [sequence for sequence in sequences if sequence.is_ready]
+
+    def _lets_others_read(self) -> bool:
+        """Whether to pass, because another reader, who will have his turn, finds something to take.
+
+        Otherwise each of many threads whose replies wait for a slot would make a step before it
+        comes to those that have one, which would pause and lose it. No more pass than there are:
+        one of them may be below a handler of a signal, and come when that has returned.
+        """
+        if len(self._awaited) < 2 or self._passes >= len(self._awaited):
+            return False
+        self._passes += 1
+        waiting = list(self._awaited.values())  # in one go: other threads come and leave
+        return any(sequence.is_ready for each in waiting for sequence in each)
 
     def step(self) -> list[Sequence]:
         """One call of the model, for the thread that holds the store's lock.

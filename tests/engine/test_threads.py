@@ -190,3 +190,20 @@ def test_everyone_comes_forward(engine: Engine) -> None:
 
     in_threads(talk)
     assert min(seen[0]) >= 10
+
+
+def test_a_reader_who_finds_something_comes_before_the_next_call() -> None:
+    engine = make_engine(slots=1)
+    running, waiting = (engine.sequence(prompt_of(n), GREEDY) for n in range(2))
+    engine.add(running)
+    engine.add(waiting)
+    engine.begin_wait("another reader", [running])
+    while not running.is_ready:
+        assert engine.advance([waiting]) == []
+    length = len(running.ids)
+    for _ in range(2):
+        assert (engine.advance([waiting]), len(running.ids)) == ([], length)
+    engine.advance([waiting])  # who does not come is not waited for
+    assert len(running.ids) == length + 1
+    engine.end_wait("another reader")
+    assert engine.wait([waiting]) == [waiting]
