@@ -19,6 +19,7 @@ from edgerun.engine.drafting.drafting import Drafting
 from edgerun.engine.drafting.pace import MOST_ROWS
 from edgerun.engine.prompts import check_length, check_vocabulary
 from edgerun.engine.queue import Queue
+from edgerun.engine.readers import Readers
 from edgerun.engine.scheduler import Limits, Part
 from edgerun.engine.sequence import Ending, Scoring, Sequence, Token
 from edgerun.engine.slots import take_back
@@ -45,6 +46,7 @@ class Engine:
         vocab_size: ids are below this.
         eos_ids: ids that end a reply.
         limits: how large a call may be.
+        readers: who will come for tokens.
     """
 
     def __init__(
@@ -81,8 +83,7 @@ class Engine:
         self._queue = Queue(store)
         self._drafting = drafting
         self._interrupted = False
-        self._awaited: dict[object, Sequence_[Sequence]] = {}  # by who waits for its turn
-        self._passes = 0  # since the last step
+        self.readers = Readers()
         self._computes_in = 0  # process, while it does: a forked child has no part in that
         self.vocab_size = vocab_size
         self.eos_ids = frozenset(eos_ids)
@@ -129,7 +130,12 @@ class Engine:
     def forget(self, sequence: Sequence) -> None:
         """Cancels a sequence, or gives up the slot of one that has ended."""
         sequence.cancelled, sequence.is_retained = True, False
-        self._store.lock.run(take_back, sequence)
+        self._store.lock.run(self._take_back, sequence)
+
+    def _take_back(self, sequence: Sequence) -> None:
+        """Takes a slot back, unless this thread is in a step: the next one does, or the store."""
+        if not self._is_computing:
+            take_back(sequence)
 
     def tokens(self, sequence: Sequence) -> Generator[Token, None, None]:
         """Adds a sequence and yields its tokens; closing the iterator cancels it.
@@ -203,42 +209,20 @@ class Engine:
             InputError: the engine was closed.
         """
         thread = threading.get_ident()
-        self.begin_wait(thread, sequences)
+        self.readers.begin(thread, sequences)
         try:
             return self._store.lock.run(self._step_for, sequences)
         finally:
-            self.end_wait(thread)
-
-    def begin_wait(self, reader: object, sequences: Sequence_[Sequence]) -> None:
-        """Learns that a reader will come for what there is of sequences; needs no lock."""
-        self._awaited[reader] = sequences
-
-    def end_wait(self, reader: object) -> None:
-        """Learns that a reader has come, or will not; needs no lock."""
-        self._awaited.pop(reader, None)
+            self.readers.end(thread)
 
     def _step_for(self, sequences: Sequence_[Sequence]) -> list[Sequence]:
         """Makes a step, if no other thread's came first; those whose readers need not wait."""
         if ready := [sequence for sequence in sequences if sequence.is_ready]:
             return ready
-        if self._lets_others_read():
+        if self.readers.let_others_read():
             return []
-        self._passes = 0
         self.step()
         return [sequence for sequence in sequences if sequence.is_ready]
-
-    def _lets_others_read(self) -> bool:
-        """Whether to pass, because another reader, who will have his turn, finds something to take.
-
-        Otherwise each of many threads whose replies wait for a slot would make a step before it
-        comes to those that have one, which would pause and lose it. No more pass than there are:
-        one of them may be below a handler of a signal, and come when that has returned.
-        """
-        if len(self._awaited) < 2 or self._passes >= len(self._awaited):
-            return False
-        self._passes += 1
-        waiting = list(self._awaited.values())  # in one go: other threads come and leave
-        return any(sequence.is_ready for each in waiting for sequence in each)
 
     def step(self) -> list[Sequence]:
         """One call of the model, for the thread that holds the store's lock.
@@ -250,22 +234,22 @@ class Engine:
             InputError: the engine was closed, or a function that it calls wants a step.
         """
         self.check_ready()
-        if self._interrupted:
-            self._queue.recover()
-        self._interrupted = True
-        parts = self._queue.parts(self.limits)
         try:
-            self._computes_in = os.getpid()
+            self._computes_in = os.getpid()  # before anything that a handler of a signal may meet
+            if self._interrupted:
+                self._queue.recover()
+            self._interrupted = True
+            parts = self._queue.parts(self.limits)
             self._draft(parts)
             advanced = self._compute(parts)
+            self._interrupted = False
         finally:
             self._computes_in = 0
-        self._interrupted = False
         return advanced
 
     def room(self) -> Room:
         """What the store has for sequences to come."""
-        return self._store.lock.run(self._queue.room)
+        return self._store.lock.run(lambda: self._queue.room(retires=not self._is_computing))
 
     def check_ready(self) -> Programs:
         """Makes sure that a call could be made now; returns its programs.
@@ -384,9 +368,14 @@ class Engine:
             raise InputError("this model is closed: load it again")
         return self._programs
 
+    @property
+    def _is_computing(self) -> bool:
+        """Whether the thread that holds the store's lock, and asks, is in the middle of a step."""
+        return self._computes_in == os.getpid()
+
     def _check_idle(self) -> None:
         """Makes sure that no call is under way: its buffers and sequences are in use."""
-        if self._computes_in == os.getpid():
+        if self._is_computing:
             raise InputError(
                 "a function that the model calls while it computes uses the model itself: keep "
                 "there what you need, and use the model when the call has returned"

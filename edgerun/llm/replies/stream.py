@@ -89,12 +89,12 @@ class TextStream:
 
     async def _awaited(self) -> Part:
         reader = object()
-        self._engine.begin_wait(reader, [self._sequence])
+        self._engine.readers.begin(reader, [self._sequence])
         try:
             while not self._fetched:  # again if nothing came, or another task has taken it
                 await _in_thread(self._lock.run, self._fetch)
         finally:
-            self._engine.end_wait(reader)
+            self._engine.readers.end(reader)
         part = self._fetched.popleft()
         if isinstance(part, Exception):
             raise part
