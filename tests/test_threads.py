@@ -295,6 +295,13 @@ def test_a_piece_that_nobody_waits_for_any_more_comes_next(llm: edgerun.LLM) -> 
     assert read == said and len(said) > 10
 
 
+def test_a_piece_that_nobody_waits_for_any_more_comes_to_a_thread_too(llm: edgerun.LLM) -> None:
+    with llm.stream("text", max_tokens=20, seed=1, ignore_eos=True) as stream:
+        while not stream._fetched:
+            stream._fetch()  # as the thread does that a cancelled task has left behind
+        assert "".join(stream) == stream.completion.text != ""
+
+
 def test_a_task_that_is_cancelled_leaves_the_model_to_the_others(llm: edgerun.LLM) -> None:
     async def main() -> edgerun.Completion:
         stream = llm.stream("text", ignore_eos=True)

@@ -57,7 +57,7 @@ class TextStream:
         return self
 
     def __next__(self) -> str:
-        while not (text := self._lock.run(self._next).text):
+        while not (text := self._lock.run(self._read).text):
             pass
         return text
 
@@ -71,7 +71,7 @@ class TextStream:
             >>> for text, thinking in llm.stream_chat(messages).parts():  # doctest: +SKIP
             ...     print(thinking or text, end="")
         """
-        return Parts(lambda: self._lock.run(self._next), self._awaited)
+        return Parts(lambda: self._lock.run(self._read), self._awaited)
 
     def __enter__(self) -> TextStream:
         return self
@@ -141,6 +141,16 @@ class TextStream:
             self._fetched.append(StopAsyncIteration())
         except Exception as error:
             self._fetched.append(error)
+
+    def _read(self) -> Part:
+        """The next part: what was fetched for a task that was cancelled, or one that comes."""
+        while self._fetched and not self._closing:
+            part = self._fetched.popleft()
+            if isinstance(part, Part):
+                return part
+            if not isinstance(part, StopAsyncIteration):
+                raise part
+        return self._next()
 
     def _is_to_come(self) -> bool:
         """Whether there is nothing yet, even after a call of the model.
