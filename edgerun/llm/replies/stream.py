@@ -160,7 +160,8 @@ class TextStream:
         """
         if self._closing:
             return False
-        self._engine.add(self._sequence)
+        if not self._sequence.is_added:
+            self._engine.add(self._sequence)
         with suppress(Exception):  # which comes again where the completion learns of it
             return not self._engine.advance([self._sequence])
         return False
