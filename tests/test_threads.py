@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import edgerun
+from edgerun.backends.base import NO_VALUES
 from edgerun.llm.llm import LLM
 from tests.engine.test_threads import OneBuffer
 from tests.support import fakes
@@ -294,6 +295,13 @@ def test_a_piece_that_nobody_waits_for_any_more_comes_next(llm: edgerun.LLM) -> 
     assert read == said and len(said) > 10
 
 
+def test_a_piece_that_nobody_waits_for_any_more_comes_to_a_thread_too(llm: edgerun.LLM) -> None:
+    with llm.stream("text", max_tokens=20, seed=1, ignore_eos=True) as stream:
+        while not stream._fetched:
+            stream._fetch()  # as the thread does that a cancelled task has left behind
+        assert "".join(stream) == stream.completion.text != ""
+
+
 def test_a_task_that_is_cancelled_leaves_the_model_to_the_others(llm: edgerun.LLM) -> None:
     async def main() -> edgerun.Completion:
         stream = llm.stream("text", ignore_eos=True)
@@ -308,6 +316,32 @@ def test_a_task_that_is_cancelled_leaves_the_model_to_the_others(llm: edgerun.LL
 
     assert len(asyncio.run(main()).ids) == 3
     assert llm._engine.room().slots == THREADS + 1
+
+
+def test_streams_that_wait_for_their_turn_leave_the_pool_to_others() -> None:
+    """A pool has few threads: of a stream that has no slot none waits for one."""
+    rows: list[int] = []
+
+    class Counting(OneBuffer):
+        def __call__(self, batch: Any, cache: Any, values: Any = NO_VALUES) -> Any:
+            rows.append(batch.rows)
+            return super().__call__(batch, cache, values)
+
+    async def main(model: LLM) -> list[edgerun.Completion]:
+        with ThreadPoolExecutor(1) as pool:
+            asyncio.get_running_loop().set_default_executor(pool)
+            streams = [model.stream(text, max_tokens=30, ignore_eos=True) for text in "abcdefgh"]
+            replies = asyncio.gather(*streams)
+            await asyncio.sleep(0)
+            for _ in range(3):
+                calls = len(rows)
+                await asyncio.to_thread(int)
+                assert len(rows) - calls <= len(streams)
+            return await replies
+
+    with LLM(fakes.fake_model(Counting(), max_sessions=2)) as model:
+        replies = asyncio.run(main(model))
+        assert sum(rows) <= sum(reply.prompt_tokens + 29 for reply in replies)
 
 
 def test_coroutines_may_share_a_stream(llm: LLM) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Generator
 from collections.abc import Sequence as Sequence_
@@ -18,6 +19,7 @@ from edgerun.engine.drafting.drafting import Drafting
 from edgerun.engine.drafting.pace import MOST_ROWS
 from edgerun.engine.prompts import check_length, check_vocabulary
 from edgerun.engine.queue import Queue
+from edgerun.engine.readers import Readers
 from edgerun.engine.scheduler import Limits, Part
 from edgerun.engine.sequence import Ending, Scoring, Sequence, Token
 from edgerun.engine.slots import take_back
@@ -44,6 +46,7 @@ class Engine:
         vocab_size: ids are below this.
         eos_ids: ids that end a reply.
         limits: how large a call may be.
+        readers: who will come for tokens.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Engine:
         self._queue = Queue(store)
         self._drafting = drafting
         self._interrupted = False
+        self.readers = Readers()
         self._computes_in = 0  # process, while it does: a forked child has no part in that
         self.vocab_size = vocab_size
         self.eos_ids = frozenset(eos_ids)
@@ -126,7 +130,12 @@ class Engine:
     def forget(self, sequence: Sequence) -> None:
         """Cancels a sequence, or gives up the slot of one that has ended."""
         sequence.cancelled, sequence.is_retained = True, False
-        self._store.lock.run(take_back, sequence)
+        self._store.lock.run(self._take_back, sequence)
+
+    def _take_back(self, sequence: Sequence) -> None:
+        """Takes a slot back, unless this thread is in a step: the next one does, or the store."""
+        if not self._is_computing:
+            take_back(sequence)
 
     def tokens(self, sequence: Sequence) -> Generator[Token, None, None]:
         """Adds a sequence and yields its tokens; closing the iterator cancels it.
@@ -199,12 +208,19 @@ class Engine:
         Raises:
             InputError: the engine was closed.
         """
-        return self._store.lock.run(self._step_for, sequences)
+        thread = threading.get_ident()
+        self.readers.begin(thread, sequences)
+        try:
+            return self._store.lock.run(self._step_for, sequences)
+        finally:
+            self.readers.end(thread)
 
     def _step_for(self, sequences: Sequence_[Sequence]) -> list[Sequence]:
         """Makes a step, if no other thread's came first; those whose readers need not wait."""
         if ready := [sequence for sequence in sequences if sequence.is_ready]:
             return ready
+        if self.readers.let_others_read():
+            return []
         self.step()
         return [sequence for sequence in sequences if sequence.is_ready]
 
@@ -218,22 +234,22 @@ class Engine:
             InputError: the engine was closed, or a function that it calls wants a step.
         """
         self.check_ready()
-        if self._interrupted:
-            self._queue.recover()
-        self._interrupted = True
-        parts = self._queue.parts(self.limits)
         try:
-            self._computes_in = os.getpid()
+            self._computes_in = os.getpid()  # before anything that a handler of a signal may meet
+            if self._interrupted:
+                self._queue.recover()
+            self._interrupted = True
+            parts = self._queue.parts(self.limits)
             self._draft(parts)
             advanced = self._compute(parts)
+            self._interrupted = False
         finally:
             self._computes_in = 0
-        self._interrupted = False
         return advanced
 
     def room(self) -> Room:
         """What the store has for sequences to come."""
-        return self._store.lock.run(self._queue.room)
+        return self._store.lock.run(lambda: self._queue.room(retires=not self._is_computing))
 
     def check_ready(self) -> Programs:
         """Makes sure that a call could be made now; returns its programs.
@@ -352,9 +368,14 @@ class Engine:
             raise InputError("this model is closed: load it again")
         return self._programs
 
+    @property
+    def _is_computing(self) -> bool:
+        """Whether the thread that holds the store's lock, and asks, is in the middle of a step."""
+        return self._computes_in == os.getpid()
+
     def _check_idle(self) -> None:
         """Makes sure that no call is under way: its buffers and sequences are in use."""
-        if self._computes_in == os.getpid():
+        if self._is_computing:
             raise InputError(
                 "a function that the model calls while it computes uses the model itself: keep "
                 "there what you need, and use the model when the call has returned"

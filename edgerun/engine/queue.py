@@ -38,9 +38,10 @@ class Queue:
         self._parts = self._same_parts() or self._next_parts(limits)
         return self._parts
 
-    def room(self) -> Room:
-        """What the store has for sequences to come."""
-        self._retire()
+    def room(self, *, retires: bool = True) -> Room:
+        """What the store has for sequences to come; ``retires`` between calls, not within one."""
+        if retires:
+            self._retire()
         return self._slots.room()
 
     def spare_tokens(self, part: Part) -> int:

@@ -42,14 +42,15 @@ def save_session(path: Path, model_digest: str, messages: Sequence[Mapping[str, 
             ``MAX_BYTES``, or the path is none or that of a folder, a device or a pipe.
         StorageError: the folder is not writable or the disk is full.
     """
+    checked = []
     for index, message in enumerate(messages):
         try:
-            _message(message)
+            checked.append(_message(message))
         except (TypeError, AttributeError) as error:
             raise SessionError(
                 f"message {index} cannot be saved: {error}; expected a role and a text as content"
             ) from error
-    content = {"model_digest": model_digest, "messages": [dict(message) for message in messages]}
+    content = {"model_digest": model_digest, "messages": checked}
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     payload = text.encode("utf-8", "surrogatepass")
     if len(payload) > MAX_BYTES:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -27,6 +28,15 @@ def test_a_session_survives_a_round_trip(tmp_path: Path) -> None:
     save_session(tmp_path / "chat", DIGEST, MESSAGES)
     assert load_session(tmp_path / "chat", DIGEST) == MESSAGES
     assert [path.name for path in tmp_path.iterdir()] == ["chat"]
+
+
+def test_a_message_of_mappings_survives_it(tmp_path: Path) -> None:
+    function = {"name": "f", "arguments": "{}"}
+    call = {"id": "1", "type": "function", "function": function}
+    message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    shared = {**message, "tool_calls": [{**call, "function": MappingProxyType(function)}]}
+    save_session(tmp_path / "chat", DIGEST, [MappingProxyType(shared)])
+    assert load_session(tmp_path / "chat", DIGEST) == [message]
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:

@@ -190,3 +190,44 @@ def test_everyone_comes_forward(engine: Engine) -> None:
 
     in_threads(talk)
     assert min(seen[0]) >= 10
+
+
+def test_a_reader_who_finds_something_comes_before_the_next_call() -> None:
+    engine = make_engine(slots=1)
+    running, waiting = (engine.sequence(prompt_of(n), GREEDY) for n in range(2))
+    engine.add(running)
+    engine.add(waiting)
+    engine.readers.begin("another reader", [running])
+    while not running.is_ready:
+        assert engine.advance([waiting]) == []
+    length = len(running.ids)
+    for _ in range(2):
+        assert (engine.advance([waiting]), len(running.ids)) == ([], length)
+    engine.advance([waiting])  # who does not come is not waited for
+    assert len(running.ids) == length + 1
+    engine.readers.end("another reader")
+    assert engine.wait([waiting]) == [waiting]
+
+
+def test_a_handler_of_a_signal_does_not_change_what_a_step_prepares() -> None:
+    """It runs in the middle of one, in the same thread, and the lock lets it in."""
+    engine = make_engine(slots=1)
+    ended = engine.sequence(prompt_of(0), GREEDY)
+    ended.is_retained = True
+    list(engine.tokens(ended))
+    refusals: list[str] = []
+    match = engine._store.match
+
+    def interrupted(*args: Any) -> Any:
+        with pytest.raises(InputError) as refusal:
+            list(generate(engine, prompt_of(1)))
+        refusals.append(str(refusal.value))
+        engine.room()
+        engine.forget(ended)
+        return match(*args)
+
+    engine._store.match = interrupted  # type: ignore[method-assign]
+    tokens = [token.id for token in generate(engine, prompt_of(2))]
+    assert tokens == expected(prompt_of(2), 6)
+    assert len(refusals) == 1 and "while it computes uses the model itself" in refusals[0]
+    assert engine.room().slots == 1

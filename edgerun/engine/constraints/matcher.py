@@ -38,7 +38,7 @@ class TokenTree(NamedTuple):
 
 
 _TREES: WeakKeyDictionary[Vocabulary, dict[int, TokenTree]] = WeakKeyDictionary()
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()  # a handler of a signal may come in
 
 
 def token_tree(vocabulary: Vocabulary, vocab_size: int) -> TokenTree:

@@ -57,7 +57,7 @@ class TextStream:
         return self
 
     def __next__(self) -> str:
-        while not (text := self._lock.run(self._next).text):
+        while not (text := self._lock.run(self._read).text):
             pass
         return text
 
@@ -71,7 +71,7 @@ class TextStream:
             >>> for text, thinking in llm.stream_chat(messages).parts():  # doctest: +SKIP
             ...     print(thinking or text, end="")
         """
-        return Parts(lambda: self._lock.run(self._next), self._awaited)
+        return Parts(lambda: self._lock.run(self._read), self._awaited)
 
     def __enter__(self) -> TextStream:
         return self
@@ -88,8 +88,13 @@ class TextStream:
         return text
 
     async def _awaited(self) -> Part:
-        while not self._fetched:  # again if another task has taken what came
-            await _in_thread(self._lock.run, self._fetch)
+        reader = object()
+        self._engine.readers.begin(reader, [self._sequence])
+        try:
+            while not self._fetched:  # again if nothing came, or another task has taken it
+                await _in_thread(self._lock.run, self._fetch)
+        finally:
+            self._engine.readers.end(reader)
         part = self._fetched.popleft()
         if isinstance(part, Exception):
             raise part
@@ -130,11 +135,36 @@ class TextStream:
     def _fetch(self) -> None:
         """Keeps what comes next for whoever awaits it: a task may be cancelled while it waits."""
         try:
-            self._fetched.append(self._next())
+            if not self._is_to_come():
+                self._fetched.append(self._next())
         except StopIteration:
             self._fetched.append(StopAsyncIteration())
         except Exception as error:
             self._fetched.append(error)
+
+    def _read(self) -> Part:
+        """The next part: what was fetched for a task that was cancelled, or one that comes."""
+        while self._fetched and not self._closing:
+            part = self._fetched.popleft()
+            if isinstance(part, Part):
+                return part
+            if not isinstance(part, StopAsyncIteration):
+                raise part
+        return self._next()
+
+    def _is_to_come(self) -> bool:
+        """Whether there is nothing yet, even after a call of the model.
+
+        The loop's pool has few threads: one that waited longer would keep them from whose replies
+        have come, and from all else that needs them.
+        """
+        if self._closing:
+            return False
+        if not self._sequence.is_added:
+            self._engine.add(self._sequence)
+        with suppress(Exception):  # which comes again where the completion learns of it
+            return not self._engine.advance([self._sequence])
+        return False
 
     def _next(self) -> Part:
         if self._closing:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from edgerun.errors import MissingDependencyError
+from edgerun.errors import InputError, MissingDependencyError
 from edgerun.forks import in_forked_child
 
 PACKAGES = ("minijinja", "tokenizers")
@@ -36,7 +36,8 @@ class Sandbox:
 
     def __init__(self) -> None:
         """Starts nothing yet."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of a signal may come in, and is told to leave
+        self._is_asked = False
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ready = False
 
@@ -78,13 +79,23 @@ class Sandbox:
 
         Raises:
             MissingDependencyError: the child does not start.
+            InputError: a handler of a signal asks while its thread waits for an answer.
         """
         limits = {"cpu_us": int(1e6 * cpu_s), "memory_bytes": memory_bytes}
         header = {**request, **limits, "module": module, "payload_bytes": len(payload)}
         message = json.dumps(header).encode() + b"\n" + payload
         with self._lock:
-            self._await_ready()
-            answer = self._exchange(message, WALL_S + WALL_S_PER_CPU_S * cpu_s)
+            if self._is_asked:
+                raise InputError(
+                    "a handler of a signal uses a chat template, a tokenizer or a grammar while "
+                    "its thread does: keep there what you need, and use the model afterwards"
+                )
+            try:
+                self._is_asked = True
+                self._await_ready()
+                answer = self._exchange(message, WALL_S + WALL_S_PER_CPU_S * cpu_s)
+            finally:
+                self._is_asked = False
             if answer.endswith(b"\n"):
                 reply: dict[str, Any] = json.loads(answer)
                 return reply
@@ -103,7 +114,7 @@ class Sandbox:
     def leave(self) -> None:
         """In a forked process: leaves the child to the parent, which goes on asking it."""
         process, self._process = self._process, None
-        self._lock = threading.Lock()
+        self._lock, self._is_asked = threading.RLock(), False
         if process is not None:
             process.poll()  # it is no child of this process, so there is nothing to wait for
             for pipe in (process.stdin, process.stdout):

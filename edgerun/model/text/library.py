@@ -31,7 +31,7 @@ class Library:
         self._tokenizer = tokenizers.Tokenizer.from_str(text)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of a signal may encode while its thread does
         added = tuple(
             AddedToken(id_, token.content, token.lstrip, token.rstrip, token.special)
             for id_, token in self._tokenizer.get_added_tokens_decoder().items()

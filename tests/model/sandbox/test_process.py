@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from edgerun.errors import MissingDependencyError
+from edgerun.errors import InputError, MissingDependencyError
 from edgerun.model.sandbox import process
 from edgerun.model.sandbox.process import Sandbox
 
@@ -232,3 +232,18 @@ def test_packages_are_found_wherever_they_are(monkeypatch: pytest.MonkeyPatch) -
     assert process._module_path()[1:] == ["/minijinja-here", "/elsewhere", "/llguidance-here"]
     del places["llguidance"]
     assert process._module_path()[1:] == ["/minijinja-here", "/elsewhere"]
+
+
+def test_a_handler_of_a_signal_is_told_that_its_thread_asks(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for itself, and all other threads with it."""
+    exchange = box._exchange
+
+    def interrupted(message: bytes, seconds: float) -> bytes:
+        with pytest.raises(InputError, match="while its thread does"):
+            echo(box, "inner")
+        return exchange(message, seconds)
+
+    monkeypatch.setattr(box, "_exchange", interrupted)
+    assert [echo(box, text) for text in ("a", "b")] == ["a", "b"]

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from edgerun.errors import BundleError, InputError, PromptError, UnsupportedError
 from edgerun.model.chat.disguise import make_disguises
+from edgerun.model.text.library import Library
 from edgerun.model.text.tokenizer import Tokenizer
 from tests.support import fakes
 
@@ -301,3 +302,18 @@ def test_a_special_token_of_one_character_cannot_be_injected() -> None:
         hidden = disguise.hide("a→b")
         assert 260 not in tokenizer.encode_template(hidden, disguise.reveal)
     assert 260 not in tokenizer.encode("a→b")
+
+
+def test_a_handler_of_a_signal_may_encode_while_its_thread_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Waiting for itself, it would have all other threads wait as well."""
+    library = Library(fakes.byte_tokenizer_json())
+    encode, nested = library._encode, [["b"]]
+
+    def interrupted(text: str, *, first: bool) -> list[int]:
+        assert not nested or library.encode(nested.pop(), [True]) == [[98]]
+        return encode(text, first=first)
+
+    monkeypatch.setattr(library, "_encode", interrupted)
+    assert library.encode(["a"], [True]) == [[97]]
