@@ -78,3 +78,52 @@ def test_nothing_is_called_without_forks(monkeypatch: pytest.MonkeyPatch) -> Non
     in_forked_child(counted.tell)
     each_in_forked_child(Counted.tell).add(counted)
     assert counted.count == 0
+
+
+LOCKS = """
+import os, signal, sys, threading
+from contextlib import ExitStack
+from edgerun.engine.constraints import matcher
+from edgerun.kernels.jit import service
+import edgerun
+
+with edgerun.load() as llm:
+    library = llm.tokenizer._library
+    kernel = next(iter(service._COMPILED.values()))
+    locks = [service._LOCK, matcher._LOCK, library._lock, kernel._lock]
+    taken, done = threading.Event(), threading.Event()
+
+    def hold():
+        with ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            taken.set()
+            done.wait(100)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait(100)
+    child = os.fork()
+    signal.alarm(60)
+    if not child:
+        assert kernel.address
+        assert llm.tokenizer.encode("a dog")
+        for lock in (service._LOCK, matcher._LOCK):
+            assert lock.acquire(timeout=1)
+        os._exit(0)
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_child_does_not_wait_for_locks_of_threads_that_it_has_not() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LOCKS],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -14,6 +14,7 @@ from edgerun.engine.chooser.candidates import check_highest
 from edgerun.engine.chooser.selection import scratch
 from edgerun.engine.constraints.trial import LIMITS, MARKER, reason, token_library
 from edgerun.errors import ConstraintError, SamplingError
+from edgerun.forks import in_forked_child
 
 SIGN_BIT = np.uint32(31)
 MINUS_INFINITY = np.float32(-np.inf).view(np.uint32)
@@ -39,6 +40,15 @@ class TokenTree(NamedTuple):
 
 _TREES: WeakKeyDictionary[Vocabulary, dict[int, TokenTree]] = WeakKeyDictionary()
 _LOCK = threading.RLock()  # a handler of a signal may come in
+
+
+def _begin_child() -> None:
+    """For a forked child: whoever of its parent's threads held the lock is not there."""
+    global _LOCK
+    _LOCK = threading.RLock()
+
+
+in_forked_child(_begin_child)
 
 
 def token_tree(vocabulary: Vocabulary, vocab_size: int) -> TokenTree:

@@ -52,9 +52,23 @@ class Compiled:
                 self._load = None  # and the object code that it holds
             return self._address
 
+    def renew_lock(self) -> None:
+        """For a forked child: whoever of its parent's threads held the lock is not there."""
+        self._lock = threading.Lock()
+
 
 _COMPILED: dict[str, Compiled] = {}
 _LOCK = threading.RLock()
+
+
+def _begin_child() -> None:
+    global _LOCK
+    _LOCK = threading.RLock()
+    for kernel in _COMPILED.values():
+        kernel.renew_lock()
+
+
+in_forked_child(_begin_child)
 
 
 def compiled(name: str, progress: Progress | None = None, **params: Any) -> Compiled:

@@ -13,6 +13,7 @@ from typing import Any
 
 import tokenizers
 
+from edgerun.forks import each_in_forked_child
 from edgerun.model.text.controls import ControlTokens
 from edgerun.model.text.facts import AddedToken, Facts
 
@@ -44,6 +45,11 @@ class Library:
             self._prefix(),
         )
         self._forbid(ControlTokens.of(added).names)
+        _ALIVE.add(self)
+
+    def _begin_child(self) -> None:
+        """For a forked child: whoever of its parent's threads held the lock is not there."""
+        self._lock = threading.RLock()
 
     def encode(self, texts: Sequence[str], first: Sequence[bool]) -> list[list[int]]:
         """Encodes plain texts one by one.
@@ -125,6 +131,7 @@ def round_trips(file: str, texts: Sequence[str]) -> list[tuple[list[int], str]]:
     return [(ids, tokenizer.decode(ids)) for ids in all_ids]
 
 
+_ALIVE = each_in_forked_child(Library._begin_child)
 # In the sandbox: tokenizers by key.
 _LIBRARIES: dict[int, Library] = {}
 
