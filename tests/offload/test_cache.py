@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import combinations
 
@@ -125,6 +125,9 @@ def test_no_ranks_are_asked_for_where_a_policy_has_an_order() -> None:
     class Ordered(ScanResistant):
         def rank(self, entry: Entry) -> Rank:
             raise AssertionError("to rank all takes as long as there are slots")
+
+        def in_order(self) -> Iterable[Entry]:
+            return super().in_order()
 
     steps = [Step(0, (expert % 7,), (1.0,)) for expert in range(50)]
     assert count_hits(steps, 3, Ordered()) == count_hits(steps, 3, ScanResistant())

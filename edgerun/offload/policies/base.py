@@ -19,6 +19,12 @@ Rank: TypeAlias = tuple[float, ...]
 class Policy(ABC):
     """Ranks experts by what it saw; the same steps lead to the same ranks."""
 
+    def __init_subclass__(cls) -> None:
+        """Takes back the order of a class whose ranks are replaced: it is not that of the new."""
+        super().__init_subclass__()
+        if "rank" in cls.__dict__ and "in_order" not in cls.__dict__:
+            cls.in_order = Policy.in_order  # type: ignore[method-assign]
+
     @abstractmethod
     def use(self, layer: int, experts: Sequence[int], scores: Sequence[float]) -> None:
         """A layer needs some experts, each once; a score is the weight of an expert's result."""

@@ -93,20 +93,22 @@ class JsonForm(CallForm):
     Attributes:
         closing: behind them; it may be missing where the reply ends. Empty where nothing closes
             calls; then they are one object, or one list.
+        name_key: of the name in an object.
     """
 
     closing: ClassVar[str] = ""
+    name_key: ClassVar[str] = "name"
 
     def read(self, text: Incoming, functions: Functions) -> Reading[list[Written]]:
         """See ``CallForm``."""
         yield from text.comes_any(*self.openings)
-        calls = written_calls((yield from text.json()))
+        calls = written_calls((yield from text.json()), self.name_key)
         while self.closing and not (yield from text.comes(self.closing)) and not text.is_over:
-            calls += written_calls((yield from text.json()))
+            calls += written_calls((yield from text.json()), self.name_key)
         return calls
 
 
-def written_calls(value: Any) -> list[Written]:
+def written_calls(value: Any, name_key: str = "name") -> list[Written]:
     """Calls that are written as JSON: objects with a name and arguments.
 
     Raises:
@@ -115,11 +117,11 @@ def written_calls(value: Any) -> list[Written]:
     values = value if isinstance(value, list) else [value]
     if not values:
         raise UnreadableError("no calls")
-    return [_written(each) for each in values]
+    return [_written(each, name_key) for each in values]
 
 
-def _written(value: Any) -> Written:
-    name = value.get("name") if isinstance(value, dict) else None
+def _written(value: Any, name_key: str) -> Written:
+    name = value.get(name_key) if isinstance(value, dict) else None
     if not isinstance(name, str):
         raise UnreadableError("no name")
     arguments = value.get("arguments", value.get("parameters", {}))

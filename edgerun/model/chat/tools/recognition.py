@@ -32,7 +32,7 @@ from edgerun.model.text.tokenizer import Tokenizer
 
 ASKED = {"role": "user", "content": QUESTION}
 MOST = 160  # characters of what a template writes, in an error
-ROOM, ENTRY = "edgerun.model.chat.calls", "FORM"
+ROOMS, ENTRY = ("edgerun.model.chat.calls", "edgerun.model.chat.calls.objects"), "FORM"
 NAME, REPLY = "look_up_probe", "A reply that calls nothing."
 RESULT = "What a function returned."
 PLAIN = {"role": "assistant", "content": REPLY}
@@ -122,7 +122,7 @@ class Calling:
 @cache
 def forms() -> dict[str, CallForm]:
     """The forms in which models write calls, by name."""
-    return entries(ROOM, ENTRY)
+    return {name: form for room in ROOMS for name, form in entries(room, ENTRY).items()}
 
 
 def recognise(
