@@ -141,9 +141,10 @@ def params_with_calls(
         return params
     from edgerun.engine.sampling.structure import Structure  # for few
 
+    _check_forced(calling)
     schemas = {name: settings.functions.schemas[name] for name in settings.forced}
-    grammar = _grammar(schemas, calling, several=settings.several and calling.several)
     try:
+        grammar = _grammar(schemas, calling, several=settings.several and calling.several)
         structure = Structure(grammar=grammar).with_vocabulary(vocabulary)
     except SamplingError as error:
         raise _why_not(schemas, error) from error
@@ -152,10 +153,8 @@ def params_with_calls(
     return SamplingParams(**own, processors=[structure, *others])
 
 
-def _grammar(schemas: Mapping[str, Mapping[str, Any]], calling: Calling, *, several: bool) -> str:
-    """The grammar of a reply that calls one of some functions."""
+def _check_forced(calling: Calling) -> None:
     from edgerun.engine.constraints.trial import check_installed
-    from edgerun.model.chat.tools.grammar import grammar_of_calls
 
     check_installed("tool_choice")
     if calling.form is None or calling.form.shape is None:
@@ -163,7 +162,16 @@ def _grammar(schemas: Mapping[str, Mapping[str, Any]], calling: Calling, *, seve
             "tool_choice asks for a call, and there is no grammar yet for the form in which this "
             f'model writes arguments ({calling.name}): use tool_choice="auto"'
         )
-    return grammar_of_calls(calling.form.shape, schemas, calling.markers, several=several)
+
+
+def _grammar(schemas: Mapping[str, Mapping[str, Any]], calling: Calling, *, several: bool) -> str:
+    """The grammar of a reply that calls one of some functions."""
+    from edgerun.engine.constraints.numbers import with_exact_numbers
+    from edgerun.model.chat.tools.grammar import grammar_of_calls
+
+    assert calling.form is not None and calling.form.shape is not None
+    exact = {name: with_exact_numbers(schema) for name, schema in schemas.items()}
+    return grammar_of_calls(calling.form.shape, exact, calling.markers, several=several)
 
 
 def _why_not(schemas: Mapping[str, Mapping[str, Any]], whole: SamplingError) -> SamplingError:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from edgerun.engine.constraints.numbers import with_exact_numbers
 from edgerun.errors import MissingDependencyError, SamplingError
 from edgerun.values import shown
 
@@ -220,7 +221,7 @@ class Tokens:
 
 
 def _from_schema(text: str) -> tuple[str, bool]:
-    schema = json.loads(text)
+    schema = with_exact_numbers(json.loads(text))
     if isinstance(schema, dict):
         asked = schema.get("x-guidance", {})
         options = {**COMPACT, **asked} if isinstance(asked, dict) else asked

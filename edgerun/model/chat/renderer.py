@@ -7,11 +7,22 @@ instructions, and the sandbox what a single one of them may build.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import minijinja
 
 MAX_OUTPUT_CHARACTERS = 16 << 20
+# minijinja finds methods where names of a map are looked for, so that "items" is in all of them.
+METHODS = "|".join(name for name in dir(dict) if not name.startswith("_"))
+TAG = re.compile(r"\{[{%](?:[^{]|\{(?![{%]))*?[%}]\}")
+STRING = r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\""
+LOOKED_FOR = re.compile(
+    rf"(?P<name>(['\"])(?:{METHODS})\2)\s+(?P<negated>not\s+)?in\s+"
+    r"(?P<map>[A-Za-z_]\w*(?:\.\w+|\[[^\[\]]*\])*)(?![\w.]|\s*[(\[|~+*/]|\s*[-%](?!\}|%))"
+    rf"|{STRING}",
+    re.DOTALL,
+)
 
 
 class RefusedError(Exception):
@@ -37,16 +48,19 @@ def tojson(
 
 
 def python_value(value: Any) -> Any:
-    """Turns minijinja's own sequences and maps, and whole floats, into Python's, for printing."""
-    if isinstance(value, WholeFloat):
+    """Turns minijinja's own sequences and maps, and floats, into Python's, for printing."""
+    if isinstance(value, PythonFloat):
         return value.value
     if hasattr(value, "keys"):
         return {key: value[key] for key in value.keys()}  # noqa: SIM118, not a dict
     return list(value)
 
 
-class WholeFloat:
-    """A number such as 1.0, which minijinja would hand to filters as the integer 1."""
+class PythonFloat:
+    """A number such as 1.0, which minijinja would hand to filters as 1, or 1e-07, which it spells.
+
+    It is printed as Python prints it.
+    """
 
     def __init__(self, value: float) -> None:
         self.value = value
@@ -60,30 +74,46 @@ class WholeFloat:
         return bool(self.value)
 
 
-def parse_float(text: str) -> float | WholeFloat:
+def parse_float(text: str) -> float | PythonFloat:
     """Reads a number with a point or an exponent."""
     value = float(text)
-    return WholeFloat(value) if value.is_integer() else value
+    return PythonFloat(value) if value.is_integer() or "e" in repr(value) else value
 
 
-def whole_float(value: float) -> WholeFloat:
+def whole_float(value: float) -> PythonFloat:
     """What ``1.0 | tojson`` becomes in a template's source; see ``template``."""
-    return WholeFloat(float(value))
+    return PythonFloat(float(value))
 
 
 def is_number(value: Any) -> bool:
     """Jinja's test, which counts booleans too."""
-    return isinstance(value, int | float | WholeFloat)
+    return isinstance(value, int | float | PythonFloat)
 
 
 def is_float(value: Any) -> bool:
     """Jinja's test."""
-    return isinstance(value, float | WholeFloat)
+    return isinstance(value, float | PythonFloat)
 
 
 def is_sequence(value: Any) -> bool:
     """Jinja's test, which counts text and maps too."""
     return hasattr(value, "__len__") and hasattr(value, "__getitem__")
+
+
+def holds(container: Any, item: Any) -> bool:
+    """What ``item in container`` says in Python; nothing is in what is undefined."""
+    return container is not None and item in container
+
+
+def with_names_of_maps(source: str) -> str:
+    """A template that asks Python whether a map has a name that is one of its methods, too."""
+    return TAG.sub(lambda tag: LOOKED_FOR.sub(_asked_of_python, tag[0]), source)
+
+
+def _asked_of_python(match: re.Match[str]) -> str:
+    if not match["name"]:
+        return match[0]
+    return f"{match['negated'] or ''}holds({match['map']}, {match['name']})"
 
 
 def raise_exception(message: object = "no reason given") -> None:
@@ -123,6 +153,7 @@ def environment(fuel: int) -> Any:
     rendering.add_test("number", is_number)
     rendering.add_test("float", is_float)
     rendering.add_function("whole_float", whole_float)
+    rendering.add_function("holds", holds)
     rendering.add_function("raise_exception", raise_exception)
     rendering.add_function("strftime_now", strftime_now)
     return rendering
@@ -143,6 +174,7 @@ def answer(request: dict[str, Any], payload: bytes) -> dict[str, Any]:
         ValueError: there is too much text.
     """
     contexts = json.loads(payload, parse_float=parse_float)
+    request = {**request, "source": with_names_of_maps(request["source"])}
     if not contexts:
         environment(request["fuel"]).add_template("chat", request["source"])
     rendered = [_rendered(request, context) for context in contexts]

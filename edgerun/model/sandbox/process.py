@@ -28,6 +28,7 @@ WORKER = Path(__file__).with_name("worker.py")
 START_S = 30.0
 # A machine that is busy with other things takes longer than the processor time that it spends.
 WALL_S, WALL_S_PER_CPU_S = 20.0, 4.0
+CHUNK_BYTES = 1 << 16
 CAN_POLL = hasattr(select, "poll")  # a tenth of a timer's cost; Windows has no such thing
 
 
@@ -141,11 +142,10 @@ class Sandbox:
         try:
             if clock is not None:
                 clock.start()
-            process.stdin.write(message)
-            process.stdin.flush()
+            _write(process.stdin, message)
             if clock is None and not _has_come(process.stdout, seconds):
                 process.kill()
-            return process.stdout.readline()
+            return _read_line(process.stdout)
         except BrokenPipeError:
             return b""
         except BaseException:  # Ctrl-C: the answer would be taken for the next request's
@@ -168,12 +168,12 @@ class Sandbox:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            bufsize=0,  # a buffer has a lock, on which a process waits forever that is forked then
             start_new_session=True,  # Ctrl-C at the terminal is for the chat, not for the child
         )
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, which the first request notices
-            self._process.stdin.write(json.dumps(setup).encode() + b"\n")
-            self._process.stdin.flush()
+            _write(self._process.stdin, json.dumps(setup).encode() + b"\n")
 
 
 def _has_come(stream: IO[bytes], seconds: float) -> bool:
@@ -181,6 +181,22 @@ def _has_come(stream: IO[bytes], seconds: float) -> bool:
     poll = select.poll()
     poll.register(stream, select.POLLIN)
     return bool(poll.poll(1000 * seconds))
+
+
+def _write(pipe: IO[bytes], data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[pipe.write(rest) :]
+
+
+def _read_line(pipe: IO[bytes]) -> bytes:
+    """Reads up to the end of a line, of which there is no more than one, or of all."""
+    parts = [b""]
+    while not parts[-1].endswith(b"\n"):
+        parts.append(pipe.read(CHUNK_BYTES))
+        if not parts[-1]:
+            break
+    return b"".join(parts)
 
 
 def _module_path() -> list[str]:

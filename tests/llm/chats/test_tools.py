@@ -353,6 +353,16 @@ def test_a_call_that_cannot_be_forced_is_refused(
         llm.chat(MESSAGES, tools=[tool("f")], tool_choice=choice)
 
 
+def test_a_call_is_not_forced_with_another_number_than_the_one_that_is_asked_for() -> None:
+    pytest.importorskip("llguidance")
+    tools = [tool("g"), tool("f", {"x": {"const": 2**60 + 1}})]
+    with (
+        LLM(fakes.fake_model(template=HERMES)) as llm,
+        pytest.raises(InputError, match="arguments of 'f' cannot be forced: .*const has 1152921"),
+    ):
+        llm.chat(MESSAGES, tools=tools, tool_choice="required")
+
+
 def test_a_reply_that_goes_on_with_a_thought_calls_behind_it() -> None:
     values = {"thinking": True}
     with hermes_that_says(f"I may {CALL}</think>{CALL}", values=values) as llm:

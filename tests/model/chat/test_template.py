@@ -32,7 +32,10 @@ TOOLS = [
 CALL = {
     "id": "abcdefghi",
     "type": "function",
-    "function": {"name": "get_weather", "arguments": {"city": "Paris", "days": 3, "t": 20.0}},
+    "function": {
+        "name": "get_weather",
+        "arguments": {"city": "Paris", "days": 3, "t": 20.0, "p": 1e-07},
+    },
 }
 CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
     "question": [{"role": "user", "content": "Hello é <b> & 'x' \"y\""}],
@@ -94,6 +97,11 @@ OWN = {
     "| select | list | tojson }}{% for m in messages if m.tool_calls %}"
     "{% for k, v in m.tool_calls[0].function.arguments.items() %}{{ v | tojson }} {{ v }} "
     "{{ v is number }} {{ v is float }} {{ v is integer }}{{ 'x' if v }}{% endfor %}{% endfor %}",
+    "methods": "{% for m in messages %}{{ 'items' in m }} {{ \"keys\" not in m -}} "
+    "{{ 'role' in m }}{% if 'content' in m and 'get' in messages[0] %}x{% endif %}"
+    "{{ 'values' in nothing }}"
+    "{{ 'items' in m.content }} {{ 'pop' in m.keys() }} {{ 'say \"items\" in m' }}{% endfor %}"
+    "{% set x = ['items', {'copy': 1}] %}{{ 'items' in x }} {{ 'copy' in x[1] }} the 'items' in x",
     "refusing": "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}"
     "{% endif %}",
 }

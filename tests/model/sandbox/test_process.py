@@ -217,6 +217,43 @@ def test_a_forked_process_asks_a_child_of_its_own_and_ends() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+FORK_WHILE_ASKING = """
+import os, signal, threading, time
+from edgerun.model.chat.template import ChatTemplate
+from edgerun.model.sandbox.process import sandbox
+template = ChatTemplate("{{ messages | length }}")
+question = [{"role": "user", "content": "x" * (1 << 20)}]
+assert template.render(question) == "1"
+worker = sandbox()._process.pid
+os.kill(worker, signal.SIGSTOP)  # so that the thread is in the middle of its question
+thread = threading.Thread(target=template.render, args=[question])
+thread.start()
+while not sandbox()._lock.locked():
+    time.sleep(0.01)
+time.sleep(0.1)
+child = os.fork()
+if child == 0:
+    os._exit(0)
+for _ in range(200):
+    ended, status = os.waitpid(child, os.WNOHANG)
+    if ended:
+        break
+    time.sleep(0.02)
+else:
+    os.kill(child, signal.SIGKILL)
+os.kill(worker, signal.SIGCONT)
+thread.join()
+assert ended, "the forked process hangs"
+"""
+
+
+@pytest.mark.skipif(not hasattr(process.os, "fork"), reason="no fork on this system")
+def test_a_process_that_is_forked_while_a_thread_asks_goes_on() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORK_WHILE_ASKING]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_packages_are_found_wherever_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that some requests need may be missing, others not."""
     places = {name: f"/{name}-here/{name}/__init__.py" for name in ("minijinja", "llguidance")}
