@@ -7,7 +7,7 @@ from edgerun.model.chat.tools.values import write_json
 
 
 class Cohere(JsonForm):
-    """``<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {}}]`` and an end."""
+    """``<|START_ACTION|>[{"tool_name": "f", "parameters": {}}]<|END_ACTION|>``, with ids."""
 
     openings = ("<|START_ACTION|>",)
     closing = "<|END_ACTION|>"
