@@ -13,7 +13,7 @@ counts whose opening the template mentions, or the tokenizer has as a token.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -126,7 +126,7 @@ def forms() -> dict[str, CallForm]:
 
 
 def recognise(
-    tokenizer: Tokenizer, template: ChatTemplate, thoughts: Collection[str] = ()
+    tokenizer: Tokenizer, template: ChatTemplate, thoughts: Sequence[str] = ()
 ) -> Calling:
     """Finds out how a model calls functions.
 
@@ -155,7 +155,7 @@ def recognise(
     )
     listing, result, plain, *rendered = map(finished, texts)
     replies = {
-        style: _reply(plain, text)
+        style: _without_thought(_reply(plain, text), thoughts)
         for style, text in zip(styles, rendered, strict=True)
         if isinstance(text, str) and NAME in _reply(plain, text)
     }
@@ -176,7 +176,7 @@ def _unread(
     replies: Mapping[CallStyle, str],
     listing: str | InputError,
     refusal: str,
-    thoughts: Collection[str],
+    thoughts: Sequence[str],
 ) -> Calling:
     """What is known where no form reads what the template writes of calls, if that is anything."""
     style, reply = next(iter(replies.items()), (None, ""))
@@ -221,7 +221,7 @@ def _mentioned(tokenizer: Tokenizer, listing: str) -> str:
     return best if any(share(best)) and forms()[best].has_escapes else ""
 
 
-def _markers(tokenizer: Tokenizer, form: CallForm, thoughts: Collection[str]) -> Markers:
+def _markers(tokenizer: Tokenizer, form: CallForm, thoughts: Sequence[str]) -> Markers:
     texts = (*form.openings, *form.markers, *thoughts)
     return Markers(tokenizer.controls, texts, tokenizer.hidden_ids)
 
@@ -263,4 +263,23 @@ def _reply(plain: str | InputError, text: str) -> str:
         return text.rpartition(QUESTION)[2]
     head, _, tail = plain.rpartition(REPLY)
     start = len(os.path.commonprefix([head, text]))
-    return text[start:].removesuffix(tail)
+    opened = text.rfind("<", 0, start)
+    if opened > text.rfind(">", 0, start):  # two tags that begin alike
+        start = opened
+    return text[start:].removesuffix(_common_end(tail, text[start:]))
+
+
+def _common_end(first: str, second: str) -> str:
+    """What both texts end with, of tags whole ones."""
+    size = len(os.path.commonprefix([first[::-1], second[::-1]]))
+    end = first[len(first) - size :]
+    inside, sign, behind = end.partition(">")
+    return behind if sign and "<" not in inside else end
+
+
+def _without_thought(reply: str, thoughts: Sequence[str]) -> str:
+    """What is behind a thought at the beginning of a reply, which templates may leave empty."""
+    opening, closing = (*thoughts, "", "")[:2]
+    if not opening or not reply.lstrip().startswith(opening):
+        return reply
+    return reply.partition(closing)[2] if closing in reply else reply

@@ -192,6 +192,26 @@ def test_a_template_gets_arguments_and_content_as_it_wants_them(
         assert called(tokenizer, chat_format, messages) == [("get_weather", {"days": 3})]
 
 
+# As Command R7B's writes them: names under another key, ids that count up, results in a list.
+COHERE = """{% for message in messages %}<|START_OF_TURN_TOKEN|>{{ message.role }}
+{%- if message.tool_calls %}<|START_THINKING|>{{ message.reasoning_content }}<|END_THINKING|>\
+<|START_ACTION|>[
+{% for call in message.tool_calls %}    {"tool_call_id": "{{ loop.index0 }}", "tool_name": \
+"{{ call.function.name }}", "parameters": {{ call.function.arguments | tojson }}}
+{%- if not loop.last %},{% endif %}
+{% endfor %}]<|END_ACTION|>{% else %}<|START_RESPONSE|>{{ message.content }}<|END_RESPONSE|>
+{%- endif %}<|END_OF_TURN_TOKEN|>{% endfor %}
+{%- if tools %}{{ tools | tojson }}{% endif %}"""
+
+
+def test_names_and_arguments_may_have_other_keys() -> None:
+    tokenizer, chat_format = format_of(COHERE)
+    assert chat_format.calling.name == "cohere"
+    assert called(tokenizer, chat_format, conversation(ARGUMENTS[0])) == [
+        ("get_weather", ARGUMENTS[0])
+    ]
+
+
 def test_content_that_must_be_missing_is() -> None:
     content = "{% if message.tool_calls and message.content is not none %}?{% endif %}"
     content += "{% if not message.tool_calls %}{{ message.content }}{% endif %}"
