@@ -66,7 +66,7 @@ def test_a_translation_computes_what_the_definition_says(case: Case, session: Se
 
 
 # What looks at the size of a row, and what else it reads.
-SIZED = {"rms_norm": (), "match_magnitude": ("like",), "gaussian_top_k": ()}
+SIZED = {"rms_norm": (), "layer_norm": (), "match_magnitude": ("like",), "gaussian_top_k": ()}
 
 
 @pytest.mark.parametrize("op", SIZED)
