@@ -122,9 +122,9 @@ def test_a_damaged_file_checkpoint(
 
 
 def test_an_architecture_that_is_not_supported(export: Export, checkpoint: Path) -> None:
-    edit_config(checkpoint, model_type="gpt_neox", architectures=["GPTNeoXForCausalLM"])
+    edit_config(checkpoint, model_type="gptj", architectures=["GPTJForCausalLM"])
     line = export(checkpoint)
-    assert "architecture 'gpt_neox' is not supported; supported are: afmoe, " in line
+    assert "architecture 'gptj' is not supported; supported are: afmoe, " in line
     assert ", ministral3, mistral, " in line
 
 

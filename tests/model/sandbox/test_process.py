@@ -247,7 +247,7 @@ assert ended, "the forked process hangs"
 """
 
 
-@pytest.mark.skipif(not hasattr(process.os, "fork"), reason="no fork on this system")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_process_that_is_forked_while_a_thread_asks_goes_on() -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORK_WHILE_ASKING]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
