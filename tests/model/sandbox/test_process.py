@@ -228,7 +228,8 @@ worker = sandbox()._process.pid
 os.kill(worker, signal.SIGSTOP)  # so that the thread is in the middle of its question
 thread = threading.Thread(target=template.render, args=[question])
 thread.start()
-while not sandbox()._lock.locked():
+while sandbox()._lock.acquire(blocking=False):
+    sandbox()._lock.release()
     time.sleep(0.01)
 time.sleep(0.1)
 child = os.fork()
