@@ -33,6 +33,8 @@ FOLDER = "models"  # in the cache folder
 HUB = "hf:"
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*(/[\w.-]+\.gguf)?", re.ASCII)  # behind ``hf:``
 CONFIG, GGUF, GGUF_SUFFIX = "config.json", b"GGUF", ".gguf"
+_PART = re.compile(r"(.+)-[0-9]{5}-of-[0-9]{5}\.gguf", re.DOTALL)  # as gguf-split calls files
+_FIRST = re.compile(r".+-00001-of-[0-9]{5}\.gguf", re.DOTALL)
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", f"*{GGUF_SUFFIX}")
 MAX_NAME_BYTES = 200  # of 255 that file systems take; drafts have longer names
 OTHER_VERSIONS = 3  # bundles of a checkpoint that are left to other versions of edgerun
@@ -200,7 +202,16 @@ def _exporter() -> Callable[[str, Path, Progress], None]:
 def _has_weights(folder: Path) -> bool:
     if (folder / CONFIG).is_file():
         return any(True for pattern in WEIGHTS for _ in folder.glob(pattern))
-    return len(list(folder.glob(f"*{GGUF_SUFFIX}"))) == 1
+    files = [path.name for path in folder.glob(f"*{GGUF_SUFFIX}")]
+    return len({_whole(name) for name in files}) == 1 and (
+        len(files) == 1 or any(_FIRST.fullmatch(name) for name in files)
+    )
+
+
+def _whole(name: str) -> str:
+    """The file name of a model of which another may have a part."""
+    match = _PART.fullmatch(name)
+    return f"{match[1]}{GGUF_SUFFIX}" if match else name
 
 
 def _described(checkpoint: Path) -> tuple[str, str, str, str]:
@@ -218,7 +229,7 @@ def _described(checkpoint: Path) -> tuple[str, str, str, str]:
         return text, text, "", _name(text.rpartition("/")[2])
     given, real = checkpoint.absolute(), checkpoint.resolve()
     name = real.name if given.name == os.pardir else given.name
-    return os.fspath(given), os.fspath(real), _facts(real), _name(name)
+    return os.fspath(given), os.fspath(real), _facts(real, _parts(given)), _name(_whole(name))
 
 
 def _name(text: str) -> str:
@@ -228,9 +239,18 @@ def _name(text: str) -> str:
     return "model" if text in ("", os.curdir, os.pardir) else text
 
 
-def _facts(checkpoint: Path) -> str:
+def _parts(checkpoint: Path) -> list[Path]:
+    """The files of which a file is a part, where it is one."""
+    if _PART.fullmatch(checkpoint.name) is None:
+        return []
+    pattern = f"*{GGUF_SUFFIX}"
+    whole = _whole(checkpoint.name)
+    return [each for each in checkpoint.parent.glob(pattern) if _whole(each.name) == whole]
+
+
+def _facts(checkpoint: Path, parts: Iterable[Path]) -> str:
     """What is other for files that have changed."""
-    files = sorted(checkpoint.iterdir()) if checkpoint.is_dir() else [checkpoint]
+    files = sorted(checkpoint.iterdir() if checkpoint.is_dir() else [checkpoint, *parts])
     stats = [(file.name, file.stat()) for file in files if file.is_file()]
     return json.dumps([[name, s.st_size, s.st_mtime_ns] for name, s in stats])
 

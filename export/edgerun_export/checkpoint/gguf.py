@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from edgerun_export.checkpoint.base import (
 from edgerun_export.checkpoint.files import ByteFile
 from edgerun_export.checkpoint.gguf_config import architecture, make_config
 from edgerun_export.checkpoint.gguf_header import MAGIC, GgufHeader, GgufTensor, read_header
+from edgerun_export.checkpoint.gguf_parts import joined, other_parts
 from edgerun_export.checkpoint.kinds.base import (
     CONVOLUTIONS,
     ONE_ROW,
@@ -106,16 +107,26 @@ def open_path(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     """
     if tokenizer is not None:
         raise UnsupportedError("--tokenizer is for llama2.c files; a GGUF file has its own")
-    file = ByteFile(path)
+    files = [ByteFile(path)]
     try:
-        header = read_header(file)
-        stored, config = _interpret(header, file)
+        headers = [read_header(files[0])]
+        for other in other_parts(path, headers[0].metadata):
+            files.append(ByteFile(other, inside=True))
+            headers.append(read_header(files[-1]))
+        header = joined(headers, [file.name for file in files])
+        stored, config = _interpret(header, path.name)
     except Exception:
-        file.close()
+        _close(files)
         raise
+    _close({*files} - {each.file for each in stored.values()})
     source = _source(path.name, header.metadata)
     checkpoint = StoredCheckpoint(config, source, stored, lambda: from_gguf(header.metadata))
     return with_curves(with_state_spaces(with_linear_heads(checkpoint)))
+
+
+def _close(files: Iterable[ByteFile]) -> None:
+    for file in files:
+        file.close()
 
 
 def _source(name: str, metadata: Mapping[str, Any]) -> Source:
@@ -126,24 +137,19 @@ def _source(name: str, metadata: Mapping[str, Any]) -> Source:
     return Source("gguf", name, licence=licence, url=url)
 
 
-def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], dict[str, Any]]:
+def _interpret(header: GgufHeader, file_name: str) -> tuple[dict[str, Stored], dict[str, Any]]:
     metadata = header.metadata
-    tensors = {name: _with_scale(tensor, file) for name, tensor in header.tensors.items()}
-    split = metadata.get("split.count", 1)
-    if type(split) is int and split > 1:
-        raise UnsupportedError(
-            f"'{file.name}' is one of {split} parts; join them with llama-gguf-split --merge"
-        )
+    tensors = {name: _with_scale(tensor) for name, tensor in header.tensors.items()}
     kind = architecture(metadata)
     embedding = tensors.get(_EMBEDDING)
     if embedding is None:
-        raise CheckpointError(f"'{file.name}' has no '{_EMBEDDING}': it holds no model")
+        raise CheckpointError(f"'{file_name}' has no '{_EMBEDDING}': it holds no model")
     factors = [tensors.pop(name) for name in _ROPE_FACTORS if name in tensors]
     config = make_config(
         metadata,
         vocab_size=embedding.shape[0],
         tied="output.weight" not in tensors,
-        rope_factors={tensor.name: _read_factors(tensor, file) for tensor in factors},
+        rope_factors={tensor.name: _read_factors(tensor) for tensor in factors},
     )
     config |= {key: f"blk.0.{name}" in tensors for key, name in kind.told.items()}
     config |= {k: tensors[name].shape[0] for k, name in kind.rows.items() if name in tensors}
@@ -152,18 +158,18 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
     layers = config["num_hidden_layers"]
     predicting = range(layers, layers + config.get("num_nextn_predict_layers", 0))
     stored: dict[str, Stored] = {}
-    scaled = _take_factors(tensors, file) if kind.experts and kind.experts.are_scaled else {}
+    scaled = _take_factors(tensors) if kind.experts and kind.experts.are_scaled else {}
     for tensor in tensors.values():
-        unread = _of_unread_layer(tensor, file, predicting)
+        unread = _of_unread_layer(tensor, predicting)
         own = scaled.get(tensor.name)
-        for tensor_data in unread or _stored(tensor, file, kind, head_dim, own):
+        for tensor_data in unread or _stored(tensor, kind, head_dim, own):
             name = kind.rename(tensor_data.info.name)
             tensor_data = replace(tensor_data, info=replace(tensor_data.info, name=name))
             if name in stored:
-                raise CheckpointError(f"'{file.name}' has two tensors that are '{name}'")
+                raise CheckpointError(f"'{file_name}' has two tensors that are '{name}'")
             stored[name] = tensor_data
             if len(stored) > MAX_TENSORS:
-                raise CheckpointError(f"'{file.name}' has more than {MAX_TENSORS} tensors")
+                raise CheckpointError(f"'{file_name}' has more than {MAX_TENSORS} tensors")
     return stored, config
 
 
@@ -173,23 +179,23 @@ def _lacks(tensors: Mapping[str, Any], first: str, second: str) -> bool:
     return any(f"{stem}{second}" not in tensors for stem in stems)
 
 
-def _of_unread_layer(tensor: GgufTensor, file: ByteFile, layers: range) -> list[Stored]:
+def _of_unread_layer(tensor: GgufTensor, layers: range) -> list[Stored]:
     """A tensor of a layer for multi-token prediction, which nobody reads; none if of another."""
     match = _ANY_BLOCK.fullmatch(tensor.name)
     if match is None or int(match[1]) not in layers:
         return []
     name = f"model.layers.{match[1]}.{match[2]}"
     info = TensorInfo(name, tensor.shape, tensor.codec.name)
-    return [Stored(info, file, tensor.offset, tensor.codec)]
+    return [Stored(info, tensor.file, tensor.offset, tensor.codec)]
 
 
-def _with_scale(tensor: GgufTensor, file: ByteFile) -> GgufTensor:
+def _with_scale(tensor: GgufTensor) -> GgufTensor:
     """A tensor whose codec knows the scale that follows the tensor's blocks, if one does."""
     codec = tensor.codec
     if codec.with_scale is None:
         return tensor
     end = tensor.offset + encoded_bytes(tensor.shape, codec)
-    scale = np.float32(file.read(end - codec.tail_bytes, 4).view("<f4")[0])
+    scale = np.float32(tensor.file.read(end - codec.tail_bytes, 4).view("<f4")[0])
     if not 0 < scale < np.inf:
         raise CheckpointError(
             f"tensor '{tensor.name}' of type {codec.name} has the scale {scale}; expected a finite "
@@ -198,7 +204,7 @@ def _with_scale(tensor: GgufTensor, file: ByteFile) -> GgufTensor:
     return replace(tensor, codec=codec.with_scale(scale))
 
 
-def _take_factors(tensors: dict[str, GgufTensor], file: ByteFile) -> dict[str, F32]:
+def _take_factors(tensors: dict[str, GgufTensor]) -> dict[str, F32]:
     """Takes the factors of experts: by the tensor of their down projections, one for each.
 
     Raises:
@@ -214,13 +220,12 @@ def _take_factors(tensors: dict[str, GgufTensor], file: ByteFile) -> dict[str, F
                 f"tensor '{name}' has {tensors[name].shape[0]} experts, and their factors are "
                 f"{beside}; expected one for each"
             )
-        factors[name] = _read_factors(own, file)
+        factors[name] = _read_factors(own)
     return factors
 
 
 def _stored(
     tensor: GgufTensor,
-    file: ByteFile,
     kind: Architecture,
     head_dim: int | None,
     factors: F32 | None = None,
@@ -236,7 +241,7 @@ def _stored(
         if match[2] == "gate_inp":
             name = f"{at}.{experts.router}.{match[3]}"
             info = TensorInfo(name, tensor.shape, tensor.codec.name)
-            yield Stored(info, file, tensor.offset, tensor.codec)
+            yield Stored(info, tensor.file, tensor.offset, tensor.codec)
             return
         names = _projections_in(match[2], experts)
         axes = 3 if match[3] == "weight" else 2
@@ -258,22 +263,22 @@ def _stored(
             info = TensorInfo(full, shape, tensor.codec.name)
             factor = 1.0 if factors is None else float(factors[expert])
             offset = tensor.offset + part * apart
-            yield Stored(info, file, offset, tensor.codec, factor=factor)
+            yield Stored(info, tensor.file, offset, tensor.codec, factor=factor)
         return
     scale = _ROUTER_SCALE.fullmatch(tensor.name)
     if scale is not None and experts is not None and experts.are_scaled:
         info = TensorInfo(
             f"model.layers.{int(scale[1])}.router.scale", tensor.shape, tensor.codec.name
         )
-        yield Stored(info, file, tensor.offset, tensor.codec)
+        yield Stored(info, tensor.file, tensor.offset, tensor.codec)
         return
     if tensor.name in _STREAMS:
-        yield from _stored_streams(tensor, file)
+        yield from _stored_streams(tensor)
         return
-    yield _stored_alone(tensor, file, kind, head_dim)
+    yield _stored_alone(tensor, kind, head_dim)
 
 
-def _stored_streams(tensor: GgufTensor, file: ByteFile) -> Iterator[Stored]:
+def _stored_streams(tensor: GgufTensor) -> Iterator[Stored]:
     if len(tensor.shape) != 3:
         raise CheckpointError(
             f"tensor '{tensor.name}' has shape {list(tensor.shape)}; expected 3 axes, the first of "
@@ -284,7 +289,7 @@ def _stored_streams(tensor: GgufTensor, file: ByteFile) -> Iterator[Stored]:
     for number in range(tensor.shape[0]):
         name = f"{_STREAMS[tensor.name]}.{number}.weight"
         info = TensorInfo(name, shape, tensor.codec.name)
-        yield Stored(info, file, tensor.offset + number * apart, tensor.codec)
+        yield Stored(info, tensor.file, tensor.offset + number * apart, tensor.codec)
 
 
 def _projections_in(stack: str, experts: Experts) -> tuple[str, ...]:
@@ -294,9 +299,7 @@ def _projections_in(stack: str, experts: Experts) -> tuple[str, ...]:
     return stacks.get(stack, (down,))
 
 
-def _stored_alone(
-    tensor: GgufTensor, file: ByteFile, kind: Architecture, head_dim: int | None
-) -> Stored:
+def _stored_alone(tensor: GgufTensor, kind: Architecture, head_dim: int | None) -> Stored:
     name, rotated = _rename(tensor.name, kind)
     paired = head_dim if rotated else None
     if paired and tensor.shape[0] % paired:
@@ -313,7 +316,7 @@ def _stored_alone(
     info = TensorInfo(name, shape, tensor.codec.name)
     is_plain = bool(kind.plain_norm) and name.endswith(f".{kind.plain_norm}.weight")
     added = kind.norm_offset if name.endswith("norm.weight") and not is_plain else 0.0
-    return Stored(info, file, tensor.offset, tensor.codec, paired, added)
+    return Stored(info, tensor.file, tensor.offset, tensor.codec, paired, added)
 
 
 def _rename(name: str, kind: Architecture) -> tuple[str, bool]:
@@ -337,9 +340,11 @@ def _rename(name: str, kind: Architecture) -> tuple[str, bool]:
     return renamed, match[2] in _ROTATED
 
 
-def _read_factors(tensor: GgufTensor, file: ByteFile) -> F32:
+def _read_factors(tensor: GgufTensor) -> F32:
     info = TensorInfo(tensor.name, tensor.shape, tensor.codec.name)
-    stored: Mapping[str, Stored] = {info.name: Stored(info, file, tensor.offset, tensor.codec)}
-    checkpoint = StoredCheckpoint({}, Source("gguf", file.name), stored, dict)
+    stored: Mapping[str, Stored] = {
+        info.name: Stored(info, tensor.file, tensor.offset, tensor.codec)
+    }
+    checkpoint = StoredCheckpoint({}, Source("gguf", tensor.file.name), stored, dict)
     factors: F32 = checkpoint.read(info.name)
     return factors

@@ -21,9 +21,9 @@ from edgerun_export.checkpoint.gguf_architectures import (
     MIXTRAL,
 )
 from edgerun_export.checkpoint.gguf_families import of_family
-from edgerun_export.checkpoint.gguf_keys import Keys, short_float
 from edgerun_export.checkpoint.kinds.base import SIGMOID, Architecture
 from edgerun_export.checkpoint.kinds.deepseek import SIGMOIDS
+from edgerun_export.checkpoint.kinds.keys import Keys, short_float
 from edgerun_export.checkpoint.kinds.state_spaces import GRANITE_4_EXPERTS
 
 # (GGUF key after the architecture's prefix, configuration key, default; None = required)

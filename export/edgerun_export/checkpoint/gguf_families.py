@@ -11,10 +11,10 @@ from typing import Any
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32
-from edgerun_export.checkpoint.gguf_keys import Keys, short_float
 from edgerun_export.checkpoint.kinds.base import Architecture
 from edgerun_export.checkpoint.kinds.deepseek import DEEPSEEK_FAMILIES, check_sigmoids
 from edgerun_export.checkpoint.kinds.dense import DENSE_FAMILIES
+from edgerun_export.checkpoint.kinds.keys import Keys, short_float
 from edgerun_export.checkpoint.kinds.layer_norms import LAYER_NORM_FAMILIES
 from edgerun_export.checkpoint.kinds.linear import MODEL_TYPES, linear_attention
 from edgerun_export.checkpoint.kinds.long_rope import long_rope

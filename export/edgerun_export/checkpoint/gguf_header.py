@@ -65,12 +65,14 @@ class GgufTensor:
         shape: outermost axis first (the file has it the other way round).
         codec: storage type.
         offset: first byte in the file.
+        file: where it lies.
     """
 
     name: str
     shape: tuple[int, ...]
     codec: Codec
     offset: int
+    file: ByteFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,7 @@ def _place(
                 f"'{file.name}' is truncated: tensor '{name}' {list(shape)} ends at byte "
                 f"{begin + size} of a file of {file.size_bytes}; download it again"
             )
-        tensors[name] = GgufTensor(name, shape, codec, begin)
+        tensors[name] = GgufTensor(name, shape, codec, begin, file)
         ranges.append((begin, begin + size, name))
     check_ranges(ranges, file.name)
     return tensors, ranges

@@ -22,6 +22,7 @@ from edgerun_export.checkpoint.files import (
     optional_reader,
     read_small,
 )
+from edgerun_export.checkpoint.gguf_parts import other_names
 from edgerun_export.checkpoint.views.compressed_config import integer_weights_of
 from edgerun_export.checkpoint.views.fp8_config import scaling_of
 from edgerun_export.checkpoint.views.packed_config import packing_of
@@ -139,6 +140,8 @@ def _download(hub: Any, hub_id: str, revision: str | None) -> tuple[Path, str]:
     repository = f"{owner}/{name}"
     if file:
         path = Path(hub.hf_hub_download(repository, file[0], revision=revision))
+        for other in other_names(file[0]):
+            hub.hf_hub_download(repository, other, revision=path.parent.name)
         return path, path.parent.name
     config = Path(hub.hf_hub_download(repository, _CONFIG, revision=revision))
     keys = decode_config(read_small(config, CONFIG_LIMIT_BYTES), _CONFIG)

@@ -18,6 +18,7 @@ from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun.llm.checkpoints import HUB, HUB_ID
 from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.checkpoint.files import check_inside
+from edgerun_export.checkpoint.gguf_parts import first_of_all
 from edgerun_export.checkpoint.views.latent import with_single_heads
 
 # Order matters only for llama2c, whose oldest version has no magic number: it comes last.
@@ -123,11 +124,12 @@ def _sole_gguf(folder: Path) -> Path:
     files = sorted(folder.glob("*.gguf"))
     if not files or (folder / "config.json").exists():
         return folder
-    if len(files) > 1:
+    first = files[0] if len(files) == 1 else first_of_all(files)
+    if first is None:
         names = ", ".join(path.name for path in files[:8])
         raise CheckpointError(f"'{folder}' holds several GGUF files ({names}); name one of them")
-    check_inside(files[0])
-    return files[0]
+    check_inside(first)
+    return first
 
 
 def _reader(name: str) -> Reader:

@@ -249,7 +249,7 @@ def test_names_the_tensor_and_the_supported_types(make_gguf: Make, tensors: Tens
     [
         ("general.architecture", "mamba", "'mamba' is not .* recurrences; supported: llama"),
         ("llama.expert_count", 8, "metadata lacks 'llama.expert_used_count'"),
-        ("split.count", 3, "one of 3 parts"),
+        ("split.count", 3, "one of 3 parts, and the others"),
         ("llama.rope.dimension_count", 2, "heads of 4 with 2 rotated"),
         ("llama.attention.key_length", 0, "expected 1 to"),
     ],

@@ -374,7 +374,7 @@ def test_half_of_long_rope_is_refused(tmp_path: Path) -> None:
 def test_gemma_27b_scales_scores_by_another_size() -> None:
     from edgerun_export.checkpoint.gguf_architectures import ARCHITECTURES
     from edgerun_export.checkpoint.gguf_families import of_family
-    from edgerun_export.checkpoint.gguf_keys import Keys
+    from edgerun_export.checkpoint.kinds.keys import Keys
 
     sizes = {"hidden_size": 5376, "num_attention_heads": 32, "head_dim": 128}
     for layers, scalar in ((62, 168), (48, 128)):

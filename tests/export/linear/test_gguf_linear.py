@@ -227,7 +227,7 @@ def test_rows_of_one_key_head_come_of_two_tensors() -> None:
 
 
 def test_every_fourth_layer_attends_where_a_file_names_none(tmp_path: Path) -> None:
-    from edgerun_export.checkpoint.gguf_keys import Keys
+    from edgerun_export.checkpoint.kinds.keys import Keys
     from edgerun_export.checkpoint.kinds.linear import linear_attention
 
     metadata = {

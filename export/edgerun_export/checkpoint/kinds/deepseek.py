@@ -11,8 +11,8 @@ from typing import Any
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32
-from edgerun_export.checkpoint.gguf_keys import Keys
 from edgerun_export.checkpoint.kinds.base import SIGMOID, Architecture, Experts
+from edgerun_export.checkpoint.kinds.keys import Keys
 
 _Config = Mapping[str, Any]
 _Factors = Mapping[str, F32]

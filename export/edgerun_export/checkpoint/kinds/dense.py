@@ -13,8 +13,8 @@ import numpy as np
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32
-from edgerun_export.checkpoint.gguf_keys import Keys, short_float
 from edgerun_export.checkpoint.kinds.base import NORMS_AFTER, Architecture, Experts
+from edgerun_export.checkpoint.kinds.keys import Keys, short_float
 from edgerun_export.checkpoint.kinds.long_rope import long_rope
 from edgerun_export.checkpoint.views.curves import CURVES
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from edgerun_export.checkpoint.base import F32
-from edgerun_export.checkpoint.gguf_keys import Keys
 from edgerun_export.checkpoint.kinds.base import Architecture
+from edgerun_export.checkpoint.kinds.keys import Keys
 
 _Config = Mapping[str, Any]
 _Factors = Mapping[str, F32]

@@ -11,8 +11,8 @@ from typing import Any
 
 from edgerun.errors import CheckpointError
 from edgerun_export.checkpoint.base import F32
-from edgerun_export.checkpoint.gguf_keys import Keys
 from edgerun_export.checkpoint.kinds.base import DELTA_CONV, SHARED_GATE, Architecture, Experts
+from edgerun_export.checkpoint.kinds.keys import Keys
 
 _NEXT, _DENSE, _SPARSE = "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"
 MODEL_TYPES = (_NEXT, _DENSE, _SPARSE)

@@ -7,7 +7,7 @@ from typing import Any
 
 from edgerun.errors import CheckpointError
 from edgerun_export.checkpoint.base import F32
-from edgerun_export.checkpoint.gguf_keys import Keys, short_float
+from edgerun_export.checkpoint.kinds.keys import Keys, short_float
 
 # These stand beside the divisors that any model may have.
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"

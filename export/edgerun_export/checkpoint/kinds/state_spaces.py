@@ -12,8 +12,8 @@ from typing import Any
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32
-from edgerun_export.checkpoint.gguf_keys import Keys
 from edgerun_export.checkpoint.kinds.base import STATE_SPACES, Architecture, Experts
+from edgerun_export.checkpoint.kinds.keys import Keys
 
 _GRANITE, _NEMOTRON, _FALCON = "granitemoehybrid", "nemotron_h", "falcon_h1"
 MODEL_TYPES = (_GRANITE, _NEMOTRON, _FALCON)
