@@ -46,15 +46,15 @@ def anchors(path: Path) -> set[str]:
 def broken(path: Path) -> list[str]:
     """The links of a document that lead nowhere."""
     text = re.sub(r"`[^`]*`", "", "\n".join(prose(path)))
-    found = []
+    dead = []
     for target in LINK.findall(text):
         if re.match(r"[a-z]+:", target):
             continue
         name, _, anchor = target.partition("#")
         file = (path.parent / name).resolve() if name else path
         if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
-            found.append(target)
-    return found
+            dead.append(target)
+    return dead
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout, so nothing lists files")

@@ -95,8 +95,8 @@ def operators(name: str, **options: Any) -> Counter[str]:
 
 @pytest.mark.parametrize(("name", "norms"), [("cohere2", 4), ("phi", 3), ("gpt_neox", 5)])
 def test_a_norm_that_both_parts_read_is_computed_once(name: str, norms: int) -> None:
-    found = operators(name, weights="int4")
-    assert (found["LayerNormalization"], found["RMSNormalization"]) == (norms, 0)
+    counts = operators(name, weights="int4")
+    assert (counts["LayerNormalization"], counts["RMSNormalization"]) == (norms, 0)
 
 
 def changed(folder: Path, name: str, tensors: dict[str, np.ndarray]) -> Path:
