@@ -203,7 +203,7 @@ def test_a_second_prompt_and_a_prefix_share_are_read_anew():
 
 
 def test_queries_of_wanted_logits_alone_see_what_they_see_among_all_rows():
-    """Of the last layer of a prompt; a chunk in which no logits are wanted has no queries."""
+    """Of the last layer of a prompt; a chunk in which no logits are asked has no queries."""
     attrs = {"scale": np.float32(0.3), "num_heads": 4, "num_kv_heads": 2, "head_dim": 16}
     graph = Graph([node(**attrs)], ["q", "k", "v"], ["out"], {})
     state = same_attention(1, 2, 16, "int8")
@@ -220,9 +220,9 @@ def test_queries_of_wanted_logits_alone_see_what_they_see_among_all_rows():
     )
     rng = np.random.default_rng(4)
     values = {name: normal(rng, 75, width) for name, width in (("q", 64), ("k", 32), ("v", 32))}
-    wanted = batch.logit_rows
-    expected = executable(batch, cache, values)["out"][wanted]
-    for rows in (wanted, wanted[:0]):
+    asked = batch.logit_rows
+    expected = executable(batch, cache, values)["out"][asked]
+    for rows in (asked, asked[:0]):
         some = replace(batch, logit_rows=rows)
         out = executable(some, cache, {**values, "q": values["q"][rows]})["out"]
         np.testing.assert_array_equal(out, expected[: len(rows)])
