@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 U8 = NDArray[np.uint8]
 Type = gguf.GGMLQuantizationType
 # llama.cpp's names of architectures, by model_type.
-ARCHITECTURES = {"bitnet": "bitnet", "llama": "llama", "olmoe": "olmoe", "qwen3_moe": "qwen3moe"}
+ARCHITECTURES = {
+    "bitnet": "bitnet",
+    "llama": "llama",
+    "olmoe": "olmoe",
+    "phi": "phi2",
+    "qwen3_moe": "qwen3moe",
+}
+BIASED = ("phi",)  # whose norms, projections and head have biases, and whose networks no gate
 BODY_TYPES = {"tq2_0": Type.TQ2_0, "tq1_0": Type.TQ1_0, "q4_0": Type.Q4_0}
 HEAD_TYPE = Type.Q6_K
 # Bytes of a block after (or before) which its float16 scale lies, and the range of its codes.
@@ -75,6 +82,12 @@ def tensor_shapes(config: Mapping[str, Any], body: Type) -> dict[str, tuple[Type
             **_feed_forward(config, body),
         }
         shapes |= {f"blk.{layer}.{name}.weight": each for name, each in of_layer.items()}
+    if config["model_type"] in BIASED:
+        shapes |= {
+            name.replace(".weight", ".bias"): (Type.F32, shape[:1])
+            for name, (_, shape) in shapes.items()
+            if name != "token_embd.weight"
+        }
     return shapes
 
 
@@ -86,13 +99,16 @@ def _norms(config: Mapping[str, Any]) -> dict[str, int]:
         "olmoe": {"attn_q_norm": inner, "attn_k_norm": head_dim * config["num_key_value_heads"]},
         "qwen3_moe": {"attn_q_norm": head_dim, "attn_k_norm": head_dim},
     }
-    return {"attn_norm": hidden, "ffn_norm": hidden} | further.get(config["model_type"], {})
+    own = {"attn_norm": hidden}
+    if config["model_type"] != "phi":  # both parts of a layer read the same
+        own["ffn_norm"] = hidden
+    return own | further.get(config["model_type"], {})
 
 
 def _attention(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     """Rows and columns of the projections of attention."""
     hidden, inner = config["hidden_size"], _inner(config)
-    kv = _head_dim(config) * config["num_key_value_heads"]
+    kv = _head_dim(config) * _kv_heads(config)
     return {
         "attn_q": (inner, hidden),
         "attn_k": (kv, hidden),
@@ -106,6 +122,8 @@ def _feed_forward(config: Mapping[str, Any], body: Type) -> dict[str, tuple[Type
     hidden, experts = config["hidden_size"], config.get("num_experts", 0)
     width = config.get("moe_intermediate_size", config["intermediate_size"])
     shapes = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
+    if config["model_type"] in BIASED:
+        del shapes["gate"]
     if not experts:
         return {f"ffn_{name}": (body, shape) for name, shape in shapes.items()}
     stacks = {f"ffn_{name}_exps": (body, (experts, *shape)) for name, shape in shapes.items()}
@@ -168,10 +186,14 @@ def _add_config(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_head_count_kv(_kv_heads(config))
+    if "layer_norm_eps" in config:
+        writer.add_layer_norm_eps(config["layer_norm_eps"])
+    else:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_theta"])
-    writer.add_rope_dimension_count(_head_dim(config))
+    turned = config.get("partial_rotary_factor", 1.0) * _head_dim(config)
+    writer.add_rope_dimension_count(int(turned))
     if "num_experts" in config:
         writer.add_expert_count(config["num_experts"])
         writer.add_expert_used_count(config["num_experts_per_tok"])
@@ -186,6 +208,10 @@ def _add_config(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
 
 def _head_dim(config: Mapping[str, Any]) -> int:
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+
+
+def _kv_heads(config: Mapping[str, Any]) -> int:
+    return int(config.get("num_key_value_heads") or config["num_attention_heads"])
 
 
 def _inner(config: Mapping[str, Any]) -> int:

@@ -113,6 +113,7 @@ PRESETS: dict[str, Preset] = {
             "genai:w4g32",
         ),
     ),
+    "phi-2": Preset(random_model.PRESETS["phi-2"], ("w4g32",), ("llamacpp:q4_0",)),
     "olmoe-1b-7b": Preset(
         random_model.PRESETS["olmoe-1b-7b"],
         ("w4g32", "w4g32h"),
