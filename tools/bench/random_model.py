@@ -132,6 +132,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "intermediate_size": 10240,
         "num_hidden_layers": 32,
         "num_attention_heads": 32,
+        "num_key_value_heads": 32,
         "vocab_size": 51200,
         "max_position_embeddings": 2048,
         "layer_norm_eps": 1e-5,

@@ -108,7 +108,7 @@ def _norms(config: Mapping[str, Any]) -> dict[str, int]:
 def _attention(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     """Rows and columns of the projections of attention."""
     hidden, inner = config["hidden_size"], _inner(config)
-    kv = _head_dim(config) * _kv_heads(config)
+    kv = _head_dim(config) * config["num_key_value_heads"]
     return {
         "attn_q": (inner, hidden),
         "attn_k": (kv, hidden),
@@ -186,7 +186,7 @@ def _add_config(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(_kv_heads(config))
+    writer.add_head_count_kv(config["num_key_value_heads"])
     if "layer_norm_eps" in config:
         writer.add_layer_norm_eps(config["layer_norm_eps"])
     else:
@@ -208,10 +208,6 @@ def _add_config(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
 
 def _head_dim(config: Mapping[str, Any]) -> int:
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
-
-
-def _kv_heads(config: Mapping[str, Any]) -> int:
-    return int(config.get("num_key_value_heads") or config["num_attention_heads"])
 
 
 def _inner(config: Mapping[str, Any]) -> int:
