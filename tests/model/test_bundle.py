@@ -6,6 +6,7 @@ import os
 import shutil
 
 import numpy as np
+import onnx
 import pytest
 
 from edgerun.cli.main import main
@@ -145,8 +146,6 @@ def test_a_listed_file_with_the_right_digest_may_have_several_names(bundle, larg
 
 def set_range(folder, key, change):
     """Changes a number of the last range in the data file, with a manifest that agrees."""
-    import onnx
-
     model = onnx.load(folder / "model.onnx", load_external_data=False)
 
     def entry(tensor, key):
@@ -176,6 +175,21 @@ def set_range(folder, key, change):
 def test_external_ranges_are_checked(bundle, key, change, says):
     set_range(bundle, key, change)
     with pytest.raises(BundleError, match=says):
+        open_bundle(bundle)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("offset", "-1"), ("length", "-1"), ("offset", str(1 << 40))]
+)
+def test_external_ranges_of_tensors_that_nobody_reads_are_checked(bundle, key, value):
+    model = onnx.load(bundle / "model.onnx", load_external_data=False)
+    attribute = model.graph.node[0].attribute.add(name="value", type=onnx.AttributeProto.TENSOR)
+    attribute.t.data_location = onnx.TensorProto.EXTERNAL
+    for name, text in {"location": "model.onnx.data", key: value}.items():
+        attribute.t.external_data.add(key=name, value=text)
+    (bundle / "model.onnx").write_bytes(model.SerializeToString())
+    accept(bundle, "model.onnx")
+    with pytest.raises(BundleError, match="reads bytes .* the file is truncated"):
         open_bundle(bundle)
 
 

@@ -148,6 +148,15 @@ def in_training(model: onnx.ModelProto, location: str) -> None:
     model.training_info.add().initialization.initializer.append(external(location))
 
 
+def in_training_step(model: onnx.ModelProto, location: str) -> None:
+    model.training_info.add().algorithm.initializer.append(external(location))
+
+
+def in_sparse_initializer_of_a_subgraph(model: onnx.ModelProto, location: str) -> None:
+    attribute = model.graph.node[0].attribute.add(name="then_branch", type=AttributeProto.GRAPH)
+    attribute.g.sparse_initializer.append(sparse(location, "values"))
+
+
 FIELDS = (
     initializers,
     in_attribute,
@@ -162,6 +171,8 @@ FIELDS = (
     in_function,
     in_function_attribute,
     in_training,
+    in_training_step,
+    in_sparse_initializer_of_a_subgraph,
 )
 Field = Callable[[onnx.ModelProto, str], None]
 
@@ -239,6 +250,15 @@ def test_every_file_of_a_foreign_folder_is_a_plain_one(
 def test_the_data_of_a_foreign_model_is_a_plain_file(foreign: Path, kind: str, says: str) -> None:
     make_oddity(foreign / "model.onnx.data", kind)
     with pytest.raises(BundleError, match=f"must be a plain file: it is {says}"):
+        open_bundle(foreign)
+
+
+def test_the_data_of_a_foreign_model_is_there(foreign: Path) -> None:
+    (foreign / "model.onnx.data").write_bytes(b"")
+    with pytest.raises(BundleError, match=r"of model\.onnx\.data, which has 0: the file is trunca"):
+        open_bundle(foreign)
+    (foreign / "model.onnx.data").unlink()
+    with pytest.raises(BundleError, match="cannot open .*, the data of tensor '.*': No such file"):
         open_bundle(foreign)
 
 
