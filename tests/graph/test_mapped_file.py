@@ -79,10 +79,13 @@ def test_reading_what_was_cut_off_is_an_error(mapped: MappedFile, tmp_path: Path
         mapped.check()
 
 
-def test_a_change_of_the_same_size_is_noticed(mapped: MappedFile, tmp_path: Path) -> None:
+@pytest.mark.parametrize("changed_ns", [1, 1 << 62])
+def test_a_change_of_the_same_size_is_noticed(
+    mapped: MappedFile, tmp_path: Path, changed_ns: int
+) -> None:
     with (tmp_path / "weights").open("r+b") as file:
         file.write(b"x")
-    os.utime(tmp_path / "weights", ns=(0, 1))
+    os.utime(tmp_path / "weights", ns=(0, changed_ns))
     with pytest.raises(BackendError, match="changed"):
         mapped.check()
 

@@ -108,6 +108,15 @@ def test_refuses_an_unknown_file(tmp_path: Path) -> None:
             open_checkpoint(str(target))
 
 
+@pytest.mark.parametrize(
+    "content", [b"", bytes(16), b"\xff" * 8 + b"{}", (1 << 25).to_bytes(8, "little") + b"{" * 9]
+)
+def test_what_cannot_begin_a_header_is_no_safetensors_file(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(CheckpointError, match="is not a checkpoint that can be read"):
+        open_checkpoint(str(tmp_path / "x"))
+
+
 def test_refuses_a_pipe_without_waiting_for_it(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     os.mkfifo(tmp_path / "model.safetensors")
