@@ -82,7 +82,7 @@ def check_shape(name: str, shape: tuple[int, ...], codec: Codec) -> None:
             "each at least 1"
         )
     innermost = shape[-1] if len(shape) > 1 else 1
-    if codec.block_weights > 1 and innermost % codec.block_weights:
+    if innermost % codec.block_weights:
         raise CheckpointError(
             f"tensor '{name}' of type {codec.name} has shape {list(shape)}; expected two or "
             f"more axes, the last in multiples of {codec.block_weights}"

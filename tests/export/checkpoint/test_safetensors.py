@@ -66,6 +66,14 @@ def test_reads_only_the_rows_asked_for(
         np.testing.assert_array_equal(checkpoint.read(name, rows), tensors[name][rows])
 
 
+def test_rows_are_read_without_a_step(hf_folder: Path) -> None:
+    with (
+        open_checkpoint(str(hf_folder)) as checkpoint,
+        pytest.raises(ValueError, match="must have step 1"),
+    ):
+        checkpoint.read("model.embed_tokens.weight", slice(0, 8, 2))
+
+
 def test_a_slab_of_a_large_tensor_takes_the_memory_of_the_slab(tmp_path: Path) -> None:
 
     path = tmp_path / "m" / "model.safetensors"

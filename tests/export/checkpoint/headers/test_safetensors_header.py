@@ -17,10 +17,12 @@ BROKEN = {
     "too long": ({"w": entry("F32", [4], 0, 16)}, 12, "truncated"),
     "begins before": ({"w": entry("F32", [4], -16, 0)}, 16, "truncated or damaged"),
     "size differs": ({"w": entry("F32", [4], 0, 12)}, 12, "16 bytes is placed at 0 to 12"),
+    "longer": ({"w": entry("F32", [3], 0, 16)}, 16, "12 bytes is placed at 0 to 16"),
     "huge": ({"w": entry("F32", [HUGE, HUGE], 0, HUGE * HUGE * 4)}, 16, "truncated"),
     "negative axis": ({"w": entry("F32", [-2, -2], 0, 16)}, 16, "shape"),
     "zero axis": ({"w": entry("F32", [0, HUGE], 0, 0)}, 0, "shape"),
     "axes": ({"w": entry("F32", [1] * 9, 0, 4)}, 4, "shape"),
+    "as many axes as may be": ({"w": entry("F32", [1] * 8, 0, 4)}, 8, "belong to no tensor"),
     "overlap": (
         {"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 4, 12)},
         12,
