@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,20 @@ def test_nothing_else_can_be_read(file: ByteFile, offset: int, count: int) -> No
     message = f"'four' is truncated: {count} bytes at offset {offset} were expected"
     with pytest.raises(CheckpointError, match=message):
         file.read(offset, count)
+
+
+class Failing(io.BytesIO):
+    """A file on a disk that fails."""
+
+    def readinto(self, _: object) -> int:
+        raise OSError(5, "Input/output error")
+
+
+def test_a_disk_that_fails_is_told(file: ByteFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(file, "_file", Failing())
+        with pytest.raises(CheckpointError, match="cannot read 'four': .*Input/output error"):
+            file.read(0, 4)
 
 
 @pytest.mark.parametrize(
