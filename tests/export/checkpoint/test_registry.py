@@ -46,6 +46,17 @@ def test_goes_by_content_not_by_suffix(
             assert checkpoint.source.location == f"{kind}.data"
 
 
+def test_a_folder_is_no_gguf_file_whatever_its_name(hf_folder: Path) -> None:
+    folder = hf_folder.rename(hf_folder.with_name("model.gguf"))
+    with open_checkpoint(str(folder)) as checkpoint:
+        assert checkpoint.source.kind == "safetensors"
+
+
+def test_a_gguf_file_has_its_own_tokenizer(make_gguf: Make, tensors: Tensors) -> None:
+    with pytest.raises(UnsupportedError, match="a GGUF file has its own"):
+        open_checkpoint(str(make_gguf(tensors)), tokenizer="tokenizer.bin")
+
+
 def test_opens_a_folder_with_one_gguf_and_asks_with_two(make_gguf: Make, tensors: Tensors) -> None:
     path = make_gguf(tensors)
     with open_checkpoint(str(path.parent)) as checkpoint:
