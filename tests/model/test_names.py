@@ -15,7 +15,7 @@ from typing import Any
 import onnx
 import pytest
 
-from edgerun.errors import BundleError
+from edgerun.errors import BundleError, UnsupportedError
 from edgerun.model import bundle_files
 from edgerun.model.bundle import open_bundle
 from tests.model.tensor_fields import FIELDS, Field, initializers
@@ -124,6 +124,12 @@ def test_a_foreign_configuration_is_checked(
     text = path.read_text().replace("\\u00ff", "\xff").replace('"nested"', "[" * 100_000)
     path.write_text(text, encoding="latin-1")
     with pytest.raises(BundleError, match=rf"genai_config\.json.*{says}"):
+        open_bundle(foreign)
+
+
+def test_a_foreign_model_is_a_single_graph(foreign: Path) -> None:
+    rewrite(foreign, lambda content: content["model"].update(embedding={}), "genai_config.json")
+    with pytest.raises(UnsupportedError, match="holds several graphs .*: only single decoders"):
         open_bundle(foreign)
 
 

@@ -146,13 +146,14 @@ def test_what_is_remembered_is_bounded(
     assert NAME not in open_bundle(bundle).files.unhashed
 
 
+@pytest.mark.parametrize("changed_ns", [1, 1 << 62])
 def test_a_file_that_changes_while_it_is_hashed_is_refused(
-    bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, changed_ns: int
 ) -> None:
     read = os.pread
 
     def change(*arguments: int) -> bytes:
-        os.utime(bundle / NAME)
+        os.utime(bundle / NAME, ns=(0, changed_ns))
         return read(*arguments)
 
     opened = open_bundle(bundle)
@@ -240,6 +241,22 @@ def test_the_digest_of_a_foreign_model_covers_its_weights(
         record.write_text("nonsense")
     monkeypatch.setattr(verification, "_DIGESTS", {})
     assert open_bundle(foreign).digest == digest
+
+
+@pytest.mark.parametrize("changed_ns", [1, 1 << 62])
+def test_weights_of_a_foreign_model_that_change_while_they_are_hashed_are_refused(
+    foreign: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, changed_ns: int
+) -> None:
+    read = os.pread
+
+    def change(*arguments: int) -> bytes:
+        os.utime(foreign / NAME, ns=(0, changed_ns))
+        return read(*arguments)
+
+    opened = open_bundle(foreign)
+    monkeypatch.setattr(verification.os, "pread", change)
+    with pytest.raises(BundleError, match="was changed while it was read"):
+        _ = opened.digest
 
 
 def test_a_chat_of_other_weights_is_refused(foreign: Path, cache: Path, tmp_path: Path) -> None:

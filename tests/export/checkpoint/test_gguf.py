@@ -266,12 +266,29 @@ def test_refuses_what_it_cannot_represent(
         open_checkpoint(str(make_gguf(tensors, extra=extra)))
 
 
-def test_refuses_a_tensor_it_has_no_place_for(make_gguf: Make, tensors: Tensors) -> None:
-    raw = {"blk.0.ffn_gate_exps.weight": (np.zeros((2, 2), np.float32), Type.F32)}
-    with pytest.raises(
-        UnsupportedError, match=r"'blk\.0\.ffn_gate_exps\.weight' has no known place"
-    ):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "blk.0.ffn_gate_exps.weight",
+        "output_norm.scale",
+        "input_norm.weight",
+        "blk.00.attn_q.weight",
+    ],
+)
+def test_refuses_a_tensor_it_has_no_place_for(make_gguf: Make, tensors: Tensors, name: str) -> None:
+    raw = {name: (np.zeros((2, 2), np.float32), Type.F32)}
+    with pytest.raises(UnsupportedError, match=f"'{name}' has no known place"):
         open_checkpoint(str(make_gguf(tensors, raw=raw)))
+
+
+@pytest.mark.parametrize("rows", [15, 17])
+def test_refuses_pairs_of_rows_that_are_no_heads(
+    make_gguf: Make, tensors: Tensors, rows: int
+) -> None:
+    """Rows of what comes next in the file would be taken for the last head's."""
+    tensors[Q_PROJ] = np.resize(tensors[Q_PROJ], (rows, 16))
+    with pytest.raises(CheckpointError, match=f"has {rows} rows; expected whole heads of 4"):
+        open_checkpoint(str(make_gguf(tensors)))
 
 
 def test_makes_the_tokenizer(make_gguf: Make, tensors: Tensors) -> None:

@@ -102,11 +102,18 @@ def test_in_a_folder_of_llama2c_files_names_one_to_give(
         open_checkpoint(str(folder))
 
 
+def test_the_working_folder_has_a_name(hf_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(hf_folder)
+    with open_checkpoint(".") as checkpoint:
+        assert checkpoint.source.location == "model"
+    with pytest.raises(CheckpointError, match="the checkpoint's name is empty"):
+        open_checkpoint("")
+
+
 @pytest.mark.parametrize(
-    "name", ["./nope", "/nope/nope.gguf", "nope", "a/b/c", "", "\0", "x" * 9999]
+    "name", ["./nope", "/nope/nope.gguf", "nope", "a/b/c", "nope nope", "\0", "x" * 9999]
 )
 def test_a_missing_path_is_a_clear_error(name: str) -> None:
-    name = name or "nope nope"
     with pytest.raises(CheckpointError, match="no file or folder|not a usable path"):
         open_checkpoint(name)
 

@@ -200,6 +200,15 @@ FACTORS, DOWN = "blk.0.ffn_down_exps.scale", "blk.0.ffn_down_exps.weight"
             {"blk.0.ffn_gate_up_exps.weight": np.ones((6, 95, 64), np.float32)},
             "has 95 rows for each expert, which gate_proj and up_proj cannot share",
         ),
+        ({FACTORS: np.ones(7, np.float32)}, r"factors are of shape \[7\]; expected one"),
+        ({FACTORS: np.ones((6, 1), np.float32)}, r"factors are of shape \[6, 1\]; expected one"),
+        *(
+            (
+                {"blk.0.ffn_gate_up_exps.weight": np.ones(shape, np.float32)},
+                r"'blk\.0\.ffn_gate_up_exps\.weight' has shape .*; expected 3 axes, the first of",
+            )
+            for shape in ((96, 64), (6, 96, 64, 1))
+        ),
     ],
 )
 def test_experts_that_are_none_are_refused(
