@@ -12,16 +12,13 @@ import numpy as np
 import pytest
 
 from edgerun.errors import BundleError, InputError
-from edgerun.formats.base import PackedWeight
 from edgerun.graph import constants
 from edgerun.graph.check import check
-from edgerun.graph.constants import check_constant
 from edgerun.graph.geometry import confirm, geometry
 from edgerun.graph.ir import Graph
 from edgerun.llm.loading import prepare
 from edgerun.llm.options import LoadOptions
 from edgerun.model.bundle import open_bundle
-from edgerun.ops.base import matrix, vector
 from tests.support.altered import AlteredBundle
 from tests.support.bundles import bundle_of
 
@@ -104,6 +101,9 @@ CASES = {
     "long norm": (put("model.norm.weight", np.ones(4096, np.float32)), "multiple of group 4096"),
     "short norm": (put("model.norm.weight", np.ones(32, np.float32)), "64 by a weight of 32"),
     "double norm": (put("model.norm.weight", np.ones(64)), "float64.*expected float32"),
+    "half norm": (put("model.norm.weight", np.ones(64, np.float16)), "float16.*expected float32"),
+    "no norm": (put("model.norm.weight", np.ones(0, np.float32)), r"is float32 \(0,\); expected"),
+    "number of norms": (put("model.norm.weight", np.float32(1)), r"is float32 \(\); expected"),
     "matrix of norms": (put("model.norm.weight", np.ones((8, 8), np.float32)), r"\(8, 8\)"),
     "short bias": (put(f"{LAYER}.self_attn.q_proj.bias", np.ones(8, np.float32)), "N = 8.*64"),
 }
@@ -290,58 +290,6 @@ def test_heads_are_divided_evenly(lowered):
     attrs = {**next(node.attrs for node in lowered.nodes if node.op == "attention")}
     with pytest.raises(BundleError, match="num_heads 4 is no multiple of num_kv_heads 3|k '"):
         check(with_node(lowered, "attention", attrs={**attrs, "num_kv_heads": 3}))
-
-
-def packed(**changes):
-    weight = PackedWeight(
-        "int4", (8, 40), 32, np.zeros((8, 2, 16), np.uint8), np.ones((8, 2), np.float32)
-    )
-    return replace(weight, **changes)
-
-
-def test_a_packed_weight_that_fits_passes():
-    check_constant("w", packed(), matrix("w", "N", "K"))
-    check_constant("w", packed(zeros=np.zeros((8, 1), np.uint8)), matrix("w", "N", "K"))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"shape": (9, 40)}, "codes of weight 'w' are"),
-        ({"shape": (8, 70)}, "codes"),
-        ({"shape": (0, 40)}, "shape"),
-        ({"block": 8}, "blocks of 8"),
-        ({"block": 48}, "blocks of 48"),
-        ({"block": 0}, "blocks of 0"),
-        ({"format": "int8"}, "codes"),
-        ({"codes": np.zeros((8, 2, 16), np.float32)}, "float32"),
-        ({"codes": np.zeros((8, 32, 1), np.uint8).transpose(0, 2, 1)}, "codes"),
-        ({"codes": np.zeros((8, 2, 32), np.uint8)[:, :, ::2]}, "codes"),
-        ({"scales": np.ones((8, 2))}, "scales"),
-        ({"scales": np.ones((8, 3), np.float32)}, "scales"),
-        ({"scales": np.full((8, 2), NAN)}, "infinite or no numbers"),
-        ({"zeros": np.zeros((8, 2), np.uint8)}, "zero points"),
-        ({"zeros": np.zeros((8, 1), np.float32)}, "zero points"),
-    ],
-)
-def test_a_packed_weight_that_does_not_fit_is_refused(changes, message):
-    with pytest.raises(BundleError, match=message):
-        check_constant("w", packed(**changes), matrix("w", "N", "K"))
-
-
-def test_an_unknown_weight_format_is_named():
-    with pytest.raises(InputError, match="unknown weight format 'fp4'"):
-        check_constant("w", packed(format="fp4"), matrix("w", "N", "K"))
-    with pytest.raises(BundleError, match="packed matrix; expected a float32 vector"):
-        check_constant("w", packed(), vector("x", "size"))
-
-
-def test_large_finite_numbers_whose_sum_overflows_are_finite():
-    largest = np.finfo(np.float32).max
-    check_constant("v", np.full(64, largest, np.float32), vector("x", "size"))
-    with pytest.raises(BundleError, match="infinite"):
-        values = np.array([largest, INFINITE, -INFINITE], np.float32)
-        check_constant("v", values, vector("x", "size"))
 
 
 @pytest.mark.parametrize("name", [f"{LAYER}.mlp.up_proj.weight.transposed", "lm_head"])
