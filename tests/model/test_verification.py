@@ -237,10 +237,11 @@ def test_the_digest_of_a_foreign_model_covers_its_weights(
     assert other != digest
     flip(foreign / NAME)
     assert open_bundle(foreign).digest == digest
-    for record in cache.iterdir():
-        record.write_text("nonsense")
-    monkeypatch.setattr(verification, "_DIGESTS", {})
-    assert open_bundle(foreign).digest == digest
+    for content in ("nonsense", "{}", "[1]", "null"):
+        for record in cache.iterdir():
+            record.write_text(content)
+        monkeypatch.setattr(verification, "_DIGESTS", {})
+        assert open_bundle(foreign).digest == digest
 
 
 @pytest.mark.parametrize("changed_ns", [1, 1 << 62])
