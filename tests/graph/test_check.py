@@ -286,6 +286,13 @@ def test_layers_may_differ_in_their_heads(lowered):
             confirm(unlike, {name: heads[name]}, "somebody")
 
 
+@pytest.mark.parametrize("head_dim", [16, 64])
+def test_heads_are_as_long_as_the_angles_that_turn_them(lowered, head_dim):
+    attrs = {**next(node.attrs for node in lowered.nodes if node.op == "rotary")}
+    with pytest.raises(BundleError, match=rf"head_dim is {head_dim} and 2\*half is 32, not the"):
+        check(with_node(lowered, "rotary", attrs={**attrs, "head_dim": head_dim}))
+
+
 def test_heads_are_divided_evenly(lowered):
     attrs = {**next(node.attrs for node in lowered.nodes if node.op == "attention")}
     with pytest.raises(BundleError, match="num_heads 4 is no multiple of num_kv_heads 3|k '"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,24 @@ def test_widths_may_be_sums():
     assert value_shapes(graph)["z"] == ValueShape(7)
     del graph.shapes["y"]
     assert "z" not in value_shapes(graph)
+
+
+WANTED, ALL = ValueShape(4, selected=True), ValueShape(4)
+
+
+@pytest.mark.parametrize(("x", "y"), [(WANTED, ALL), (ALL, WANTED)])
+def test_rows_of_wanted_logits_are_not_added_to_those_of_all_tokens(x, y):
+    graph = Graph([Node("add", "sum", ("x", "y"), ("z",))], ["x", "y"], ["z"], {})
+    assert value_shapes(replace(graph, shapes={"x": x, "y": x}))["z"] == x
+    with pytest.raises(BundleError, match="'sum' .* mixes rows of all tokens with those whose log"):
+        value_shapes(replace(graph, shapes={"x": x, "y": y}))
+
+
+def test_rows_of_wanted_logits_are_chosen_once():
+    graph = Graph([Node("select_rows", "choice", ("x",), ("z",))], ["x"], ["z"], {})
+    assert value_shapes(replace(graph, shapes={"x": ALL}))["z"] == WANTED
+    with pytest.raises(BundleError, match="'choice' .* mixes rows"):
+        value_shapes(replace(graph, shapes={"x": WANTED}))
 
 
 class Only(Backend):
