@@ -210,6 +210,24 @@ def test_values_are_made_once_and_before_they_are_read(lowered, op, changes, mes
         check(with_node(lowered, op, **changes))
 
 
+@pytest.mark.parametrize("change", [{"scale": None}, {"beyond": 1}, {"scale": None, "beyond": 1}])
+def test_nodes_have_the_attributes_of_their_op_and_no_others(lowered, change):
+    attrs = {**next(node.attrs for node in lowered.nodes if node.op == "attention")} | change
+    attrs = {name: value for name, value in attrs.items() if value is not None}
+    message = rf"\(attention\) has the attributes {', '.join(sorted(attrs))}; expected .*scale"
+    with pytest.raises(BundleError, match=message):
+        check(with_node(lowered, "attention", attrs=attrs))
+
+
+def test_only_optional_inputs_may_be_absent(lowered):
+    linear = next(node for node in lowered.nodes if node.op == "linear")
+    x, weight = linear.inputs[:2]
+    check(with_node(lowered, "linear", inputs=(x, weight, "")))
+    for inputs in (("", weight), (x, ""), (x, weight, "nowhere"), (x, weight, x)):
+        with pytest.raises(BundleError, match=f"reads '{inputs[-1] if inputs[0] else ''}' as"):
+            check(with_node(lowered, "linear", inputs=inputs))
+
+
 def test_a_value_made_twice_is_refused(lowered):
     first, second = [node for node in lowered.nodes if node.op == "linear"][:2]
     with pytest.raises(BundleError, match="expected one value that nothing else makes"):

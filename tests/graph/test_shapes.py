@@ -11,7 +11,7 @@ from edgerun.backends import Backend, Phase, Shape, make_backend
 from edgerun.backends.base import CompileOptions
 from edgerun.errors import BundleError
 from edgerun.graph.ir import Graph, Node, ValueShape
-from edgerun.graph.shapes import value_shapes
+from edgerun.graph.shapes import Sizes, value_shapes
 from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
 from edgerun.plan.planner import make_plan
@@ -56,6 +56,34 @@ def test_widths_may_be_sums():
     assert value_shapes(graph)["z"] == ValueShape(7)
     del graph.shapes["y"]
     assert "z" not in value_shapes(graph)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"a": 0, "b": 4}, "b 4 is no multiple of a 0"),
+        ({"a": -2, "b": 4}, "b 4 is no multiple of a -2"),
+        ({"a": 3, "b": 4}, "b 4 is no multiple of a 3"),
+        ({"c": 5, "d": 4}, "c is 5 of no more than d = 4"),
+        ({"e": 3, "f": 4}, "e is 3 and f is 4, not the same"),
+        ({"e": 4, "f": 3}, "e is 4 and f is 3, not the same"),
+    ],
+)
+def test_sizes_that_contradict_each_other_are_refused(sizes, message):
+    with pytest.raises(BundleError, match=f"node 'n' \\(op\\): {message}"):
+        relate(sizes)
+
+
+def test_sizes_are_compared_where_both_are_known():
+    for sizes in ({"a": 2, "b": 4}, {"c": 4, "d": 4}, {"e": 4, "f": 4}):
+        relate(sizes)
+        for name in sizes:
+            relate({name: 3})
+
+
+def relate(sizes: dict[str, int]) -> None:
+    rules = (("e", "f"),), (("a", "b"),), (("c", "d"),)
+    Sizes(Node("op", "n", (), (), sizes)).relate(*rules)
 
 
 WANTED, ALL = ValueShape(4, selected=True), ValueShape(4)
