@@ -19,6 +19,7 @@ from edgerun.graph.ir import Graph
 from edgerun.llm.loading import prepare
 from edgerun.llm.options import LoadOptions
 from edgerun.model.bundle import open_bundle
+from edgerun.ops.registry import OPS
 from tests.support.altered import AlteredBundle
 from tests.support.bundles import bundle_of
 
@@ -199,6 +200,8 @@ def test_numbers_outside_their_range_are_refused(lowered, attribute, value):
         ("embedding", {"inputs": ("positions", "")}, "reads 'positions' as ids"),
         ("rms_norm", {"inputs": ("ids",)}, "has 1 inputs; expected 2 to 2"),
         ("linear", {"outputs": ("logits", "present")}, "makes logits, present"),
+        ("linear", {"outputs": ("same", "same")}, "makes same, same; expected one value"),
+        ("linear", {"outputs": ("",)}, "makes nothing; expected one value"),
         ("linear", {"outputs": ()}, "makes nothing"),
         ("linear", {"outputs": ("positions",)}, "makes positions"),
         ("gate", {"name": "select_rows"}, "two nodes are called 'select_rows'"),
@@ -217,6 +220,23 @@ def test_nodes_have_the_attributes_of_their_op_and_no_others(lowered, change):
     message = rf"\(attention\) has the attributes {', '.join(sorted(attrs))}; expected .*scale"
     with pytest.raises(BundleError, match=message):
         check(with_node(lowered, "attention", attrs=attrs))
+
+
+@pytest.mark.parametrize("op", ["embedding", "rotary"])
+def test_ids_and_positions_are_not_exchanged(lowered, op):
+    other = {"ids": "positions", "positions": "ids"}
+    node = next(node for node in lowered.nodes if node.op == op)
+    exchanged = tuple(other.get(name, name) for name in node.inputs)
+    with pytest.raises(BundleError, match=r"as (ids|positions); expected an input of the model"):
+        check(with_node(lowered, op, inputs=exchanged))
+
+
+def test_numbers_are_not_read_as_others(lowered, monkeypatch):
+    (out,) = OPS["embedding"].outputs
+    changed = replace(OPS["embedding"], outputs=(replace(out, dtype="int32"),))
+    monkeypatch.setitem(OPS, "embedding", changed)
+    with pytest.raises(BundleError, match="which is int32, as x; expected float32"):
+        check(lowered)
 
 
 def test_only_optional_inputs_may_be_absent(lowered):
