@@ -120,6 +120,26 @@ def test_names_that_cannot_be_shown_are_refused(name, place, bundle):
     assert str(caught.value).isprintable() and len(str(caught.value)) < 300
 
 
+def test_of_nodes_that_are_alike_all_have_names_that_can_be_shown(bundle):
+    bundle.node("layers.1/mlp/up_proj/MatMulNBits").name = "\x1b[2J"
+    with pytest.raises(BundleError, match="a name that cannot be shown"):
+        open_bundle(bundle.save())
+
+
+def test_names_of_attributes_can_be_shown(bundle):
+    bundle.model.graph.node[-1].attribute[0].name = "\x1b[2J"
+    with pytest.raises(BundleError, match="a name that cannot be shown"):
+        open_bundle(bundle.save())
+
+
+def test_outputs_may_be_absent(bundle):
+    for node in bundle.model.graph.node[-3:]:
+        node.output.append("")
+    path = bundle.save() / "model.onnx"
+    outputs = [node.outputs for node in read_graph(path, path.read_bytes()).nodes[-3:]]
+    assert {names[-1] for names in outputs} == {""}
+
+
 @pytest.mark.parametrize("name", ["\x1b[2J", "x" * 1001])
 @pytest.mark.parametrize("place", ["initializer", "input", "output"])
 def test_names_outside_of_nodes_can_be_shown_too(name, place, bundle):
