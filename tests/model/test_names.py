@@ -112,6 +112,7 @@ def test_the_manifest_lists_only_files_of_the_folder(bundle: Path, name: str) ->
         ("context_length", 0, "says context_length 0; expected 1 to"),
         ("context_length", 1 << 40, "says context_length 1099511627776; expected 1 to"),
         ("eos_token_id", [1, 1 << 40], "outside the vocabulary"),
+        ("vocab_size", "many", "is damaged"),
         ("type", "\xff", "is damaged"),
         ("embedding", "nested", "is damaged"),
     ],
@@ -204,6 +205,35 @@ def test_a_huge_file_is_neither_read_nor_hashed(
     with pytest.raises(BundleError, match=f"{name} is too large: it has {HUGE} bytes; at most"):
         open_bundle(bundle, verify=verify)
     assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("config.json", 16 << 20), ("x.jinja", 1 << 20), ("tokenizer.json", 64 << 20)],
+)
+def test_every_kind_of_text_has_a_bound_of_its_own(bundle: Path, name: str, limit: int) -> None:
+    for nbytes, says in ((limit, "does not match the digest"), (limit + 1, "is too large")):
+        with (bundle / name).open("wb") as file:
+            file.truncate(nbytes)
+        files = {name: {"sha256": "0" * 64, "size": nbytes}}
+        rewrite(bundle, lambda content, own=files: content["files"].update(own), "manifest.json")
+        with pytest.raises(BundleError, match=f"{name} {says}"):
+            open_bundle(bundle).read_text(name)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json"])
+def test_a_file_that_is_longer_than_listed_is_refused(bundle: Path, name: str) -> None:
+    size = (bundle / name).stat().st_size
+    with (bundle / name).open("ab") as file:
+        file.write(b"\n")
+    with pytest.raises(BundleError, match=f"has {size + 1} bytes and the manifest says {size}"):
+        open_bundle(bundle)
+
+
+def test_a_manifest_may_have_several_names(bundle: Path, tmp_path: Path) -> None:
+    """Installers link files so; it vouches for itself."""
+    os.link(bundle / "manifest.json", tmp_path / "another name")
+    assert open_bundle(bundle).graph.nodes
 
 
 def test_a_text_of_no_known_kind_has_a_bound(bundle: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -146,18 +147,24 @@ def test_what_is_remembered_is_bounded(
     assert NAME not in open_bundle(bundle).files.unhashed
 
 
+def changing(path: Path, changed_ns: int) -> Callable[..., str]:
+    """Hashes a file, which gets another time meanwhile."""
+    hash_ = verification._hash
+
+    def hashed(*arguments: Any) -> str:
+        digest = hash_(*arguments)
+        os.utime(path, ns=(0, changed_ns))
+        return digest
+
+    return hashed
+
+
 @pytest.mark.parametrize("changed_ns", [1, 1 << 62])
 def test_a_file_that_changes_while_it_is_hashed_is_refused(
     bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, changed_ns: int
 ) -> None:
-    read = os.pread
-
-    def change(*arguments: int) -> bytes:
-        os.utime(bundle / NAME, ns=(0, changed_ns))
-        return read(*arguments)
-
     opened = open_bundle(bundle)
-    monkeypatch.setattr(verification.os, "pread", change)
+    monkeypatch.setattr(verification, "_hash", changing(bundle / NAME, changed_ns))
     with opened.files.verification() as check, pytest.raises(BundleError, match="was changed"):
         check.finish()
 
@@ -248,14 +255,8 @@ def test_the_digest_of_a_foreign_model_covers_its_weights(
 def test_weights_of_a_foreign_model_that_change_while_they_are_hashed_are_refused(
     foreign: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, changed_ns: int
 ) -> None:
-    read = os.pread
-
-    def change(*arguments: int) -> bytes:
-        os.utime(foreign / NAME, ns=(0, changed_ns))
-        return read(*arguments)
-
     opened = open_bundle(foreign)
-    monkeypatch.setattr(verification.os, "pread", change)
+    monkeypatch.setattr(verification, "_hash", changing(foreign / NAME, changed_ns))
     with pytest.raises(BundleError, match="was changed while it was read"):
         _ = opened.digest
 
