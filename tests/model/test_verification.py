@@ -164,6 +164,7 @@ def test_a_file_that_changes_while_it_is_hashed_is_refused(
     bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, changed_ns: int
 ) -> None:
     opened = open_bundle(bundle)
+    opened.files.unhashed = {NAME: opened.files.unhashed[NAME]}
     monkeypatch.setattr(verification, "_hash", changing(bundle / NAME, changed_ns))
     with opened.files.verification() as check, pytest.raises(BundleError, match="was changed"):
         check.finish()
