@@ -12,6 +12,7 @@ import pytest
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.files import CONFIG_LIMIT_BYTES
+from edgerun_export.checkpoint.safetensors import _with_quantization
 from tests.export.checkpoint.headers.written import CONFIG, entry, write
 
 save_file = pytest.importorskip("safetensors.numpy").save_file
@@ -201,6 +202,14 @@ def test_what_says_nothing_of_weights_is_left_alone(hf_folder: Path, said: objec
     (hf_folder / "config.json").write_text(json.dumps(config))
     with open_checkpoint(str(hf_folder)) as checkpoint:
         assert "quantization_config" not in checkpoint.config
+
+
+def test_the_first_place_that_speaks_of_weights_counts() -> None:
+    own, text, old = ({"quant_method": name} for name in ("own", "text", "old"))
+    config = {"text_config": {"quantization_config": text}, "compression_config": old}
+    assert _with_quantization(config)["quantization_config"] == text
+    config["quantization_config"] = own
+    assert _with_quantization(config) is config
 
 
 def pack_reference(values: np.ndarray) -> np.ndarray:

@@ -79,6 +79,15 @@ BROKEN = {
         "power of two",
     ),
     "no architecture": (header(), "does not say its architecture"),
+    "gap": (
+        header(tensors=2, entries=tensor(b"t", [8]) + tensor(b"u", [8], 0, 96)) + bytes(999),
+        "does not say its architecture",
+    ),
+    "gap behind a scale": (
+        header(tensors=2, entries=tensor(b"t", [128, 1], 36) + tensor(b"u", [8], 0, 96))
+        + bytes(999),
+        "'t' of type I2_S has 96 bytes in the file; expected 64, codes and one scale",
+    ),
     "one of parts": (key(b"split.count", 2, b"\2\0"), "is one of 2 parts"),
     "all of the parts": (key(b"split.count", 2, b"\1\0"), "does not say its architecture"),
     "parts in words": (key(b"split.count", 8, text(b"2")), "does not say its architecture"),
