@@ -242,7 +242,7 @@ def test_numbers_are_not_read_as_others(lowered, monkeypatch):
 def test_only_optional_inputs_may_be_absent(lowered):
     linear = next(node for node in lowered.nodes if node.op == "linear")
     x, weight = linear.inputs[:2]
-    check(with_node(lowered, "linear", inputs=(x, weight, "")))
+    check(with_node(lowered, "linear", inputs=(x, weight, "", "")))
     for inputs in (("", weight), (x, ""), (x, weight, "nowhere"), (x, weight, x)):
         with pytest.raises(BundleError, match=f"reads '{inputs[-1] if inputs[0] else ''}' as"):
             check(with_node(lowered, "linear", inputs=inputs))
@@ -285,6 +285,9 @@ def test_logits_must_be_what_comes_out(lowered):
     for outputs in ([], ["logits", "hidden"], ["hidden"]):
         with pytest.raises(BundleError, match="expected logits"):
             check(replace(lowered, outputs=outputs))
+    last = lowered.nodes[-1].replace(outputs=("others",))
+    with pytest.raises(BundleError, match="the graph gives logits; expected logits, made by"):
+        check(replace(lowered, nodes=[*lowered.nodes[:-1], last]))
     with pytest.raises(BundleError, match="reads past, which nothing provides"):
         check(replace(lowered, inputs=["past"]))
     without = [node for node in lowered.nodes if node.op != "select_rows"]

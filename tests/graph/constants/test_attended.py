@@ -65,6 +65,17 @@ def test_experts_that_round_in_different_ways_are_not_lowered(tmp_path: Path) ->
     assert "round their inputs in different ways (float, int8_block); expected one" in refusal
 
 
+@pytest.mark.parametrize("name", ["rows", "weights"])
+def test_experts_of_other_rows_are_not_lowered(name: str, tmp_path: Path) -> None:
+    """Those of the layer before, or its routes."""
+    bundle = AlteredBundle(bundle_of("olmoe", weights="int4"), tmp_path / "bundle")
+    before = bundle.node(f"layers.0/mlp/experts.0/{name}").input[0]
+    for node in bundle.model.graph.node:
+        if "layers.1/mlp/experts." in node.name and node.name.endswith(f"/{name}"):
+            node.input[0] = before
+    assert "are none that edgerun knows" in open_bundle(bundle.save()).graph.refusal
+
+
 def test_constants_are_what_is_asked_for_or_none() -> None:
     scales = np.ones((8, 1), np.float32)
     weight = PackedWeight("int4", (8, 16), 16, np.zeros((8, 1, 8), np.uint8), scales)
