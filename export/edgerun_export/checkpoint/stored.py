@@ -258,7 +258,7 @@ def _pieces(stored: Stored, first: int, end: int) -> Iterator[tuple[int, int]]:
 def _ordered(
     stored: Stored, read: Callable[[Stored, int, int], Array], bounds: tuple[int, int]
 ) -> Array:
-    if stored.paired_head_dim is None or bounds[0] == bounds[1]:
+    if stored.paired_head_dim is None:
         return read(stored, *bounds)
     return half_split(lambda a, b: read(stored, a, b), bounds, stored.paired_head_dim)
 

@@ -85,6 +85,16 @@ def test_scales_and_minima_are_finite(at, tmp_path):
         checkpoint.affine("x")
 
 
+def test_no_rows_have_no_numbers(tmp_path):
+    (tmp_path / "blocks").write_bytes(bytes(34))
+    info = TensorInfo("x", (1, 32), "Q8_0")
+    stored = {"x": Stored(info, ByteFile(tmp_path / "blocks"), 0, GGUF[Type.Q8_0])}
+    with StoredCheckpoint({}, Source("gguf", "m"), stored, dict) as checkpoint:
+        assert checkpoint.read("x", slice(1, 1)).shape == (0, 32)
+        values, scales = checkpoint.integers("x", slice(1, 1))
+        assert values.shape == (0, 32) and scales.shape == (0, 1)
+
+
 @pytest.mark.parametrize(("kind", "nbytes"), [("Q8_0", 34), ("Q4_1", 20)])
 @pytest.mark.parametrize("shape", [(2, 1, 32), (1, 2, 32)])
 def test_only_matrices_have_integers(kind, nbytes, shape, tmp_path):
