@@ -46,10 +46,11 @@ def test_any_rows_of_a_rotary_projection_come_in_half_split_order(
                 np.testing.assert_array_equal(got, tensors[name][first:end])
 
 
-def test_refuses_int8_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [2, 0, -1])
+def test_refuses_int8_files(tmp_path: Path, version: int) -> None:
     path = tmp_path / "q.bin"
-    path.write_bytes(struct.pack("<Ii", 0x616B3432, 2).ljust(4096, b"\1"))
-    with pytest.raises(UnsupportedError, match="version 2; supported: 0 and 1"):
+    path.write_bytes(struct.pack("<Ii", 0x616B3432, version).ljust(4096, b"\1"))
+    with pytest.raises(UnsupportedError, match=f"version {version}; supported: 0 and 1"):
         open_checkpoint(str(path))
 
 
@@ -79,6 +80,7 @@ def with_sizes(path: Path, sizes: tuple[int, ...]) -> Path:
     [
         (16, 24, 2, 0, 2, 260, 8),
         (16, 24, 2, 3, 1, 260, 8),  # rows that are no heads
+        (13, 24, 2, 3, 1, 260, 8),  # the same, though 4 is even
         (12, 24, 2, 4, 2, 260, 8),  # heads of 3
         (16, 24, 2, 4, 3, 260, 8),  # 4 heads of 3 groups
         (16, 24, 2, 4, 0, 260, 8),

@@ -111,7 +111,8 @@ def test_the_working_folder_has_a_name(hf_folder: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    "name", ["./nope", "/nope/nope.gguf", "nope", "a/b/c", "nope nope", "\0", "x" * 9999]
+    "name",
+    ["./nope", "/nope/nope.gguf", "nope", "a/b/c", "nope nope", "\0", "x" * 9999, "~nobody here/x"],
 )
 def test_a_missing_path_is_a_clear_error(name: str) -> None:
     with pytest.raises(CheckpointError, match="no file or folder|not a usable path"):
@@ -211,13 +212,15 @@ def test_fetches_one_gguf_from_the_hub(
     asked: list[Any] = []
 
     def download(*arguments: Any, **options: Any) -> str:
-        asked.extend(arguments)
+        asked.extend([*arguments, options["revision"]])
         return str(path)
 
     fake_hub(monkeypatch, download)
-    with open_checkpoint("owner/name/tiny.gguf") as checkpoint:
+    with open_checkpoint("owner/name/tiny.gguf", revision="v1") as checkpoint:
         assert checkpoint.source.kind == "gguf"
-    assert asked == ["owner/name", "tiny.gguf"]
+    assert asked == ["owner/name", "tiny.gguf", "v1"]
+    with pytest.raises(CheckpointError, match="--revision v1 is for hub ids"):
+        open_checkpoint(str(path), revision="v1")
 
 
 @pytest.mark.parametrize(
