@@ -87,7 +87,7 @@ def _read(node: Node, rules: Rules) -> Node:
     ]
     if missing:
         raise BundleError(f"node '{node.name}' ({node.op}) has no {', '.join(missing)}")
-    if not unread and given.keys() >= defaults.keys() and len(given) == len(node.attrs):
+    if given.keys() >= defaults.keys() and len(given) == len(node.attrs):
         return node  # as most nodes of a large model are
     op = node.op + (WITH + ", ".join(unread) if unread else "")
     return node.replace(op=op, attrs=defaults | given)

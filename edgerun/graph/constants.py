@@ -37,7 +37,8 @@ def check_constant(name: str, constant: Constant, operand: Operand) -> None:
             raise BundleError(f"constant '{name}' is one matrix; expected one of each expert")
         return _check_array(name, constant, operand)
     if operand.kind is not Kind.STACK:
-        raise BundleError(f"constant '{name}' is a stack of matrices; expected a {operand.kind}")
+        kind_name = operand.kind.value
+        raise BundleError(f"constant '{name}' is a stack of matrices; expected a {kind_name}")
     kind = Kind.MATRIX if len(operand.sizes) > 2 else Kind.VECTOR
     alone, first = replace(operand, kind=kind), constant.matrices[0]
     layout, count = _layout(first), len(constant.matrices)

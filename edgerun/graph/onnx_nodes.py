@@ -123,7 +123,7 @@ def check_counts(nodes: Iterable[Node]) -> None:
     """
     for node in nodes:
         least = LEAST_INPUTS.get(node.op, 0)
-        if least and (len(node.inputs) < least or not all(node.inputs[:least])):
+        if len(node.inputs) < least or not all(node.inputs[:least]):
             raise BundleError(
                 f"node '{node.name}' ({node.op}) has {sum(map(bool, node.inputs[:least]))} of the "
                 f"{least} inputs that it needs: copy the model or export it again"

@@ -140,9 +140,8 @@ def _shape(name: str, tensor: Any) -> tuple[int, ...]:
             "is damaged or altered, copy or export it again"
         )
     shape = tuple(tensor.dims[:])
-    is_possible = all(0 <= size <= MOST_ELEMENTS for size in shape)
     # Of an empty tensor, NumPy multiplies the sizes that are not 0.
-    if not is_possible or math.prod(filter(None, shape)) > MOST_ELEMENTS:
+    if min(shape, default=0) < 0 or math.prod(filter(None, shape)) > MOST_ELEMENTS:
         raise BundleError(f"tensor '{name}' has the impossible shape {shape}")
     return shape
 

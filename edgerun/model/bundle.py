@@ -111,8 +111,6 @@ def open_bundle(path: Path | str, *, verify: bool = False) -> Bundle:
     if not os.path.lexists(folder / MANIFEST) and os.path.lexists(folder / GENAI_CONFIG):
         return _open_foreign(folder)
     manifest = read_manifest(folder)
-    if MODEL not in manifest.files:
-        raise BundleError(f"the manifest of {folder} lists no {MODEL}")
     files = BundleFiles(folder, manifest.files)
     files.check(verify=verify, later=MODEL)
     graph, _ = _read_model(

@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 
 from edgerun.errors import BundleError, InputError
-from edgerun.formats.base import PackedWeight
 from edgerun.graph import constants
 from edgerun.graph.check import check
-from edgerun.graph.constants import check_constant
 from edgerun.graph.geometry import confirm, geometry
 from edgerun.graph.ir import Graph
 from edgerun.llm.loading import prepare
 from edgerun.llm.options import LoadOptions
 from edgerun.model.bundle import open_bundle
-from edgerun.ops.base import matrix, vector
+from edgerun.ops.registry import OPS
 from tests.support.altered import AlteredBundle
 from tests.support.bundles import bundle_of
 
@@ -104,6 +102,9 @@ CASES = {
     "long norm": (put("model.norm.weight", np.ones(4096, np.float32)), "multiple of group 4096"),
     "short norm": (put("model.norm.weight", np.ones(32, np.float32)), "64 by a weight of 32"),
     "double norm": (put("model.norm.weight", np.ones(64)), "float64.*expected float32"),
+    "half norm": (put("model.norm.weight", np.ones(64, np.float16)), "float16.*expected float32"),
+    "no norm": (put("model.norm.weight", np.ones(0, np.float32)), r"is float32 \(0,\); expected"),
+    "number of norms": (put("model.norm.weight", np.float32(1)), r"is float32 \(\); expected"),
     "matrix of norms": (put("model.norm.weight", np.ones((8, 8), np.float32)), r"\(8, 8\)"),
     "short bias": (put(f"{LAYER}.self_attn.q_proj.bias", np.ones(8, np.float32)), "N = 8.*64"),
 }
@@ -199,6 +200,8 @@ def test_numbers_outside_their_range_are_refused(lowered, attribute, value):
         ("embedding", {"inputs": ("positions", "")}, "reads 'positions' as ids"),
         ("rms_norm", {"inputs": ("ids",)}, "has 1 inputs; expected 2 to 2"),
         ("linear", {"outputs": ("logits", "present")}, "makes logits, present"),
+        ("linear", {"outputs": ("same", "same")}, "makes same, same; expected one value"),
+        ("linear", {"outputs": ("",)}, "makes nothing; expected one value"),
         ("linear", {"outputs": ()}, "makes nothing"),
         ("linear", {"outputs": ("positions",)}, "makes positions"),
         ("gate", {"name": "select_rows"}, "two nodes are called 'select_rows'"),
@@ -208,6 +211,41 @@ def test_numbers_outside_their_range_are_refused(lowered, attribute, value):
 def test_values_are_made_once_and_before_they_are_read(lowered, op, changes, message):
     with pytest.raises(BundleError, match=message):
         check(with_node(lowered, op, **changes))
+
+
+@pytest.mark.parametrize("change", [{"scale": None}, {"beyond": 1}, {"scale": None, "beyond": 1}])
+def test_nodes_have_the_attributes_of_their_op_and_no_others(lowered, change):
+    attrs = {**next(node.attrs for node in lowered.nodes if node.op == "attention")} | change
+    attrs = {name: value for name, value in attrs.items() if value is not None}
+    message = rf"\(attention\) has the attributes {', '.join(sorted(attrs))}; expected .*scale"
+    with pytest.raises(BundleError, match=message):
+        check(with_node(lowered, "attention", attrs=attrs))
+
+
+@pytest.mark.parametrize("op", ["embedding", "rotary"])
+def test_ids_and_positions_are_not_exchanged(lowered, op):
+    other = {"ids": "positions", "positions": "ids"}
+    node = next(node for node in lowered.nodes if node.op == op)
+    exchanged = tuple(other.get(name, name) for name in node.inputs)
+    with pytest.raises(BundleError, match=r"as (ids|positions); expected an input of the model"):
+        check(with_node(lowered, op, inputs=exchanged))
+
+
+def test_numbers_are_not_read_as_others(lowered, monkeypatch):
+    (out,) = OPS["embedding"].outputs
+    changed = replace(OPS["embedding"], outputs=(replace(out, dtype="int32"),))
+    monkeypatch.setitem(OPS, "embedding", changed)
+    with pytest.raises(BundleError, match="which is int32, as x; expected float32"):
+        check(lowered)
+
+
+def test_only_optional_inputs_may_be_absent(lowered):
+    linear = next(node for node in lowered.nodes if node.op == "linear")
+    x, weight = linear.inputs[:2]
+    check(with_node(lowered, "linear", inputs=(x, weight, "", "")))
+    for inputs in (("", weight), (x, ""), (x, weight, "nowhere"), (x, weight, x)):
+        with pytest.raises(BundleError, match=f"reads '{inputs[-1] if inputs[0] else ''}' as"):
+            check(with_node(lowered, "linear", inputs=inputs))
 
 
 def test_a_value_made_twice_is_refused(lowered):
@@ -247,6 +285,9 @@ def test_logits_must_be_what_comes_out(lowered):
     for outputs in ([], ["logits", "hidden"], ["hidden"]):
         with pytest.raises(BundleError, match="expected logits"):
             check(replace(lowered, outputs=outputs))
+    last = lowered.nodes[-1].replace(outputs=("others",))
+    with pytest.raises(BundleError, match="the graph gives logits; expected logits, made by"):
+        check(replace(lowered, nodes=[*lowered.nodes[:-1], last]))
     with pytest.raises(BundleError, match="reads past, which nothing provides"):
         check(replace(lowered, inputs=["past"]))
     without = [node for node in lowered.nodes if node.op != "select_rows"]
@@ -286,62 +327,17 @@ def test_layers_may_differ_in_their_heads(lowered):
             confirm(unlike, {name: heads[name]}, "somebody")
 
 
+@pytest.mark.parametrize("head_dim", [16, 64])
+def test_heads_are_as_long_as_the_angles_that_turn_them(lowered, head_dim):
+    attrs = {**next(node.attrs for node in lowered.nodes if node.op == "rotary")}
+    with pytest.raises(BundleError, match=rf"head_dim is {head_dim} and 2\*half is 32, not the"):
+        check(with_node(lowered, "rotary", attrs={**attrs, "head_dim": head_dim}))
+
+
 def test_heads_are_divided_evenly(lowered):
     attrs = {**next(node.attrs for node in lowered.nodes if node.op == "attention")}
     with pytest.raises(BundleError, match="num_heads 4 is no multiple of num_kv_heads 3|k '"):
         check(with_node(lowered, "attention", attrs={**attrs, "num_kv_heads": 3}))
-
-
-def packed(**changes):
-    weight = PackedWeight(
-        "int4", (8, 40), 32, np.zeros((8, 2, 16), np.uint8), np.ones((8, 2), np.float32)
-    )
-    return replace(weight, **changes)
-
-
-def test_a_packed_weight_that_fits_passes():
-    check_constant("w", packed(), matrix("w", "N", "K"))
-    check_constant("w", packed(zeros=np.zeros((8, 1), np.uint8)), matrix("w", "N", "K"))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"shape": (9, 40)}, "codes of weight 'w' are"),
-        ({"shape": (8, 70)}, "codes"),
-        ({"shape": (0, 40)}, "shape"),
-        ({"block": 8}, "blocks of 8"),
-        ({"block": 48}, "blocks of 48"),
-        ({"block": 0}, "blocks of 0"),
-        ({"format": "int8"}, "codes"),
-        ({"codes": np.zeros((8, 2, 16), np.float32)}, "float32"),
-        ({"codes": np.zeros((8, 32, 1), np.uint8).transpose(0, 2, 1)}, "codes"),
-        ({"codes": np.zeros((8, 2, 32), np.uint8)[:, :, ::2]}, "codes"),
-        ({"scales": np.ones((8, 2))}, "scales"),
-        ({"scales": np.ones((8, 3), np.float32)}, "scales"),
-        ({"scales": np.full((8, 2), NAN)}, "infinite or no numbers"),
-        ({"zeros": np.zeros((8, 2), np.uint8)}, "zero points"),
-        ({"zeros": np.zeros((8, 1), np.float32)}, "zero points"),
-    ],
-)
-def test_a_packed_weight_that_does_not_fit_is_refused(changes, message):
-    with pytest.raises(BundleError, match=message):
-        check_constant("w", packed(**changes), matrix("w", "N", "K"))
-
-
-def test_an_unknown_weight_format_is_named():
-    with pytest.raises(InputError, match="unknown weight format 'fp4'"):
-        check_constant("w", packed(format="fp4"), matrix("w", "N", "K"))
-    with pytest.raises(BundleError, match="packed matrix; expected a float32 vector"):
-        check_constant("w", packed(), vector("x", "size"))
-
-
-def test_large_finite_numbers_whose_sum_overflows_are_finite():
-    largest = np.finfo(np.float32).max
-    check_constant("v", np.full(64, largest, np.float32), vector("x", "size"))
-    with pytest.raises(BundleError, match="infinite"):
-        values = np.array([largest, INFINITE, -INFINITE], np.float32)
-        check_constant("v", values, vector("x", "size"))
 
 
 @pytest.mark.parametrize("name", [f"{LAYER}.mlp.up_proj.weight.transposed", "lm_head"])

@@ -38,6 +38,19 @@ def test_a_model_without_gates_has_no_size_of_them():
     assert geometry(replace(graph, nodes=nodes))["intermediate_size"] == ()
 
 
+@pytest.mark.parametrize(("layers", "wrong"), [((1, 2), 1), ((0, 2), 2)])
+def test_layers_have_numbers_from_0_on(layers, wrong):
+    graph = open_bundle(bundle_of("llama", weights="int4")).graph
+    nodes = [
+        node.replace(attrs={**node.attrs, "layer": layers[node.attrs["layer"]]})
+        if "layer" in node.attrs
+        else node
+        for node in graph.nodes
+    ]
+    with pytest.raises(BundleError, match=f"has 2 layers .* and calls one of them {wrong}; expect"):
+        geometry(replace(graph, nodes=nodes))
+
+
 def test_sizes_that_are_not_stated_are_not_compared():
     sizes = geometry(open_bundle(resolve(None)).graph)
     confirm(sizes, {"hidden_size": 0}, "somebody")

@@ -54,6 +54,12 @@ def test_a_turned_matrix_is_read_as_well(mapped: MappedFile) -> None:
     np.testing.assert_array_equal(copy, turned)
 
 
+def test_a_view_with_gaps_is_no_range_of_the_file(mapped: MappedFile) -> None:
+    view = np.frombuffer(mapped, np.uint8)[:4096].reshape(32, 128)[::2, ::3]
+    np.testing.assert_array_equal(read_array(view), view.tolist())
+    np.testing.assert_array_equal(ArrayReader().read(view), view.tolist())
+
+
 def test_a_reader_uses_its_memory_again(mapped: MappedFile) -> None:
     whole, reader = np.frombuffer(mapped, np.uint8), ArrayReader()
     first = reader.read(whole[:100])
@@ -72,6 +78,9 @@ def test_reading_what_was_cut_off_is_an_error(mapped: MappedFile, tmp_path: Path
     whole = np.frombuffer(mapped, np.uint8)
     mapped.check()
     os.truncate(tmp_path / "weights", PAGES // 2)
+    turned = whole.reshape(-1, 1024).T
+    with pytest.raises(BackendError, match="cut off"):
+        read_array(turned)
     for read in (read_array, ArrayReader().read):
         with pytest.raises(BackendError, match="cut off"):
             read(whole[PAGES // 2 - 1 :])
@@ -79,10 +88,13 @@ def test_reading_what_was_cut_off_is_an_error(mapped: MappedFile, tmp_path: Path
         mapped.check()
 
 
-def test_a_change_of_the_same_size_is_noticed(mapped: MappedFile, tmp_path: Path) -> None:
+@pytest.mark.parametrize("changed_ns", [1, 1 << 62])
+def test_a_change_of_the_same_size_is_noticed(
+    mapped: MappedFile, tmp_path: Path, changed_ns: int
+) -> None:
     with (tmp_path / "weights").open("r+b") as file:
         file.write(b"x")
-    os.utime(tmp_path / "weights", ns=(0, 1))
+    os.utime(tmp_path / "weights", ns=(0, changed_ns))
     with pytest.raises(BackendError, match="changed"):
         mapped.check()
 

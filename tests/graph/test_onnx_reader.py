@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from edgerun.errors import BundleError
+from edgerun.errors import BundleError, UnsupportedError
 from edgerun.graph import onnx_nodes
 from edgerun.graph.onnx_reader import read_graph
 from edgerun.model.bundle import open_bundle
@@ -30,6 +30,12 @@ def test_a_tensor_twice_is_refused(bundle):
     add(bundle, "model.norm.weight", np.zeros(64, np.float32))
     with pytest.raises(BundleError, match="two tensors called 'model.norm.weight'"):
         open_bundle(bundle.save())
+
+
+def test_tensors_without_a_name_are_read_by_nobody(bundle):
+    for _ in range(2):
+        add(bundle, "", np.zeros(64, np.float32))
+    assert "" not in open_bundle(bundle.save()).graph.constants
 
 
 def test_a_value_made_twice_is_refused(bundle):
@@ -114,6 +120,34 @@ def test_names_that_cannot_be_shown_are_refused(name, place, bundle):
     assert str(caught.value).isprintable() and len(str(caught.value)) < 300
 
 
+def test_of_nodes_that_are_alike_all_have_names_that_can_be_shown(bundle):
+    bundle.node("layers.1/mlp/up_proj/MatMulNBits").name = "\x1b[2J"
+    with pytest.raises(BundleError, match="a name that cannot be shown"):
+        open_bundle(bundle.save())
+
+
+def test_names_of_attributes_can_be_shown(bundle):
+    bundle.model.graph.node[-1].attribute[0].name = "\x1b[2J"
+    with pytest.raises(BundleError, match="a name that cannot be shown"):
+        open_bundle(bundle.save())
+
+
+def test_outputs_may_be_absent(bundle):
+    for node in bundle.model.graph.node[-3:]:
+        node.output.append("")
+    path = bundle.save() / "model.onnx"
+    outputs = [node.outputs for node in read_graph(path, path.read_bytes()).nodes[-3:]]
+    assert {names[-1] for names in outputs} == {""}
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J", "x" * 1001])
+@pytest.mark.parametrize("place", ["initializer", "input", "output"])
+def test_names_outside_of_nodes_can_be_shown_too(name, place, bundle):
+    getattr(bundle.model.graph, place)[0].name = name
+    with pytest.raises(BundleError, match="a name that cannot be shown"):
+        open_bundle(bundle.save())
+
+
 def test_a_value_made_twice_by_one_node_is_refused(bundle):
     node = bundle.node("layers.0/mlp/up_proj/MatMulNBits")
     node.output.append(node.output[0])
@@ -186,6 +220,33 @@ def test_tensors_that_are_lists_of_numbers_are_what_onnx_says(values, tmp_path):
     np.testing.assert_array_equal(read, numpy_helper.to_array(tensor))
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_list_of_another_length_is_refused(count, tmp_path):
+    tensor = onnx.TensorProto(name="x", data_type=1, dims=[2], float_data=[0.5] * count)
+    with pytest.raises(BundleError, match=rf"'x' of shape \(2,\) holds {count} elements"):
+        read_alone(tensor, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("nbytes", [7, 9])
+def test_raw_bytes_of_another_length_are_refused(nbytes, tmp_path):
+    tensor = onnx.TensorProto(name="x", data_type=1, dims=[2], raw_data=bytes(nbytes))
+    with pytest.raises(BundleError, match=f"needs 8 bytes and has {nbytes}"):
+        read_alone(tensor, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize(("number", "name"), [(16, "bfloat16"), (99, "99")])
+def test_types_that_no_kernel_reads_are_refused(number, name, tmp_path):
+    tensor = onnx.TensorProto(name="x", data_type=number, dims=[1], raw_data=bytes(2))
+    with pytest.raises(UnsupportedError, match=f"the element type {name}, supported are float32"):
+        read_alone(tensor, tmp_path / "model.onnx")
+
+
+def test_a_file_without_outputs_is_no_model(tmp_path):
+    """An empty one is a message without fields, and so is many another file."""
+    with pytest.raises(BundleError, match="is no ONNX model: it has no outputs"):
+        read_graph(tmp_path / "model.onnx", b"")
+
+
 def test_halves_have_16_bits(tmp_path):
     tensor = onnx.TensorProto(name="x", data_type=10, dims=[1], int32_data=[1 << 16])
     with pytest.raises(BundleError, match="'x' holds a half of more than 16 bits"):
@@ -223,6 +284,11 @@ def test_impossible_shapes_are_refused_at_once(dims, fault, raw, tmp_path):
     tensor = onnx.TensorProto(name="x", data_type=1, dims=dims, raw_data=raw)
     with pytest.raises(BundleError, match=f"'x' has {fault}"):
         read_alone(tensor, tmp_path / "model.onnx")
+
+
+def test_tensors_may_be_empty(tmp_path):
+    tensor = onnx.TensorProto(name="x", data_type=1, dims=[2, 0], raw_data=b"")
+    assert read_alone(tensor, tmp_path / "model.onnx").shape == (2, 0)
 
 
 def test_tensors_have_as_many_axes_as_arrays(tmp_path):

@@ -144,6 +144,10 @@ def test_lists_of_integers_are_short(graph: bytes) -> None:
         onnx_schema.check_parts(field(7, graph))
 
 
+def test_lists_of_floats_are_as_long_as_in_memory() -> None:
+    onnx_schema.check_parts(field(7, field(5, field(4, bytes((1 << 24) + 4)))))
+
+
 ONE_BY_ONE = {
     "small dimensions": field(5, b"\x08\x07" * 5000),
     "large elements": field(5, b"\x38\xff\x7f" * 2500),
@@ -170,6 +174,22 @@ def test_a_node_with_too_many_names_is_not_read_to_its_end() -> None:
         onnx_schema.check_parts(field(7, field(1, node)))
 
 
+def test_lengths_may_end_in_any_byte_below_128(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_schema, "FREE_BYTES", 0)
+    notes = field(6, bytes(0x7F << 7)) + field(6, bytes(0x7F))
+    onnx_schema.check_parts(notes + field(7, field(1, b"")) + field(6, bytes(100)))
+
+
+def test_a_tensor_with_too_many_integers_is_not_read_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(onnx_schema, "FREE_BYTES", 1000)
+    monkeypatch.setattr(onnx_schema, "MAX_INTEGERS", 4999)
+    tensor = b"\x08\x07" * 5000 + bytes([3])  # which no field begins with
+    with pytest.raises(BundleError, match="integers in lists"):
+        onnx_schema.check_parts(field(7, field(5, tensor)))
+
+
 def test_parts_in_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_schema, "FREE_BYTES", 0)
     with pytest.raises(BundleError, match="parts in parts, 100 deep"):
@@ -187,3 +207,22 @@ def test_a_file_that_is_cut_or_altered_is_refused_or_counted(
             altered[draw.randrange(len(altered))] = draw.randrange(256)
         with suppress(BundleError):
             onnx_schema.check_parts(bytes(altered))
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"\x08\xff", "ends in the middle of a number"),
+        (field(7, b"")[:-1], "ends in the middle of a number"),
+        (field(7, bytes(9))[:-1], "ends in the middle of a part"),
+        (field(7, b"\x0a\x05") + bytes(9), "ends in the middle of a part"),
+        (b"\x0b", "a field of the unknown kind 3"),
+        (b"\xff" * 11, "a number of more than ten bytes"),
+    ],
+)
+def test_what_is_no_message_is_refused(
+    data: bytes, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_schema, "FREE_BYTES", 0)
+    with pytest.raises(BundleError, match=f"the model file .*{says}"):
+        onnx_schema.check_parts(data)

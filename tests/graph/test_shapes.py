@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from edgerun.backends import Backend, Phase, Shape, make_backend
 from edgerun.backends.base import CompileOptions
 from edgerun.errors import BundleError
 from edgerun.graph.ir import Graph, Node, ValueShape
-from edgerun.graph.shapes import value_shapes
+from edgerun.graph.shapes import Sizes, value_shapes
 from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
 from edgerun.plan.planner import make_plan
@@ -54,6 +56,52 @@ def test_widths_may_be_sums():
     assert value_shapes(graph)["z"] == ValueShape(7)
     del graph.shapes["y"]
     assert "z" not in value_shapes(graph)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"a": 0, "b": 4}, "b 4 is no multiple of a 0"),
+        ({"a": -2, "b": 4}, "b 4 is no multiple of a -2"),
+        ({"a": 3, "b": 4}, "b 4 is no multiple of a 3"),
+        ({"c": 5, "d": 4}, "c is 5 of no more than d = 4"),
+        ({"e": 3, "f": 4}, "e is 3 and f is 4, not the same"),
+        ({"e": 4, "f": 3}, "e is 4 and f is 3, not the same"),
+    ],
+)
+def test_sizes_that_contradict_each_other_are_refused(sizes, message):
+    with pytest.raises(BundleError, match=f"node 'n' \\(op\\): {message}"):
+        relate(sizes)
+
+
+def test_sizes_are_compared_where_both_are_known():
+    for sizes in ({"a": 2, "b": 4}, {"c": 4, "d": 4}, {"e": 4, "f": 4}):
+        relate(sizes)
+        for name in sizes:
+            relate({name: 3})
+
+
+def relate(sizes: dict[str, int]) -> None:
+    rules = (("e", "f"),), (("a", "b"),), (("c", "d"),)
+    Sizes(Node("op", "n", (), (), sizes)).relate(*rules)
+
+
+WANTED, ALL = ValueShape(4, selected=True), ValueShape(4)
+
+
+@pytest.mark.parametrize(("x", "y"), [(WANTED, ALL), (ALL, WANTED)])
+def test_rows_of_wanted_logits_are_not_added_to_those_of_all_tokens(x, y):
+    graph = Graph([Node("add", "sum", ("x", "y"), ("z",))], ["x", "y"], ["z"], {})
+    assert value_shapes(replace(graph, shapes={"x": x, "y": x}))["z"] == x
+    with pytest.raises(BundleError, match="'sum' .* mixes rows of all tokens with those whose log"):
+        value_shapes(replace(graph, shapes={"x": x, "y": y}))
+
+
+def test_rows_of_wanted_logits_are_chosen_once():
+    graph = Graph([Node("select_rows", "choice", ("x",), ("z",))], ["x"], ["z"], {})
+    assert value_shapes(replace(graph, shapes={"x": ALL}))["z"] == WANTED
+    with pytest.raises(BundleError, match="'choice' .* mixes rows"):
+        value_shapes(replace(graph, shapes={"x": WANTED}))
 
 
 class Only(Backend):

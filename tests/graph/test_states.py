@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from edgerun.errors import UnsupportedError
+from edgerun.errors import BundleError, UnsupportedError
 from edgerun.graph.ir import Graph
-from edgerun.graph.lower import lower
+from edgerun.graph.lower import _check_states, lower
 from edgerun.graph.onnx_reader import read_graph
+from edgerun.model.bundle import open_bundle
 from tests.support.altered import Alteration, AlteredBundle, gives_no
 from tests.support.bundles import bundle_of
 
@@ -116,6 +118,36 @@ def test_the_bundle_itself_is_read(altered: AlteredBundle) -> None:
     graph = lowered(altered.save())
     layers = [node.attrs["layer"] for node in graph.nodes if node.op == "attention"]
     assert layers == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "there"),
+    [
+        ({"num_kv_heads": 1}, "AttentionState"),
+        ({"head_dim": 8}, "AttentionState"),
+        ({"layer": 99}, "nothing of that name"),
+    ],
+)
+def test_who_reads_the_state_of_another_layer_reads_what_that_keeps(
+    changes: dict[str, int], there: str
+) -> None:
+    """Kernels would take it for larger than it is."""
+    graph = open_bundle(bundle_of("gemma3n_text", weights="int4")).graph
+    _check_states([], graph)
+    nodes = [
+        node.replace(attrs={**node.attrs, **changes}) if node.op == "shared_attention" else node
+        for node in graph.nodes
+    ]
+    message = f"reads .*, and of the layers before it one keeps {there}"
+    with pytest.raises(BundleError, match=message):
+        _check_states([], replace(graph, nodes=nodes))
+
+
+def test_a_state_is_read_after_it_was_written() -> None:
+    graph = open_bundle(bundle_of("gemma3n_text", weights="int4")).graph
+    early = sorted(graph.nodes, key=lambda node: node.op != "shared_attention")
+    with pytest.raises(BundleError, match="one keeps nothing of that name"):
+        _check_states([], replace(graph, nodes=early))
 
 
 TOKENS = ("input_ids", "attention_mask", "position_ids")

@@ -6,6 +6,7 @@ import os
 import shutil
 
 import numpy as np
+import onnx
 import pytest
 
 from edgerun.cli.main import main
@@ -84,7 +85,11 @@ def test_a_missing_folder_is_named(tmp_path):
         open_bundle(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', "\xff", "[" * 100_000])
+BROKEN = ["", "{", "[]", '{"format": 1}', "\xff", "[" * 100_000]
+BROKEN += ['{"format": "\xff"}', '{"exporter": {"by": ' + "[" * 100_000]
+
+
+@pytest.mark.parametrize("text", BROKEN)
 def test_a_broken_manifest_is_one_sentence(bundle, text):
     (bundle / "manifest.json").write_text(text, encoding="latin-1")
     with pytest.raises(BundleError, match=r"manifest\.json"):
@@ -109,9 +114,43 @@ def test_a_bundle_of_methods_that_nobody_here_knows_runs(bundle, capsys):
     assert "sinkhorn" in capsys.readouterr().out
 
 
-def test_a_newer_format_is_refused(bundle):
-    rewrite(bundle, lambda manifest: manifest.update(format_version=2))
-    with pytest.raises(UnsupportedError, match="bundle format 2"):
+@pytest.mark.parametrize("version", [0, 2])
+def test_another_format_is_refused(bundle, version):
+    rewrite(bundle, lambda manifest: manifest.update(format_version=version))
+    with pytest.raises(UnsupportedError, match=f"bundle format {version}"):
+        open_bundle(bundle)
+
+
+@pytest.mark.parametrize("key", ["format", "pack"])
+@pytest.mark.parametrize("value", ["", "zip"])
+def test_what_a_manifest_says_of_itself_is_checked(bundle, key, value):
+    rewrite(bundle, lambda manifest: manifest.update({key: value}))
+    with pytest.raises(BundleError, match=rf"manifest\.json says {key} '{value}'"):
+        open_bundle(bundle)
+
+
+def test_a_bundle_has_a_model(bundle):
+    rewrite(bundle, lambda manifest: manifest["files"].pop("model.onnx"))
+    with pytest.raises(BundleError, match="lists no file in its manifest called 'model.onnx'"):
+        open_bundle(bundle)
+
+
+def test_a_text_is_one(bundle):
+    (bundle / "chat_template.jinja").write_bytes(b"\xff")
+    accept(bundle, "chat_template.jinja")
+    with pytest.raises(BundleError, match="chat_template.jinja is not UTF-8 text"):
+        open_bundle(bundle).read_text("chat_template.jinja")
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError]
+)
+def test_whatever_reading_trips_over_means_that_the_file_is_broken(bundle, error, monkeypatch):
+    def trip(graph):
+        raise error("what nobody thought of")
+
+    monkeypatch.setattr("edgerun.model.bundle.lower", trip)
+    with pytest.raises(BundleError, match="is inconsistent: .*what nobody thought of"):
         open_bundle(bundle)
 
 
@@ -126,9 +165,26 @@ def test_impossible_dimensions_are_refused(bundle, key, value):
         open_bundle(bundle)
 
 
-def test_special_tokens_must_be_in_the_vocabulary(bundle):
-    rewrite(bundle, lambda manifest: manifest["model"].update(eos_token_ids=[10**6]))
-    with pytest.raises(BundleError, match="outside the vocabulary"):
+def test_the_largest_dimension_is_possible(bundle):
+    rewrite(bundle, lambda manifest: manifest["model"].update(context_length=2**24))
+    assert open_bundle(bundle).config.context_length == 2**24
+    rewrite(bundle, lambda manifest: manifest["model"].update(context_length=2**24 + 1))
+    with pytest.raises(BundleError, match="says context_length 16777217; expected 1 to 16777216"):
+        open_bundle(bundle)
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        {"eos_token_ids": [10**6]},
+        {"eos_token_ids": [1, -1]},
+        {"bos_token_id": 264},
+        {"pad_token_id": -1},
+    ],
+)
+def test_special_tokens_must_be_in_the_vocabulary(bundle, tokens):
+    rewrite(bundle, lambda manifest: manifest["model"].update(vocab_size=264, **tokens))
+    with pytest.raises(BundleError, match="outside the vocabulary of 264"):
         open_bundle(bundle)
 
 
@@ -145,8 +201,6 @@ def test_a_listed_file_with_the_right_digest_may_have_several_names(bundle, larg
 
 def set_range(folder, key, change):
     """Changes a number of the last range in the data file, with a manifest that agrees."""
-    import onnx
-
     model = onnx.load(folder / "model.onnx", load_external_data=False)
 
     def entry(tensor, key):
@@ -176,6 +230,21 @@ def set_range(folder, key, change):
 def test_external_ranges_are_checked(bundle, key, change, says):
     set_range(bundle, key, change)
     with pytest.raises(BundleError, match=says):
+        open_bundle(bundle)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("offset", "-1"), ("length", "-1"), ("offset", str(1 << 40))]
+)
+def test_external_ranges_of_tensors_that_nobody_reads_are_checked(bundle, key, value):
+    model = onnx.load(bundle / "model.onnx", load_external_data=False)
+    attribute = model.graph.node[0].attribute.add(name="value", type=onnx.AttributeProto.TENSOR)
+    attribute.t.data_location = onnx.TensorProto.EXTERNAL
+    for name, text in {"location": "model.onnx.data", key: value}.items():
+        attribute.t.external_data.add(key=name, value=text)
+    (bundle / "model.onnx").write_bytes(model.SerializeToString())
+    accept(bundle, "model.onnx")
+    with pytest.raises(BundleError, match="reads bytes .* the file is truncated"):
         open_bundle(bundle)
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import onnx
 import pytest
-from onnx import AttributeProto, SparseTensorProto, TensorProto
 
-from edgerun.errors import BundleError
+from edgerun.errors import BundleError, UnsupportedError
 from edgerun.model import bundle_files
 from edgerun.model.bundle import open_bundle
+from tests.model.tensor_fields import FIELDS, Field, initializers
 from tests.support.bundles import bundle_of
 from tests.support.oddities import ODDITIES, make_oddity
 
@@ -67,105 +67,6 @@ def change_model(folder: Path, change: Callable[[onnx.ModelProto], object]) -> N
         accept(folder, "model.onnx")
 
 
-def external(location: str) -> TensorProto:
-    tensor = TensorProto(name="t", data_type=TensorProto.UINT8, dims=[4])
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, value in {"location": location, "offset": "0", "length": "4"}.items():
-        tensor.external_data.add(key=key, value=value)
-    return tensor
-
-
-def initializers(model: onnx.ModelProto, location: str) -> None:
-    for tensor in model.graph.initializer:
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                entry.value = location
-
-
-def sparse(location: str, part: str) -> SparseTensorProto:
-    tensor = SparseTensorProto(dims=[4])
-    getattr(tensor, part).CopyFrom(external(location))
-    return tensor
-
-
-def in_attribute(model: onnx.ModelProto, location: str) -> None:
-    attribute = model.graph.node[0].attribute.add(name="value", type=AttributeProto.TENSOR)
-    attribute.t.CopyFrom(external(location))
-
-
-def in_mistyped_attribute(model: onnx.ModelProto, location: str) -> None:
-    attribute = model.graph.node[0].attribute.add(name="value", type=AttributeProto.INT)
-    attribute.t.CopyFrom(external(location))
-
-
-def in_attribute_list(model: onnx.ModelProto, location: str) -> None:
-    attribute = model.graph.node[0].attribute.add(name="value", type=AttributeProto.TENSORS)
-    attribute.tensors.append(external(location))
-
-
-def in_subgraph(model: onnx.ModelProto, location: str) -> None:
-    attribute = model.graph.node[0].attribute.add(name="then_branch", type=AttributeProto.GRAPH)
-    attribute.g.initializer.append(external(location))
-
-
-def in_deep_subgraph(model: onnx.ModelProto, location: str) -> None:
-    outer = model.graph.node[0].attribute.add(name="bodies", type=AttributeProto.GRAPHS)
-    inner = outer.graphs.add().node.add(op_type="If").attribute.add(name="else_branch")
-    inner.type = AttributeProto.GRAPH
-    constant = inner.g.node.add(op_type="Constant").attribute.add(name="value")
-    constant.t.CopyFrom(external(location))
-
-
-def in_sparse_initializer(model: onnx.ModelProto, location: str) -> None:
-    model.graph.sparse_initializer.append(sparse(location, "values"))
-
-
-def in_sparse_indices(model: onnx.ModelProto, location: str) -> None:
-    model.graph.sparse_initializer.append(sparse(location, "indices"))
-
-
-def in_sparse_attribute(model: onnx.ModelProto, location: str) -> None:
-    attribute = model.graph.node[0].attribute.add(name="value", type=AttributeProto.SPARSE_TENSOR)
-    attribute.sparse_tensor.CopyFrom(sparse(location, "values"))
-
-
-def in_sparse_list(model: onnx.ModelProto, location: str) -> None:
-    attribute = model.graph.node[0].attribute.add(name="value", type=AttributeProto.SPARSE_TENSORS)
-    attribute.sparse_tensors.append(sparse(location, "values"))
-
-
-def in_function(model: onnx.ModelProto, location: str) -> None:
-    node = model.functions.add(name="f", domain="d").node.add(op_type="Constant")
-    node.attribute.add(name="value", type=AttributeProto.TENSOR).t.CopyFrom(external(location))
-
-
-def in_function_attribute(model: onnx.ModelProto, location: str) -> None:
-    attribute = model.functions.add(name="f", domain="d").attribute_proto.add(name="value")
-    attribute.t.CopyFrom(external(location))
-
-
-def in_training(model: onnx.ModelProto, location: str) -> None:
-    model.training_info.add().initialization.initializer.append(external(location))
-
-
-FIELDS = (
-    initializers,
-    in_attribute,
-    in_mistyped_attribute,
-    in_attribute_list,
-    in_subgraph,
-    in_deep_subgraph,
-    in_sparse_initializer,
-    in_sparse_indices,
-    in_sparse_attribute,
-    in_sparse_list,
-    in_function,
-    in_function_attribute,
-    in_training,
-)
-Field = Callable[[onnx.ModelProto, str], None]
-
-
 def test_the_unaltered_folders_open(bundle: Path) -> None:
     assert open_bundle(bundle, verify=True).graph.nodes
     (bundle / "manifest.json").unlink()
@@ -205,6 +106,34 @@ def test_the_manifest_lists_only_files_of_the_folder(bundle: Path, name: str) ->
         open_bundle(bundle)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("context_length", 0, "says context_length 0; expected 1 to"),
+        ("context_length", 1 << 40, "says context_length 1099511627776; expected 1 to"),
+        ("eos_token_id", [1, 1 << 40], "outside the vocabulary"),
+        ("vocab_size", "many", "is damaged"),
+        ("type", "\xff", "is damaged"),
+        ("embedding", "nested", "is damaged"),
+    ],
+)
+def test_a_foreign_configuration_is_checked(
+    foreign: Path, name: str, value: object, says: str
+) -> None:
+    rewrite(foreign, lambda content: content["model"].update({name: value}), "genai_config.json")
+    path = foreign / "genai_config.json"
+    text = path.read_text().replace("\\u00ff", "\xff").replace('"nested"', "[" * 100_000)
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(BundleError, match=rf"genai_config\.json.*{says}"):
+        open_bundle(foreign)
+
+
+def test_a_foreign_model_is_a_single_graph(foreign: Path) -> None:
+    rewrite(foreign, lambda content: content["model"].update(embedding={}), "genai_config.json")
+    with pytest.raises(UnsupportedError, match="holds several graphs .*: only single decoders"):
+        open_bundle(foreign)
+
+
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_foreign_configuration_names_a_file_of_the_folder(foreign: Path, name: str) -> None:
     def point(content: dict[str, Any]) -> None:
@@ -242,6 +171,15 @@ def test_the_data_of_a_foreign_model_is_a_plain_file(foreign: Path, kind: str, s
         open_bundle(foreign)
 
 
+def test_the_data_of_a_foreign_model_is_there(foreign: Path) -> None:
+    (foreign / "model.onnx.data").write_bytes(b"")
+    with pytest.raises(BundleError, match=r"of model\.onnx\.data, which has 0: the file is trunca"):
+        open_bundle(foreign)
+    (foreign / "model.onnx.data").unlink()
+    with pytest.raises(BundleError, match="cannot open .*, the data of tensor '.*': No such file"):
+        open_bundle(foreign)
+
+
 @pytest.mark.parametrize("name", ["genai_config.json", "model.onnx", "tokenizer.json"])
 def test_nothing_vouches_for_a_foreign_file_with_several_names(foreign: Path, name: str) -> None:
     os.link(foreign / name, foreign.parent / "other")
@@ -267,6 +205,47 @@ def test_a_huge_file_is_neither_read_nor_hashed(
     with pytest.raises(BundleError, match=f"{name} is too large: it has {HUGE} bytes; at most"):
         open_bundle(bundle, verify=verify)
     assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("config.json", 16 << 20), ("x.jinja", 1 << 20), ("tokenizer.json", 64 << 20)],
+)
+def test_every_kind_of_text_has_a_bound_of_its_own(bundle: Path, name: str, limit: int) -> None:
+    for nbytes, says in ((limit, "does not match the digest"), (limit + 1, "is too large")):
+        with (bundle / name).open("wb") as file:
+            file.truncate(nbytes)
+        files = {name: {"sha256": "0" * 64, "size": nbytes}}
+        rewrite(bundle, lambda content, own=files: content["files"].update(own), "manifest.json")
+        with pytest.raises(BundleError, match=f"{name} {says}"):
+            open_bundle(bundle).read_text(name)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json"])
+def test_a_file_that_is_longer_than_listed_is_refused(bundle: Path, name: str) -> None:
+    size = (bundle / name).stat().st_size
+    with (bundle / name).open("ab") as file:
+        file.write(b"\n")
+    with pytest.raises(BundleError, match=f"has {size + 1} bytes and the manifest says {size}"):
+        open_bundle(bundle)
+
+
+def test_a_manifest_may_have_several_names(bundle: Path, tmp_path: Path) -> None:
+    """Installers link files so; it vouches for itself."""
+    os.link(bundle / "manifest.json", tmp_path / "another name")
+    assert open_bundle(bundle).graph.nodes
+
+
+def test_a_text_of_no_known_kind_has_a_bound(bundle: Path) -> None:
+    for nbytes in (bundle_files.MAX_TEXT_BYTES, bundle_files.MAX_TEXT_BYTES + 1):
+        with (bundle / "notes").open("wb") as file:
+            file.truncate(nbytes)
+        accept(bundle, "notes")
+        opened = open_bundle(bundle)
+        if nbytes == bundle_files.MAX_TEXT_BYTES:
+            assert len(opened.read_text("notes")) == nbytes
+    with pytest.raises(BundleError, match="notes is too large: it has 16777217 bytes"):
+        opened.read_text("notes")
 
 
 @pytest.mark.parametrize("name", ["genai_config.json", "model.onnx", *TEXTS])

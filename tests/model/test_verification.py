@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from edgerun.errors import BundleError, SessionError
 from edgerun.llm.llm import load
 from edgerun.llm.loading import prepare
 from edgerun.llm.options import LoadOptions
-from edgerun.model import verification
+from edgerun.model import bundle_files, verification
 from edgerun.model.bundle import Bundle, open_bundle
 from tests.support.bundles import bundle_of
 
@@ -74,11 +75,13 @@ def test_it_is_hashed_once(bundle: Path, cache: Path, monkeypatch: pytest.Monkey
     assert verified(bundle).files.unhashed == {}
 
 
-def test_asking_for_it_hashes_again(bundle: Path, cache: Path) -> None:
-    verified(bundle)
-    before = (bundle / NAME).stat()
+def test_asking_for_it_hashes_again(
+    bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bit that a disk loses changes no times."""
     flip(bundle / NAME)
-    os.utime(bundle / NAME, ns=(before.st_atime_ns, before.st_mtime_ns))
+    monkeypatch.setattr(bundle_files, "is_remembered", lambda *_: True)
+    assert open_bundle(bundle).files.unhashed == {}
     with pytest.raises(BundleError, match="does not match the digest"):
         open_bundle(bundle, verify=True)
 
@@ -144,17 +147,25 @@ def test_what_is_remembered_is_bounded(
     assert NAME not in open_bundle(bundle).files.unhashed
 
 
+def changing(path: Path, changed_ns: int) -> Callable[..., str]:
+    """Hashes a file, which gets another time meanwhile."""
+    hash_ = verification._hash
+
+    def hashed(*arguments: Any) -> str:
+        digest = hash_(*arguments)
+        os.utime(path, ns=(0, changed_ns))
+        return digest
+
+    return hashed
+
+
+@pytest.mark.parametrize("changed_ns", [1, 1 << 62])
 def test_a_file_that_changes_while_it_is_hashed_is_refused(
-    bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, changed_ns: int
 ) -> None:
-    read = os.pread
-
-    def change(*arguments: int) -> bytes:
-        os.utime(bundle / NAME)
-        return read(*arguments)
-
     opened = open_bundle(bundle)
-    monkeypatch.setattr(verification.os, "pread", change)
+    opened.files.unhashed = {NAME: opened.files.unhashed[NAME]}
+    monkeypatch.setattr(verification, "_hash", changing(bundle / NAME, changed_ns))
     with opened.files.verification() as check, pytest.raises(BundleError, match="was changed"):
         check.finish()
 
@@ -234,10 +245,21 @@ def test_the_digest_of_a_foreign_model_covers_its_weights(
     assert other != digest
     flip(foreign / NAME)
     assert open_bundle(foreign).digest == digest
-    for record in cache.iterdir():
-        record.write_text("nonsense")
-    monkeypatch.setattr(verification, "_DIGESTS", {})
-    assert open_bundle(foreign).digest == digest
+    for content in ("nonsense", "{}", "[1]", "null"):
+        for record in cache.iterdir():
+            record.write_text(content)
+        monkeypatch.setattr(verification, "_DIGESTS", {})
+        assert open_bundle(foreign).digest == digest
+
+
+@pytest.mark.parametrize("changed_ns", [1, 1 << 62])
+def test_weights_of_a_foreign_model_that_change_while_they_are_hashed_are_refused(
+    foreign: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, changed_ns: int
+) -> None:
+    opened = open_bundle(foreign)
+    monkeypatch.setattr(verification, "_hash", changing(foreign / NAME, changed_ns))
+    with pytest.raises(BundleError, match="was changed while it was read"):
+        _ = opened.digest
 
 
 def test_a_chat_of_other_weights_is_refused(foreign: Path, cache: Path, tmp_path: Path) -> None:

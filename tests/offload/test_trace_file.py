@@ -84,8 +84,11 @@ def test_a_header_of_another_writer_is_read(path: Path) -> None:
 
 
 def test_a_trace_of_another_model_is_refused(path: Path) -> None:
-    with pytest.raises(InputError, match=r"another model's \(digest abababababab, expected cdcd"):
-        read_trace(path, "cd" * 32)
+    for other in ("cd", "00"):
+        message = rf"another model's \(digest abababababab, expected {other * 6}"
+        with pytest.raises(InputError, match=message):
+            read_trace(path, other * 32)
+    assert read_trace(path, "ab" * 32).model == "ab" * 32
 
 
 def test_every_byte_that_is_cut_off_is_missed(path: Path) -> None:
@@ -124,6 +127,7 @@ def test_another_version_is_refused(path: Path) -> None:
         ("layers", [-1, 1], r"its layers are \[-1, 1\]"),
         ("experts", 2, "goes to 3 of 2 experts"),
         ("experts", 5, r"goes to expert [567] of 5"),
+        ("experts", NO_EXPERT, "goes to 3 of 65535 experts"),
         ("experts", 1 << 16, "goes to 3 of 65536 experts"),
         ("prompt_tokens", 6, "6 of 5 tokens are the prompt's"),
         ("prompt_tokens", -1, "-1 of 5 tokens are the prompt's"),
@@ -141,6 +145,12 @@ def test_a_header_that_makes_no_sense_is_refused(
         read_trace(path)
 
 
+def test_a_file_that_contradicts_itself_is_named(path: Path) -> None:
+    edit_header(path, lambda header: header.update(experts=2), sign=True)
+    with pytest.raises(InputError, match=rf"the trace {path} is broken: .* 3 of 2 experts"):
+        read_trace(path)
+
+
 def test_sizes_below_zero_are_refused_even_if_their_product_is_right(path: Path) -> None:
     edit_header(path, lambda header: header.update(tokens=-5, top_k=-3), sign=True)
     with pytest.raises(InputError, match="was cut off or altered"):
@@ -153,7 +163,11 @@ def test_a_header_without_a_field_is_refused(path: Path) -> None:
         read_trace(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"[]\n", b"1\n", b"{}\n", b"\xff\n", b"x" * 70000])
+NO_TRACES = [b"", b"\n", b"[]\n", b"1\n", b"{}\n", b"\xff\n", b"x" * 70000]
+NO_TRACES += [b'{"format": "\xff"}\n', b"[" * 60000 + b"\n"]
+
+
+@pytest.mark.parametrize("content", NO_TRACES)
 def test_what_is_no_trace_is_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(InputError, match="is no trace of experts: `edgerun trace` makes one"):
@@ -197,9 +211,23 @@ def test_a_token_may_make_fewer_choices() -> None:
 
 
 def test_choices_of_another_type_are_refused() -> None:
-    for choices in (trace().choices[0], trace().choices["expert"], trace().choices[:0]):
+    good = trace().choices
+    for choices in (good[0], good[None], good["expert"], good[:0], good[..., :0]):
         with pytest.raises(InputError, match="its choices are"):
             replace(trace(), choices=choices)
+
+
+@pytest.mark.parametrize("layers", [(), (1,), (1, 2, 3)])
+def test_choices_of_other_layers_are_refused(layers: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="its layers are .* with choices of 2"):
+        replace(trace(), layers=layers)
+
+
+def test_counts_from_0_on_are_possible() -> None:
+    assert replace(trace(), layers=(0, 1)).layers == (0, 1)
+    for count in (0, 5):
+        assert replace(trace(), prompt_tokens=count).prompt_tokens == count
+    assert replace(trace(), experts=NO_EXPERT - 1).experts == NO_EXPERT - 1
 
 
 def test_where_a_trace_cannot_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

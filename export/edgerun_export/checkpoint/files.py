@@ -172,7 +172,7 @@ def decode_json(data: bytes, what: str, kind: Any = dict[str, Any]) -> Any:
     """
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"'{what}' is not the JSON expected: {error}") from error
 
 
@@ -199,7 +199,7 @@ def decode_config(data: bytes, what: str) -> dict[str, Any]:
     else:
         try:
             config = msgspec.convert(json.loads(data.decode()), dict[str, Any])
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(f"'{what}' is not the JSON expected: {error}") from error
     check_nesting(config, what)
     return config

@@ -213,7 +213,8 @@ def _turned_part(rope_factors: _Factors, head_dim: int) -> float:
         raise CheckpointError(f"the GGUF file has no '{name}', which gemma4 needs")
     divisors = rope_factors[name].reshape(-1)
     turned = int((divisors == 1).sum())
-    if not turned or (divisors[:turned] != 1).any() or (divisors[turned:] < _NEVER).any():
+    # A 1 that is not among the first is one of those behind them.
+    if not turned or (divisors[turned:] < _NEVER).any():
         raise UnsupportedError(
             f"tensor '{name}' of gemma4 is supported with divisors of 1 first and of {_NEVER:g} or "
             "more behind them"

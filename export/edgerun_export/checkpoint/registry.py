@@ -62,10 +62,10 @@ def open_checkpoint(
     """
     is_hub = path_or_id.startswith(HUB)
     path_or_id = path_or_id.removeprefix(HUB)
-    path = Path(path_or_id).expanduser()
     try:
+        path = Path(path_or_id).expanduser()
         exists = path.exists() and not is_hub
-    except (OSError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:  # the home folder of nobody here
         raise CheckpointError(f"'{path_or_id[:200]}' is not a usable path") from error
     if not path_or_id:
         raise CheckpointError(

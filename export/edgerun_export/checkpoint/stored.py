@@ -82,7 +82,7 @@ def check_shape(name: str, shape: tuple[int, ...], codec: Codec) -> None:
             "each at least 1"
         )
     innermost = shape[-1] if len(shape) > 1 else 1
-    if codec.block_weights > 1 and innermost % codec.block_weights:
+    if innermost % codec.block_weights:
         raise CheckpointError(
             f"tensor '{name}' of type {codec.name} has shape {list(shape)}; expected two or "
             f"more axes, the last in multiples of {codec.block_weights}"
@@ -258,7 +258,7 @@ def _pieces(stored: Stored, first: int, end: int) -> Iterator[tuple[int, int]]:
 def _ordered(
     stored: Stored, read: Callable[[Stored, int, int], Array], bounds: tuple[int, int]
 ) -> Array:
-    if stored.paired_head_dim is None or bounds[0] == bounds[1]:
+    if stored.paired_head_dim is None:
         return read(stored, *bounds)
     return half_split(lambda a, b: read(stored, a, b), bounds, stored.paired_head_dim)
 

@@ -11,11 +11,19 @@ import pytest
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint import open_checkpoint
+from edgerun_export.checkpoint.gguf_architectures import ARCHITECTURES
+from edgerun_export.checkpoint.gguf_config import _head_dim
+from edgerun_export.checkpoint.gguf_families import _turned_part
+from edgerun_export.checkpoint.gguf_keys import Keys
 
 gguf = pytest.importorskip("gguf")
 Type = gguf.GGMLQuantizationType
 Make = Callable[..., Path]
 Tensors = dict[str, np.ndarray]
+
+
+def keys(metadata: dict[str, int]) -> Keys:
+    return Keys({f"llama.{key}": value for key, value in metadata.items()}, "llama")
 
 
 def scaling_config(make_gguf: Make, tensors: Tensors, extra: Callable[[Any], None]) -> Any:
@@ -161,3 +169,63 @@ def test_passes_on_factors_of_no_known_rule(make_gguf: Make, tensors: Tensors) -
     assert scaling["rope_type"] == "longrope"
     assert scaling["long_factor"] == scaling["short_factor"] == [1.0, 3.0]
     assert scaling["attention_factor"] == 1.0
+
+
+@pytest.mark.parametrize("factors", [[1.0], [1.0, 2.0, 3.0], [1.0, 0.0], [1.0, -2.0]])
+def test_refuses_factors_that_are_none(
+    make_gguf: Make, tensors: Tensors, factors: list[float]
+) -> None:
+    raw = {"rope_freqs.weight": (np.array(factors, np.float32), Type.F32)}
+    with pytest.raises(
+        CheckpointError, match=r"'rope_freqs\.weight' .* expected 2 positive factors"
+    ):
+        open_checkpoint(str(make_gguf(tensors, raw=raw)))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "sizes"),
+    [
+        ({}, (4, 4)),
+        (
+            {"attention.key_length": 6, "rope.dimension_count": 2, "attention.value_length": 6},
+            (6, 2),
+        ),
+        ({"attention.key_length": 1 << 20}, (1 << 20, 1 << 20)),
+    ],
+)
+def test_heads_have_sizes(metadata: dict[str, int], sizes: tuple[int, int]) -> None:
+    assert _head_dim(keys(metadata), ARCHITECTURES["llama"], 16, 4) == sizes
+
+
+def test_heads_need_not_share_the_width_if_their_size_is_stated() -> None:
+    assert _head_dim(keys({"attention.key_length": 4}), ARCHITECTURES["llama"], 16, 3) == (4, 4)
+    with pytest.raises(CheckpointError, match="hidden size 16 is not a multiple of 3 heads"):
+        _head_dim(keys({}), ARCHITECTURES["llama"], 16, 3)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"attention.key_length": 5},
+        {"rope.dimension_count": 3},
+        {"rope.dimension_count": 6},
+        {"attention.value_length": 2},
+        {"attention.value_length": 8},
+    ],
+)
+def test_refuses_heads_of_other_sizes(metadata: dict[str, int]) -> None:
+    with pytest.raises(UnsupportedError, match="heads of . with . rotated and values of . are not"):
+        _head_dim(keys(metadata), ARCHITECTURES["llama"], 16, 4)
+
+
+@pytest.mark.parametrize(("divisors", "part"), [([1, 1, 1e30, 1e30], 0.5), ([1, 1, 1, 1], 1.0)])
+def test_pairs_of_gemma_4_are_turned_or_not(divisors: list[float], part: float) -> None:
+    assert _turned_part({"rope_freqs.weight": np.float32(divisors)}, 8) == part
+
+
+@pytest.mark.parametrize(
+    "divisors", [[1e30] * 4, [1e30, 1, 1e30, 1e30], [0.5, 1, 1e30, 1e30], [1, 1, 2, 1e30]]
+)
+def test_refuses_other_divisors_of_gemma_4(divisors: list[float]) -> None:
+    with pytest.raises(UnsupportedError, match="is supported with divisors of 1 first"):
+        _turned_part({"rope_freqs.weight": np.float32(divisors)}, 8)

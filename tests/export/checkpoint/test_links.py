@@ -158,6 +158,10 @@ def test_only_snapshots_have_blobs_beside_them(checkpoint: Path) -> None:
     """A folder of another name gains nothing by a neighbour called blobs."""
     snapshot = as_hub_cache(checkpoint)
     repository = snapshot.parent.parent
+    os.replace(snapshot.parent, repository / "copies")
+    with pytest.raises(CheckpointError, match="outside of the checkpoint's folder"):
+        read_all(repository / "copies" / snapshot.name)
+    os.replace(repository / "copies", snapshot.parent)
     os.replace(repository, repository.with_name("name"))
     with pytest.raises(CheckpointError, match="outside of the checkpoint's folder"):
         read_all(repository.with_name("name") / "snapshots" / snapshot.name)

@@ -46,10 +46,11 @@ def test_any_rows_of_a_rotary_projection_come_in_half_split_order(
                 np.testing.assert_array_equal(got, tensors[name][first:end])
 
 
-def test_refuses_int8_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [2, 0, -1])
+def test_refuses_int8_files(tmp_path: Path, version: int) -> None:
     path = tmp_path / "q.bin"
-    path.write_bytes(struct.pack("<Ii", 0x616B3432, 2).ljust(4096, b"\1"))
-    with pytest.raises(UnsupportedError, match="version 2; supported: 0 and 1"):
+    path.write_bytes(struct.pack("<Ii", 0x616B3432, version).ljust(4096, b"\1"))
+    with pytest.raises(UnsupportedError, match=f"version {version}; supported: 0 and 1"):
         open_checkpoint(str(path))
 
 
@@ -65,12 +66,53 @@ def test_refuses_a_file_of_the_wrong_size(
         open_checkpoint(str(path))
 
 
-@pytest.mark.parametrize("sizes", [(16, 24, 2, 0, 2), (16, 24, 2, 3, 1), (16, 24, -1, 4, 2)])
+LARGEST = 1 << 24
+
+
+def with_sizes(path: Path, sizes: tuple[int, ...]) -> Path:
+    """A file of version 1 that has sizes and no weights."""
+    path.write_bytes(struct.pack("<Ii7i", 0x616B3432, 1, *sizes).ljust(256, b"\0"))
+    return path
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (16, 24, 2, 0, 2, 260, 8),
+        (16, 24, 2, 3, 1, 260, 8),  # rows that are no heads
+        (13, 24, 2, 3, 1, 260, 8),  # the same, though 4 is even
+        (12, 24, 2, 4, 2, 260, 8),  # heads of 3
+        (16, 24, 2, 4, 3, 260, 8),  # 4 heads of 3 groups
+        (16, 24, 2, 4, 0, 260, 8),
+        (16, 24, -1, 4, 2, 260, 8),
+        (16, 24, 1025, 4, 2, 260, 8),
+        (LARGEST + 2, 24, 1, 1, 1, 260, 8),
+        (16, LARGEST + 1, 2, 4, 2, 260, 8),
+        (16, 0, 2, 4, 2, 260, 8),
+        (16, 24, 2, 4, 2, 0, 8),
+        (16, 24, 2, 4, 2, LARGEST + 1, 8),
+        (16, 24, 2, 4, 2, 260, 0),
+        (16, 24, 2, 4, 2, 260, LARGEST + 1),
+    ],
+)
 def test_refuses_impossible_sizes(tmp_path: Path, sizes: tuple[int, ...]) -> None:
-    path = tmp_path / "m.bin"
-    path.write_bytes(struct.pack("<Ii7i", 0x616B3432, 1, *sizes, 260, 8).ljust(256, b"\0"))
     with pytest.raises(CheckpointError, match="impossible sizes"):
-        open_checkpoint(str(path))
+        open_checkpoint(str(with_sizes(tmp_path / "m.bin", sizes)))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (16, 24, 1024, 4, 2, 260, 8),
+        (2, 1, 1, 1, 1, 1, 1),
+        (LARGEST, LARGEST, 1, 2, 2, LARGEST, LARGEST),
+    ],
+)
+def test_possible_sizes_are_compared_with_the_file_s(
+    tmp_path: Path, sizes: tuple[int, ...]
+) -> None:
+    with pytest.raises(CheckpointError, match="has 256 bytes, but its header describes"):
+        open_checkpoint(str(with_sizes(tmp_path / "m.bin", sizes)))
 
 
 def test_finds_the_tokenizer_beside_the_model(make_llama2c: Make, tensors: Tensors) -> None:

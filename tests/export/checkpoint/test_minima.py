@@ -6,9 +6,13 @@ import gguf
 import numpy as np
 import pytest
 
+from edgerun.errors import CheckpointError
 from edgerun.formats import format_named
-from edgerun_export.checkpoint.base import Affine
+from edgerun_export.checkpoint.base import Affine, Source, TensorInfo
+from edgerun_export.checkpoint.codecs import GGUF
+from edgerun_export.checkpoint.files import ByteFile
 from edgerun_export.checkpoint.minima import MINIMA
+from edgerun_export.checkpoint.stored import Stored, StoredCheckpoint
 from edgerun_export.quantize import encode_affine
 
 Type = gguf.GGMLQuantizationType
@@ -65,3 +69,38 @@ def test_what_a_format_cannot_hold_is_not_packed(weights, block):
     values = np.tile(np.arange(-8, 8, dtype=np.int8), (2, 4))
     scales = np.ones((2, 2), np.float32)
     assert encode_affine(Affine(values, scales, scales), format_named(weights), block) is None
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_scales_and_minima_are_finite(at, tmp_path):
+    block = bytearray(20)
+    block[at : at + 2] = np.float16(np.inf).tobytes()
+    (tmp_path / "blocks").write_bytes(block)
+    info = TensorInfo("x", (1, 32), "Q4_1")
+    stored = {"x": Stored(info, ByteFile(tmp_path / "blocks"), 0, GGUF[Type.Q4_1])}
+    with (
+        StoredCheckpoint({}, Source("gguf", "m"), stored, dict) as checkpoint,
+        pytest.raises(CheckpointError, match="'x' holds NaN or Inf"),
+    ):
+        checkpoint.affine("x")
+
+
+def test_no_rows_have_no_numbers(tmp_path):
+    (tmp_path / "blocks").write_bytes(bytes(34))
+    info = TensorInfo("x", (1, 32), "Q8_0")
+    stored = {"x": Stored(info, ByteFile(tmp_path / "blocks"), 0, GGUF[Type.Q8_0])}
+    with StoredCheckpoint({}, Source("gguf", "m"), stored, dict) as checkpoint:
+        assert checkpoint.read("x", slice(1, 1)).shape == (0, 32)
+        values, scales = checkpoint.integers("x", slice(1, 1))
+        assert values.shape == (0, 32) and scales.shape == (0, 1)
+
+
+@pytest.mark.parametrize(("kind", "nbytes"), [("Q8_0", 34), ("Q4_1", 20)])
+@pytest.mark.parametrize("shape", [(2, 1, 32), (1, 2, 32)])
+def test_only_matrices_have_integers(kind, nbytes, shape, tmp_path):
+    (tmp_path / "blocks").write_bytes(bytes(2 * nbytes))
+    info = TensorInfo("x", shape, kind)
+    stored = {"x": Stored(info, ByteFile(tmp_path / "blocks"), 0, GGUF[Type[kind]])}
+    with StoredCheckpoint({}, Source("gguf", "m"), stored, dict) as checkpoint:
+        assert checkpoint.integers("x") is checkpoint.affine("x") is None
+        assert checkpoint.read("x").shape == shape

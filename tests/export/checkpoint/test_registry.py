@@ -46,6 +46,17 @@ def test_goes_by_content_not_by_suffix(
             assert checkpoint.source.location == f"{kind}.data"
 
 
+def test_a_folder_is_no_gguf_file_whatever_its_name(hf_folder: Path) -> None:
+    folder = hf_folder.rename(hf_folder.with_name("model.gguf"))
+    with open_checkpoint(str(folder)) as checkpoint:
+        assert checkpoint.source.kind == "safetensors"
+
+
+def test_a_gguf_file_has_its_own_tokenizer(make_gguf: Make, tensors: Tensors) -> None:
+    with pytest.raises(UnsupportedError, match="a GGUF file has its own"):
+        open_checkpoint(str(make_gguf(tensors)), tokenizer="tokenizer.bin")
+
+
 def test_opens_a_folder_with_one_gguf_and_asks_with_two(make_gguf: Make, tensors: Tensors) -> None:
     path = make_gguf(tensors)
     with open_checkpoint(str(path.parent)) as checkpoint:
@@ -91,11 +102,19 @@ def test_in_a_folder_of_llama2c_files_names_one_to_give(
         open_checkpoint(str(folder))
 
 
+def test_the_working_folder_has_a_name(hf_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(hf_folder)
+    with open_checkpoint(".") as checkpoint:
+        assert checkpoint.source.location == "model"
+    with pytest.raises(CheckpointError, match="the checkpoint's name is empty"):
+        open_checkpoint("")
+
+
 @pytest.mark.parametrize(
-    "name", ["./nope", "/nope/nope.gguf", "nope", "a/b/c", "", "\0", "x" * 9999]
+    "name",
+    ["./nope", "/nope/nope.gguf", "nope", "a/b/c", "nope nope", "\0", "x" * 9999, "~nobody here/x"],
 )
 def test_a_missing_path_is_a_clear_error(name: str) -> None:
-    name = name or "nope nope"
     with pytest.raises(CheckpointError, match="no file or folder|not a usable path"):
         open_checkpoint(name)
 
@@ -106,6 +125,15 @@ def test_refuses_an_unknown_file(tmp_path: Path) -> None:
     for target in (path, tmp_path):
         with pytest.raises((CheckpointError, UnsupportedError)):
             open_checkpoint(str(target))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", bytes(16), b"\xff" * 8 + b"{}", (1 << 25).to_bytes(8, "little") + b"{" * 9]
+)
+def test_what_cannot_begin_a_header_is_no_safetensors_file(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(CheckpointError, match="is not a checkpoint that can be read"):
+        open_checkpoint(str(tmp_path / "x"))
 
 
 def test_refuses_a_pipe_without_waiting_for_it(tmp_path: Path) -> None:
@@ -184,13 +212,15 @@ def test_fetches_one_gguf_from_the_hub(
     asked: list[Any] = []
 
     def download(*arguments: Any, **options: Any) -> str:
-        asked.extend(arguments)
+        asked.extend([*arguments, options["revision"]])
         return str(path)
 
     fake_hub(monkeypatch, download)
-    with open_checkpoint("owner/name/tiny.gguf") as checkpoint:
+    with open_checkpoint("owner/name/tiny.gguf", revision="v1") as checkpoint:
         assert checkpoint.source.kind == "gguf"
-    assert asked == ["owner/name", "tiny.gguf"]
+    assert asked == ["owner/name", "tiny.gguf", "v1"]
+    with pytest.raises(CheckpointError, match="--revision v1 is for hub ids"):
+        open_checkpoint(str(path), revision="v1")
 
 
 @pytest.mark.parametrize(

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import json
-import struct
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
+from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.files import CONFIG_LIMIT_BYTES
+from edgerun_export.checkpoint.safetensors import _with_quantization
+from tests.export.checkpoint.headers.written import CONFIG, entry, write
 
 save_file = pytest.importorskip("safetensors.numpy").save_file
-CONFIG = '{"model_type": "llama"}'
-
-
-def write(path: Path, header: dict[str, object] | bytes, data: bytes) -> Path:
-    """Write a safetensors file by hand, with whatever header is asked for."""
-    encoded = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.parent.mkdir(exist_ok=True)
-    (path.parent / "config.json").write_text(CONFIG)
-    path.write_bytes(struct.pack("<Q", len(encoded)) + encoded + data)
-    return path
-
-
-def entry(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, object]:
-    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
 def test_reads_every_tensor_as_written(hf_folder: Path, tensors: dict[str, np.ndarray]) -> None:
@@ -80,8 +67,15 @@ def test_reads_only_the_rows_asked_for(
         np.testing.assert_array_equal(checkpoint.read(name, rows), tensors[name][rows])
 
 
+def test_rows_are_read_without_a_step(hf_folder: Path) -> None:
+    with (
+        open_checkpoint(str(hf_folder)) as checkpoint,
+        pytest.raises(ValueError, match="must have step 1"),
+    ):
+        checkpoint.read("model.embed_tokens.weight", slice(0, 8, 2))
+
+
 def test_a_slab_of_a_large_tensor_takes_the_memory_of_the_slab(tmp_path: Path) -> None:
-    import tracemalloc
 
     path = tmp_path / "m" / "model.safetensors"
     rows, width = 4096, 4096
@@ -167,6 +161,9 @@ def test_reads_an_index_as_large_as_kimi_k2_thinkings(
     [
         ("../outside.safetensors", "not a .safetensors file name"),
         ("/etc/passwd", "not a .safetensors file name"),
+        ("sub/model.safetensors", "not a .safetensors file name"),
+        ("sub\\model.safetensors", "not a .safetensors file name"),
+        ("config.json", "not a .safetensors file name"),
         ("model-00009-of-00002.safetensors", "no file"),
         ("model-00002-of-00002.safetensors", "lacks tensor 'lm_head.weight'"),
     ],
@@ -183,6 +180,38 @@ def test_refuses_a_bad_index(
         open_checkpoint(str(folder))
 
 
+def test_refuses_a_tensor_that_two_shards_hold(
+    tmp_path: Path, tensors: dict[str, np.ndarray]
+) -> None:
+    folder = sharded(tmp_path / "m", tensors)
+    shards = sorted(folder.glob("*.safetensors"))
+    save_file(tensors, shards[1])
+    with pytest.raises(CheckpointError, match=f"'{shards[1].name}' holds tensor '.*' a second"):
+        open_checkpoint(str(folder))
+
+
+def test_refuses_a_tokenizer_of_another_format(hf_folder: Path) -> None:
+    with pytest.raises(UnsupportedError, match="--tokenizer is for llama2.c files"):
+        open_checkpoint(str(hf_folder), tokenizer=str(hf_folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("said", [{}, "packed", ["packed"], None])
+def test_what_says_nothing_of_weights_is_left_alone(hf_folder: Path, said: object) -> None:
+    config = json.loads((hf_folder / "config.json").read_text())
+    config |= {"compression_config": said, "text_config": {"quantization_config": {}}}
+    (hf_folder / "config.json").write_text(json.dumps(config))
+    with open_checkpoint(str(hf_folder)) as checkpoint:
+        assert "quantization_config" not in checkpoint.config
+
+
+def test_the_first_place_that_speaks_of_weights_counts() -> None:
+    own, text, old = ({"quant_method": name} for name in ("own", "text", "old"))
+    config = {"text_config": {"quantization_config": text}, "compression_config": old}
+    assert _with_quantization(config)["quantization_config"] == text
+    config["quantization_config"] = own
+    assert _with_quantization(config) is config
+
+
 def pack_reference(values: np.ndarray) -> np.ndarray:
     """transformers' ``pack_weights``, one element at a time."""
     quarter = len(values) // 4
@@ -193,7 +222,7 @@ def pack_reference(values: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("linear", "scale"), [("autobitlinear", 2.5), ("bitlinear", 0.4)])
-@pytest.mark.parametrize("rows", [None, slice(0, 3), slice(2, 11), slice(15, 16)])
+@pytest.mark.parametrize("rows", [None, slice(0, 3), slice(2, 11), slice(15, 16), slice(5, 5)])
 def test_unpacks_bitnet_layers(
     tmp_path: Path, linear: str, scale: float, rows: slice | None
 ) -> None:
@@ -229,6 +258,27 @@ def test_refuses_a_packed_code_that_is_no_trit(tmp_path: Path) -> None:
         checkpoint.ternary("w")
 
 
+@pytest.mark.parametrize("scale", [[1, 1], [0]])
+def test_refuses_a_scale_of_a_packed_layer_that_is_none(tmp_path: Path, scale: list[int]) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    stored = {"w": np.zeros((1, 4), np.uint8), "w_scale": np.float32(scale)}
+    save_file(stored, tmp_path / "model.safetensors")
+    with (
+        open_checkpoint(str(tmp_path)) as checkpoint,
+        pytest.raises(CheckpointError, match="'w_scale' must hold one scale other than 0"),
+    ):
+        checkpoint.ternary("w")
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 2, 2)])
+def test_only_matrices_are_packed_layers(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    stored = {"w": np.zeros(shape, np.uint8), "w_scale": np.ones(1, np.float32)}
+    save_file(stored, tmp_path / "model.safetensors")
+    with open_checkpoint(str(tmp_path)) as checkpoint:
+        assert checkpoint.ternary("w") is None
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", ["F32", "F16"])
 def test_names_the_tensor_that_is_not_finite(tmp_path: Path, bad: float, dtype: str) -> None:
@@ -250,45 +300,6 @@ def test_weights_of_a_type_without_a_decoder_are_refused_when_they_are_read(tmp_
         assert checkpoint.read("mask").shape == (1,)
         with pytest.raises(UnsupportedError, match=message):
             checkpoint.read("w")
-
-
-HUGE = 2**40
-BROKEN = {
-    "too long": ({"w": entry("F32", [4], 0, 16)}, 12, "truncated"),
-    "begins before": ({"w": entry("F32", [4], -16, 0)}, 16, "truncated or damaged"),
-    "size differs": ({"w": entry("F32", [4], 0, 12)}, 12, "16 bytes is placed at 0 to 12"),
-    "huge": ({"w": entry("F32", [HUGE, HUGE], 0, HUGE * HUGE * 4)}, 16, "truncated"),
-    "negative axis": ({"w": entry("F32", [-2, -2], 0, 16)}, 16, "shape"),
-    "zero axis": ({"w": entry("F32", [0, HUGE], 0, 0)}, 0, "shape"),
-    "axes": ({"w": entry("F32", [1] * 9, 0, 4)}, 4, "shape"),
-    "overlap": (
-        {"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 4, 12)},
-        12,
-        "'a' and 'b' overlap",
-    ),
-    "hole": ({"a": entry("F32", [1], 4, 8)}, 8, "belong to no tensor"),
-    "tail": ({"a": entry("F32", [1], 0, 4)}, 8, "belong to no tensor"),
-    "type": ({"w": entry("F4", [2], 0, 1)}, 1, "type 'F4'; supported: F32"),
-    "no offsets": ({"w": {"dtype": "F32", "shape": [1]}}, 4, "'w' is not the JSON expected"),
-    "not JSON": (b"{nope", 4, "not the JSON expected"),
-    "nested": (b"[" * 100_000, 4, "not the JSON expected"),
-    "a list": (b"[1, 2]", 4, "not the JSON expected"),
-}
-
-
-@pytest.mark.parametrize("case", BROKEN)
-def test_refuses_a_broken_header(tmp_path: Path, case: str) -> None:
-    header, size, message = BROKEN[case]
-    path = write(tmp_path / "m" / "model.safetensors", header, bytes(size))
-    with pytest.raises(EdgerunError, match=message):
-        open_checkpoint(str(path.parent))
-
-
-def test_refuses_a_header_longer_than_the_file(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(CONFIG)
-    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", 2**62) + b"{}")
-    with pytest.raises(CheckpointError, match="announces a header of 4611686018427387904 bytes"):
-        open_checkpoint(str(tmp_path))
 
 
 @pytest.mark.parametrize("also", ["1", "NaN"])
@@ -315,47 +326,6 @@ def test_refuses_a_broken_config(hf_folder: Path, config: str) -> None:
     (hf_folder / "config.json").write_bytes(config.encode("utf-8", "surrogateescape"))
     with pytest.raises(CheckpointError, match=r"'config\.json' is not the JSON expected"):
         open_checkpoint(str(hf_folder))
-
-
-MANY = b'{"a":[' + b"{}," * 700_000 + b'{}],"b":NaN}'
-COLONS = b"{" + b",".join(b'"%d":0' % number for number in range(1_000_000)) + b"}"
-
-
-@pytest.mark.parametrize(
-    ("header", "message"),
-    [
-        (MANY, r"'model\.safetensors' is not the JSON expected"),
-        (COLONS, r"'model\.safetensors' has more than 131072 tensors"),
-    ],
-    ids=["no number", "entries"],
-)
-def test_a_large_header_makes_few_objects(header: bytes, message: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "model" / "model.safetensors", header, b"")
-    assert peak_of(path, message) < 5 * len(header)
-
-
-def test_a_large_index_makes_few_objects(hf_folder: Path) -> None:
-    (hf_folder / "model.safetensors").unlink()
-    (hf_folder / "model.safetensors.index.json").write_bytes(MANY)
-    assert peak_of(hf_folder, r"'model\.safetensors\.index\.json' is not") < 5 * len(MANY)
-
-
-def peak_of(path: Path, message: str) -> int:
-    """Bytes of memory that Python takes at most to refuse a checkpoint."""
-    tracemalloc.start()
-    try:
-        with pytest.raises(CheckpointError, match=message):
-            open_checkpoint(str(path))
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-def test_what_is_said_of_a_file_may_have_many_colons(tmp_path: Path) -> None:
-    header = {"__metadata__": {"config": ":" * 100_000}, "a": entry("F32", [1], 0, 4)}
-    path = write(tmp_path / "model" / "model.safetensors", header, bytes(4))
-    with open_checkpoint(str(path)) as checkpoint:
-        assert list(checkpoint.tensors()) == ["a"]
 
 
 def test_settings_of_another_file_are_as_short_as_a_config(hf_folder: Path) -> None:

@@ -151,6 +151,10 @@ def two_axes(tensors: Tensors) -> None:
     tensors[f"{AT}.down_proj_blocks"] = blocks.reshape(len(blocks), -1)
 
 
+def five_axes(tensors: Tensors) -> None:
+    tensors[f"{AT}.down_proj_blocks"] = tensors[f"{AT}.down_proj_blocks"][..., None]
+
+
 def one_output_more(tensors: Tensors) -> None:
     for kind in ("blocks", "scales"):
         stack = tensors[f"{AT}.gate_up_proj_{kind}"]
@@ -184,6 +188,7 @@ def one_expert_less(tensors: Tensors) -> None:
         (without_scales, "its scales are none; expected U8"),
         (short_scales, r"its scales are U8 \[4, 63, 1\]"),
         (two_axes, r"down_proj_blocks' has shape \[4, 1024\]; expected 4 axes"),
+        (five_axes, r"down_proj_blocks' has shape \[.*, 16, 1\]; expected 4 axes"),
         (one_output_more, "65 outputs, which gate_proj and up_proj cannot share"),
         (no_number, r"experts.2.down_proj.weight' holds NaN or Inf in rows 0 to 63"),
         (too_large, r"experts.2.down_proj.weight' holds NaN or Inf in rows 0 to 63"),

@@ -225,6 +225,8 @@ FACTORS = "model.layers.0.router.per_expert_scale"
     [
         (None, f"'{FACTORS}' are none; expected one for each"),
         (np.ones(5, np.float32), rf"'{FACTORS}' are of shape \[5\]; expected"),
+        (np.ones(7, np.float32), rf"'{FACTORS}' are of shape \[7\]; expected"),
+        (np.ones((6, 1), np.float32), rf"'{FACTORS}' are of shape \[6, 1\]; expected"),
         (np.array([1, 2, np.nan, 4, 5, 6], np.float32), f"'{FACTORS}' holds NaN or Inf"),
     ],
 )

@@ -63,6 +63,7 @@ def test_a_width_that_nothing_says_is_that_of_experts_or_of_the_network(tmp_path
     ("alter", "changes", "message"),
     [
         (lambda own: own["blk.0.ssm_a"].__setitem__(1, 0.5), {}, "rate' holds 0.5; expected"),
+        (lambda own: own["blk.0.ssm_a"].__setitem__(1, 0), {}, "rate' holds 0; expected"),
         (lambda own: own.pop("blk.2.ssm_dt.bias"), {}, "no tensor 'model.layers.2.*dt_bias'"),
         (lambda own: own.pop("blk.2.ssm_conv1d.bias"), {}, "no tensor '.*conv1d.bias'"),
         (lambda own: own.pop("blk.0.ffn_up.weight"), {}, "no tensor '.*shared_mlp.input_linear"),

@@ -58,6 +58,10 @@ def one_more_constant(graph: onnx.GraphProto) -> None:
     graph.initializer.append(numpy_helper.from_array(np.zeros(1, "f"), "decay"))
 
 
+def one_more_sparse_constant(graph: onnx.GraphProto) -> None:
+    graph.sparse_initializer.add(dims=[1]).values.name = "decay"
+
+
 def other_mask(bundle: AlteredBundle) -> None:
     for name in ("total", "new"):
         bundle.node(f"model/tokens/{name}").input[0] = "position_ids"

@@ -79,6 +79,7 @@ def one_more(constant: str, values: np.ndarray, name: str, place: int) -> Callab
         rewired("layers.2/conv/Concat", 0, "past_key_values.0.conv"),
         rewired(f"{CONV}/Slice", 0, "past_key_values.0.conv"),
         one_more("begin", np.array([-1], np.int64), f"{CONV}/Slice", 1),
+        one_more("begin", np.array([-3], np.int64), f"{CONV}/Slice", 1),
         one_more("last", np.array([3], np.int64), f"{CONV}/Slice", 2),
         lambda bundle: bundle.node(f"{CONV}/Slice").output.__setitem__(0, "seen"),
         gives_no("conv"),

@@ -176,7 +176,8 @@ class CompressedLayers(IntegerLayers):
         packed, middle = self._name(layer, _PACKED), np.int16(1 << layer.bits - 1)
         if packed in self._stored:
             words = self._checkpoint.read(packed, slice(first, end))
-            numbers = digits(words, layer.bits).reshape(end - first, -1)
+            width = words.shape[1] * (WORD_BITS // layer.bits)
+            numbers = digits(words, layer.bits).reshape(end - first, width)
             codes = numbers[:, : layer.info.shape[1]] - middle
         else:
             codes = self._checkpoint.read(layer.info.name, slice(first, end)).astype(np.int16)
@@ -208,7 +209,8 @@ class CompressedLayers(IntegerLayers):
         """What rows [first, end) have of a part with a number for each group, ``[n, groups]``."""
         info = self._stored[self._name(layer, part)]
         if info.shape and info.shape[0] == layer.info.shape[0]:
-            return self._checkpoint.read(info.name, slice(first, end)).reshape(end - first, -1)
+            rows = self._checkpoint.read(info.name, slice(first, end))
+            return rows.reshape(end - first, layer.groups)
         numbers = self._checkpoint.read(info.name).reshape(1, -1)
         return np.broadcast_to(numbers, (end - first, layer.groups))
 

@@ -166,7 +166,7 @@ class PackedLayers(IntegerLayers):
             codes = self._of_outputs(layer, words).T[first - skipped : end - skipped]
         else:
             words = np.ascontiguousarray(parts[_CODES][:, first:end].T)
-            codes = digits(words, layer.bits).reshape(end - first, -1)
+            codes = digits(words, layer.bits).reshape(end - first, layer.info.shape[1])
         return Codes(
             codes - np.int16(1 << layer.bits - 1),
             self._points(layer, parts[_ZEROS])[first:end],

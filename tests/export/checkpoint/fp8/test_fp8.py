@@ -64,8 +64,8 @@ def test_weights_are_floats_times_scales(scheme: Scheme, tmp_path: Path) -> None
             read = checkpoint.read(name)
             assert read.dtype == np.float32
             np.testing.assert_array_equal(read, weight)
-            rows = slice(len(weight) // 3, len(weight) - 5)
-            np.testing.assert_array_equal(checkpoint.read(name, rows), weight[rows])
+            for rows in (slice(len(weight) // 3, len(weight) - 5), slice(5, 5)):
+                np.testing.assert_array_equal(checkpoint.read(name, rows), weight[rows])
         assert checkpoint.read_to_the_end() == weights.keys()
         assert checkpoint.integers(NAME) is None
         assert checkpoint.affine(NAME) is None

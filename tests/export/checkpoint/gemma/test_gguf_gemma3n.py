@@ -141,6 +141,10 @@ STACK = "model.altup_projections"
             lambda own: {f"{STACK}.weight": own[f"{STACK}.0.weight"]},
             r"shape \[64, 64\]; expected 3",
         ),
+        (
+            lambda own: {f"{STACK}.weight": own[f"{STACK}.0.weight"][None, None]},
+            r"shape \[1, 1, 64, 64\]; expected 3",
+        ),
         (lambda own: {f"{STACK}.3.weight": own[f"{STACK}.0.weight"]}, "3.weight' has no place in"),
         (lambda own: {f"{STACK}.2.weight": None}, f"no tensor '{STACK}.2.weight'"),
         (

@@ -116,6 +116,7 @@ def test_integers_of_such_files_are_kept(name: str, tmp_path: Path) -> None:
         (DENSE, {"attention.value_length_swa": 8}, "'gemma4.attention.value_length_swa' is 8 for"),
         (DENSE, {"rope.dimension_count": 16}, "of 32 with 16 rotated"),
         (DENSE, {"rope.dimension_count_swa": 8}, "dimension_count_swa' is 8 for heads of 16"),
+        (DENSE, {"rope.dimension_count_swa": 32}, "dimension_count_swa' is 32 for heads of 16"),
         (DENSE, {"feed_forward_length": [64, 64, 128]}, r"is \[64, 64, 128\]; supported are"),
         (DENSE, {"attn_logit_softcapping": 50.0}, "'attn_logit_softcapping' is 50"),
         (DENSE, {"expert_count": 8}, "lacks 'gemma4.expert_used_count'"),
@@ -199,6 +200,15 @@ FACTORS, DOWN = "blk.0.ffn_down_exps.scale", "blk.0.ffn_down_exps.weight"
         (
             {"blk.0.ffn_gate_up_exps.weight": np.ones((6, 95, 64), np.float32)},
             "has 95 rows for each expert, which gate_proj and up_proj cannot share",
+        ),
+        ({FACTORS: np.ones(7, np.float32)}, r"factors are of shape \[7\]; expected one"),
+        ({FACTORS: np.ones((6, 1), np.float32)}, r"factors are of shape \[6, 1\]; expected one"),
+        *(
+            (
+                {"blk.0.ffn_gate_up_exps.weight": np.ones(shape, np.float32)},
+                r"'blk\.0\.ffn_gate_up_exps\.weight' has shape .*; expected 3 axes, the first of",
+            )
+            for shape in ((96, 64), (6, 96, 64, 1))
         ),
     ],
 )

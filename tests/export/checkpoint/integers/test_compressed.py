@@ -75,8 +75,8 @@ def test_codes_scales_and_zero_points_are_kept(
         assert checkpoint.tensors().keys() == expected.keys()
         for name, weight in expected.items():
             np.testing.assert_array_equal(checkpoint.read(name), weight)
-            some = slice(3, len(weight) - 5)
-            np.testing.assert_array_equal(checkpoint.read(name, some), weight[some])
+            for some in (slice(3, len(weight) - 5), slice(5, 5)):
+                np.testing.assert_array_equal(checkpoint.read(name, some), weight[some])
         assert checkpoint.read_to_the_end() == expected.keys()
         spec = interpret(checkpoint)[0].spec
     options = ExportOptions(weights="source", activations="fp32", head_weights="fp32")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from tests.export.checkpoint.fp8.schemes import E4M3
 from tests.export.checkpoint.integers.layouts import (
@@ -102,6 +103,23 @@ def test_damaged_checkpoints_are_refused(
 ) -> None:
     integer_model(tmp_path / "integers", layout, alter=alter)
     refused(CheckpointError, message, tmp_path)
+
+
+def test_weights_beyond_float32_are_refused(tmp_path: Path) -> None:
+    scales = with_part("weight_scale", np.full((64, 2), 3e38, np.float32))
+    integer_model(tmp_path / "integers", PACKED, alter=scales)
+    with (
+        open_checkpoint(str(tmp_path / "integers")) as checkpoint,
+        pytest.raises(CheckpointError, match=f"'{NAME}' holds NaN or Inf"),
+    ):
+        checkpoint.read(NAME)
+
+
+def test_scales_may_be_0(tmp_path: Path) -> None:
+    """So float16 has those of weights that are next to nothing."""
+    integer_model(tmp_path / "integers", PACKED, alter=put("weight_scale", (5, 1), 0))
+    with open_checkpoint(str(tmp_path / "integers")) as checkpoint:
+        assert not checkpoint.read(NAME)[5, 32:].any()
 
 
 @pytest.mark.parametrize("part", ["weight_zero_point", "weight_g_idx", "weight_shape"])
