@@ -14,7 +14,7 @@ from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.gguf_architectures import ARCHITECTURES
 from edgerun_export.checkpoint.gguf_config import _head_dim
 from edgerun_export.checkpoint.gguf_families import _turned_part
-from edgerun_export.checkpoint.gguf_keys import Keys
+from edgerun_export.checkpoint.kinds.keys import Keys
 
 gguf = pytest.importorskip("gguf")
 Type = gguf.GGMLQuantizationType

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.checkpoint.gguf_keys import Keys
+from edgerun_export.checkpoint.kinds.keys import Keys
 
 MOST = (1 << 31) - 1
 
