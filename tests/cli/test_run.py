@@ -280,6 +280,7 @@ MISTAKES = [
     (["-p", "x", "--regex", "a", "--json-schema", "true"], "json_schema and regex are both given"),
     (["-p", "x", "--json-schema", "{"], "--json-schema is '{', which is not JSON"),
     (["-p", "x", "--json-schema", "none.json"], "'none.json' cannot be read: No such file"),
+    (["-p", "x", "--grammar", "~nobody_here/g"], "begins with the home folder of nobody here"),
     (["-p", "x", "--grammar", "."], "'.' cannot be read: Is a directory; expected a file with a"),
     (["-p", "x", "--frobnicate"], "--frobnicate"),
     (["-p", "x" * 600], "tokens and the context is 512"),

@@ -136,7 +136,9 @@ def _read(name: str, what: str) -> str:
         with Path(name).expanduser().open("rb") as file:
             data = file.read(MAX_BYTES + 1)
         text = data.decode("utf-8-sig")
-    except (OSError, RuntimeError, ValueError) as error:
+    except RuntimeError as error:
+        raise SamplingError(f"{shown(name)} begins with the home folder of nobody here") from error
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
         raise SamplingError(f"{shown(name)} cannot be read: {reason}; {expected}") from error
     if len(data) > MAX_BYTES:

@@ -34,7 +34,10 @@ def check_bitfile(argument: str) -> Path:
     """
     if not argument:
         raise InputError("the device 'pynq' needs a bitstream: --device pynq:/path/to/overlay.bit")
-    path = Path(argument).expanduser().resolve()
+    try:
+        path = Path(argument).expanduser().resolve()
+    except RuntimeError as error:
+        raise InputError(f"'{argument}' begins with the home folder of nobody here") from error
     if path.suffix not in BITSTREAM_SUFFIXES:
         raise InputError(f"{path} is no bitstream: expected {' or '.join(BITSTREAM_SUFFIXES)}")
     for needed in (path, path.with_suffix(".hwh")):

@@ -280,6 +280,11 @@ def test_file_that_is_no_bitstream_is_named(
         deployed.check_bitstream(str(file))
 
 
+def test_home_folder_of_nobody_is_named() -> None:
+    with pytest.raises(InputError, match="'~nobody_here/a.bit' begins with the home folder of"):
+        pynq.check_bitfile("~nobody_here/a.bit")
+
+
 def test_machine_that_is_no_board_is_not_asked(tmp_path: Path, bitstream) -> None:
     assert deployed.SYSTEM is System
     if os.path.exists("/lib/firmware/edgerun"):
