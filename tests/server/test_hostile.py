@@ -89,6 +89,7 @@ def test_no_body_fails_the_server(client: Served, path: str, fields: dict[str, A
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @settings(
     max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
