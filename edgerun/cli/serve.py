@@ -13,6 +13,7 @@ from edgerun.cli.screen.messages import say, tell
 if TYPE_CHECKING:
     from edgerun.server.options import ServerOptions
 
+MAX_KEY_BYTES = 4096
 EXAMPLES = options.examples(
     "edgerun serve",
     "edgerun serve ./my-model --port 9000 --parallel 8",
@@ -91,7 +92,11 @@ def _key(path: Path) -> str:
     from edgerun.errors import InputError
 
     try:
-        return path.read_text("utf-8").strip()
+        with path.open("rb") as file:  # of a pipe too, which may have no end
+            data = file.read(MAX_KEY_BYTES + 1)
+        if len(data) > MAX_KEY_BYTES:
+            raise InputError(f"the key in {path} has more than {MAX_KEY_BYTES} bytes")
+        return data.decode("utf-8").strip()
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise InputError(f"the key in {path} cannot be read: {reason}") from error

@@ -76,6 +76,12 @@ def test_a_key_that_protects_nothing_is_refused(run: Run, tmp_path: Path, key: b
     assert result.code == 2 and "key" in result.err
 
 
+def test_a_key_without_an_end_is_not_read_to_its_end(run: Run) -> None:
+    result = run("serve", "--api-key-file", "/dev/zero")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "the key in /dev/zero has more than 4096 bytes" in result.err
+
+
 def test_without_its_packages_it_says_what_to_install(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

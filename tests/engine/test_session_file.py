@@ -155,16 +155,19 @@ for count in itertools.count():
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kill -9 is POSIX")
-def test_a_killed_writer_leaves_a_whole_session(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kills", [5, pytest.param(500, marks=(pytest.mark.slow, pytest.mark.timeout(1800)))]
+)
+def test_a_killed_writer_leaves_a_whole_session(tmp_path: Path, kills: int) -> None:
     path = tmp_path / "chat"
     save_session(path, DIGEST, MESSAGES)
-    for attempt in range(5):
+    for attempt in range(kills):
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
         )
         assert writer.stdout is not None
         writer.stdout.readline()
-        time.sleep(0.01 + 0.007 * attempt)
+        time.sleep(0.01 + 0.007 * (attempt % 10))
         writer.send_signal(signal.SIGKILL)
         writer.communicate()
         messages = load_session(path, DIGEST)

@@ -304,7 +304,9 @@ for kill in range(kills):
 """
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kills", [6, pytest.param(300, marks=(pytest.mark.slow, pytest.mark.timeout(1800)))]
+)
 def test_killed_at_any_moment_there_is_a_whole_bundle_and_every_file_of_the_users(kills, bundle):
     command = [sys.executable, "-c", STORM, str(GOLDEN), str(bundle), str(kills)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import edgerun
 from edgerun.llm.llm import LLM
@@ -18,9 +18,11 @@ PROMPT = [5, 6, 7, 8, 9]
 TEXT = "a story of one day, and a bit more"
 TOKENS = 3
 STORAGE = ("fp16", "int8")
+EXPERT_SHARES = ("60%", "90%")  # of their memory
 WEIGHTS = ("int8", "fp32")
 # A few rows a call: what one row writes too much then lies behind the end of its buffer.
 FEW_ROWS = 4
+SCHEMA = {"type": "object", "properties": {"a": {"enum": ["b", 1]}}, "required": ["a"]}
 PLAIN_SHARE = 4  # one case in so many runs without guard pages and with the default's rows
 
 
@@ -30,17 +32,26 @@ def is_guarded(seed: int) -> bool:
 
 
 @contextmanager
-def _loaded(folder: Path, seed: int) -> Iterator[LLM]:
+def _loaded(folder: Path, seed: int, **options: Any) -> Iterator[LLM]:
     rows = {"chunk_rows": FEW_ROWS} if is_guarded(seed) else {}
     cache = STORAGE[seed % len(STORAGE)]
-    with edgerun.load(folder, threads=1, max_sessions=2, kv_cache=cache, **rows) as llm:
+    with edgerun.load(folder, threads=1, max_sessions=2, kv_cache=cache, **rows, **options) as llm:
         yield llm
         watch.check_mappings()
 
 
 def generate(folder: Path, seed: int) -> None:
     """Loads a bundle and continues some ids, the last ones of the vocabulary among them."""
-    with _loaded(folder, seed) as llm:
+    _generate(folder, seed)
+
+
+def generate_with_few_experts(folder: Path, seed: int) -> None:
+    """The same; experts are read while the model runs."""
+    _generate(folder, seed, expert_memory=EXPERT_SHARES[seed % len(EXPERT_SHARES)])
+
+
+def _generate(folder: Path, seed: int, **options: Any) -> None:
+    with _loaded(folder, seed, **options) as llm:
         last = llm.model.vocab_size - 1
         ids = [min(id_, last) for id_ in PROMPT]
         llm.generate([*ids, last], max_tokens=TOKENS)
@@ -50,6 +61,12 @@ def generate_text(folder: Path, seed: int) -> None:
     """Loads a bundle and continues a text."""
     with _loaded(folder, seed) as llm:
         llm.generate(TEXT, max_tokens=TOKENS)
+
+
+def structured(folder: Path, seed: int) -> None:
+    """Loads a bundle and continues a text in JSON."""
+    with _loaded(folder, seed) as llm:
+        llm.generate(TEXT, max_tokens=2 * TOKENS, json_schema=SCHEMA)
 
 
 def chat(folder: Path, seed: int) -> None:

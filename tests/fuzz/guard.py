@@ -23,6 +23,7 @@ from edgerun.backends.cpu import buffers, weights
 from edgerun.graph.ir import Graph
 from edgerun.kernels.layouts import stream as layout
 from edgerun.model import bundle
+from edgerun.state.memory import Memory
 from edgerun.state.paged import PagePool
 
 PAGE = mmap.PAGESIZE
@@ -81,7 +82,11 @@ def guard_pages() -> Iterator[None]:
     def arena_zeros(self: layout.Arena, shape: tuple[int, ...]) -> NDArray[np.uint8]:
         return guarded_zeros(shape, np.uint8)
 
+    def state_zeros(self: Memory, shape: tuple[int, ...], dtype: Any, _: int) -> NDArray[Any]:
+        return guarded_zeros(shape, dtype)
+
     with (
+        mock.patch.object(Memory, "zeros", state_zeros),
         mock.patch.object(PagePool, "__init__", init_pool),
         mock.patch.object(bundle, "read_graph", read),
         mock.patch.object(layout.Arena, "zeros", arena_zeros),

@@ -55,7 +55,7 @@ class Kind:
     def make(self, seed: int) -> Files:
         """The files of a case."""
         draw = random.Random(seed)
-        files = self.mutate(dict(self.source(draw.randrange(10))), draw)
+        files = self.mutate(dict(self.source(draw.randrange(len(sources.BUNDLES)))), draw)
         return seal(files) if self.sealed and draw.random() < SEALED else files
 
 
@@ -77,6 +77,13 @@ def _session(files: Files, draw: random.Random) -> Files:
     return on_file(sources.SESSION, change)(files, draw)
 
 
+def _graph_or_weights(files: Files, draw: random.Random) -> Files:
+    name, change = draw.choice(
+        ((MODEL, mutate_onnx), (MODEL, mutate_sizes), (DATA, mutate_weights))
+    )
+    return on_file(name, change)(files, draw)
+
+
 def _odd_file(files: Files, draw: random.Random) -> Files:
     """One file replaced by a link, a pipe or a folder; for links, one file more as target."""
     name = draw.choice(sorted(files))
@@ -92,10 +99,16 @@ KINDS: dict[str, Kind] = {
     "sizes": Kind(sources.bundle, on_file(MODEL, mutate_sizes), ends.generate, 200, True),
     "onnx-bytes": Kind(sources.bundle, on_file(MODEL, damage), ends.generate, 120, True),
     "weights": Kind(sources.bundle, on_file(DATA, mutate_weights), ends.generate, 100, True),
+    "read experts": Kind(
+        sources.mixture, _graph_or_weights, ends.generate_with_few_experts, 60, True
+    ),
     "manifest": Kind(sources.bundle, _manifest, ends.generate, 200),
     "configs": Kind(sources.bundle, _small_file, ends.generate, 100, True),
     "tokenizer": Kind(
         sources.bundle, on_file(TOKENIZER, mutate_tokenizer), ends.generate_text, 180, True
+    ),
+    "structure": Kind(
+        sources.bundle, on_file(TOKENIZER, mutate_tokenizer), ends.structured, 40, True
     ),
     "template": Kind(
         sources.bundle, on_file(TOKENIZER_CONFIG, mutate_template), ends.chat, 100, True

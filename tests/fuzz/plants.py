@@ -24,6 +24,7 @@ from edgerun.kernels.lang.signature import Signature
 from edgerun.llm import loading
 from edgerun.model import bundle
 from edgerun.plan.workload import Workload
+from edgerun.state.recurrent import RecurrentArrays
 
 Plant = Callable[[], AbstractContextManager[None]]
 LEAK_BYTES = 400 << 20
@@ -56,6 +57,23 @@ def unchecked() -> Iterator[None]:
         mock.patch.object(loading, "affordable_rows", lambda graph: DEFAULT_CHUNK_ROWS),
         mock.patch.object(loading, "workload", lambda graph: Workload()),
     ):
+        yield
+
+
+@contextmanager
+def shifted() -> Iterator[None]:
+    """States of recurrent layers where their memory ends."""
+    fields = RecurrentArrays.fields
+
+    def behind(self: RecurrentArrays, name: str) -> dict[str, int]:
+        layer = self._layers[name]
+        sizes = {
+            declared.name: array.nbytes
+            for declared, array in zip(self.states[layer].arrays, self._arrays[layer], strict=True)
+        }
+        return {key: where + sizes.get(key, 0) for key, where in fields(self, name).items()}
+
+    with mock.patch.object(RecurrentArrays, "fields", behind):
         yield
 
 
@@ -133,6 +151,7 @@ PLANTS: dict[str, Plant] = {
     "": nullcontext,
     "overflow": overflow,
     "unchecked": unchecked,
+    "shifted": shifted,
     "escape": _at_reading(escape),
     "leak": _at_reading(leak),
     "process": _at_reading(_start_process),

@@ -65,7 +65,11 @@ def warm_up(folder: Path) -> None:
         for number in range(len(sources.BUNDLES))
         for seed in range(len(ends.STORAGE) + 1)  # one with ordinary memory, then each storage
     ]
-    runs += [(kind.source, kind.end, seed, seed) for kind in KINDS.values() for seed in range(3)]
+    runs += [
+        (kind.source, kind.end, number, number)
+        for kind in KINDS.values()
+        for number in range(len(sources.CHECKPOINTS))
+    ]
     for source, end, number, seed in dict.fromkeys(runs):
         write_files(source(number), folder / "warm")
         end(folder / "warm", seed)

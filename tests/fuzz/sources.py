@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,8 +18,12 @@ from tests.export.checkpoint.conftest import (
     llama_tensors,
     write_gguf,
 )
+from tests.export.linear import test_gguf_linear as linear
+from tests.export.state_spaces import written as state_spaces
 from tests.fuzz.files import MANIFEST, Files, read_files, seal, write_files
 from tests.support.bundles import GOLDEN, bundle_of
+from tests.support.gguf_model import source_of
+from tests.support.gguf_model import write_gguf as write_model
 from tests.support.unlike import unlike_of
 
 SESSION = "session"
@@ -34,6 +39,25 @@ BUNDLES = (
     partial(bundle_of, "mistral", weights="int4_offset"),
     partial(bundle_of, "deepseek_v2", weights="int4"),
     partial(bundle_of, "gemma3n_text", weights="int8"),
+    partial(bundle_of, "cohere", weights="int4"),
+    partial(bundle_of, "gpt_neox", weights="int8"),
+    partial(bundle_of, "lfm2", weights="int4"),
+    partial(bundle_of, "qwen3_next", weights="int4"),
+    partial(bundle_of, "nemotron_h", weights="int8"),
+    partial(bundle_of, "gpt_oss", weights="int4"),
+)
+MIXTURES = [
+    index
+    for index, make in enumerate(BUNDLES)
+    if make.args[0] in ("olmoe", "deepseek_v2", "qwen3_next", "gpt_oss")
+]
+CHECKPOINTS = ("llama", "bitnet-packed", "qwen3", "gpt_neox", "falcon_h1", "qwen3_next", "gpt_oss")
+GGUF_FILES: tuple[Callable[[Path], object], ...] = (
+    lambda path: write_gguf(path, llama_tensors(tied=False)),
+    lambda path: write_gguf(path, llama_tensors(tied=True)),
+    lambda path: write_model(path, "stablelm", *source_of("stablelm")),
+    lambda path: state_spaces.written(path, "falcon_h1"),
+    lambda path: linear.written(path, "qwen3_next"),
 )
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}\n"
@@ -51,8 +75,15 @@ def bundle(number: int) -> Files:
 
 
 @cache
+def mixture(number: int) -> Files:
+    """A bundle whose experts can be read while the model runs."""
+    return bundle(MIXTURES[number % len(MIXTURES)])
+
+
+@cache
 def foreign(number: int) -> Files:
-    """A bundle as another exporter would have made it: without a manifest."""
+    """A bundle as another exporter would have made it: without a manifest, and layers all alike."""
+    number = number if BUNDLES[number % len(BUNDLES)].func is bundle_of else 0
     return {name: content for name, content in bundle(number).items() if name != MANIFEST}
 
 
@@ -78,7 +109,7 @@ def session_bytes(payload: bytes) -> bytes:
 @cache
 def checkpoint(number: int) -> Files:
     """A Hugging Face folder."""
-    name = ("llama", "bitnet-packed", "qwen3")[number % 3]
+    name = CHECKPOINTS[number % len(CHECKPOINTS)]
     return {key: data for key, data in read_files(GOLDEN / name).items() if key != "golden.npz"}
 
 
@@ -110,7 +141,7 @@ def gguf(number: int) -> Files:
     """A GGUF file."""
     with TemporaryDirectory() as name:
         path = Path(name) / "model.gguf"
-        write_gguf(path, llama_tensors(tied=bool(number % 2)))
+        GGUF_FILES[number % len(GGUF_FILES)](path)
         return {path.name: path.read_bytes()}
 
 

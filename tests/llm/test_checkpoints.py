@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -99,6 +100,21 @@ def test_a_cache_that_cannot_be_written_is_named(
     cache.write_text("a file")
     with pytest.raises(StorageError, match="cannot make a bundle in .*models"):
         edgerun.load(checkpoint)
+
+
+def test_a_full_disk_leaves_no_bundle_and_the_next_load_makes_one(
+    checkpoint: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StorageError, match="no space left while writing"):
+            edgerun.load(checkpoint)
+    assert not list(cache.rglob("*.json")) and not list(cache.rglob("*.edgerun-part"))
+    with edgerun.load(checkpoint) as llm:
+        assert llm.generate([1, 2, 3], max_tokens=2).ids
 
 
 def test_a_model_of_the_hub_is_fetched_once(

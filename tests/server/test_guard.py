@@ -15,22 +15,11 @@ from starlette.types import Message, Receive, Scope, Send
 from edgerun.llm.llm import LLM
 from edgerun.server import answers, connections, guard
 from edgerun.server.options import ServerOptions
-from tests.server.served import CHAT, HELLO, Paced, Served, served, until
+from tests.server.served import CHAT, HELLO, RESPONSES, TEXT, Paced, Served, served, until
 from tests.support import fakes
 
 KEY = "correct-horse-battery"
 PAGE = "https://page.example"
-ROUTES = (
-    "/",
-    "/v1",
-    "/health",
-    "/metrics",
-    "/v1/models",
-    "/v1/models/fake",
-    CHAT,
-    "/v1/completions",
-    "/x",
-)
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY")
 
 
@@ -45,10 +34,19 @@ def _status(client: Served, method: str, path: str, **headers: str) -> httpx.Res
     return client.request(method, path, headers=given)
 
 
+def paths_of(client: Served) -> list[str]:
+    """A path of every route that there is, and one of none."""
+    return [path.replace("{name:path}", "fake") for path in client.server._paths] + ["/x"]
+
+
+def test_all_routes_are_looked_at(locked: Served) -> None:
+    assert {"/", CHAT, TEXT, RESPONSES, "/v1/models/fake", "/metrics"} < {*paths_of(locked)}
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_route_is_guarded(locked: Served, method: str) -> None:
     good = f"Bearer {KEY}"
-    for path in ROUTES:
+    for path in paths_of(locked):
         for host, origin in product(
             ("localhost", "evil.example"), (None, PAGE, "https://evil.example")
         ):
@@ -60,7 +58,7 @@ def test_every_route_is_guarded(locked: Served, method: str) -> None:
             is_preflight = method == "OPTIONS" and origin == PAGE
             for wrong in ({}, {"Authorization": "Bearer x"}, {"Authorization": f"Basic {KEY}"}):
                 answer = _status(locked, method, path, **headers, **wrong)
-                needs = allowed and path not in ("/", "/health") and not is_preflight
+                needs = allowed and path not in guard.OPEN_PATHS and not is_preflight
                 assert (answer.status_code == 401) is needs, (method, path, headers, wrong)
                 if needs and method != "HEAD":
                     assert answer.json()["error"]["type"] == "authentication_error"

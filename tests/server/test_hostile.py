@@ -8,11 +8,11 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from edgerun.engine.chooser.params import all_options
-from edgerun.server import body
+from edgerun.server import body, text
 from edgerun.server.chat import ChatFields
 from edgerun.server.responses.request import ResponseFields
 from edgerun.server.text import TextFields
@@ -40,8 +40,9 @@ MESSAGE = st.fixed_dictionaries(
     },
 )
 NAMES = [entry.name for entry in all_options()]
-KINDS = (ChatFields, TextFields, ResponseFields)
-FIELDS = sorted({*NAMES, *(name for kind in KINDS for name in kind.__struct_fields__)})
+KINDS = {CHAT: ChatFields, TEXT: TextFields, RESPONSES: ResponseFields}
+FIELDS_OF = {path: [*NAMES, *kind.__struct_fields__] for path, kind in KINDS.items()}
+FIELDS = sorted({name for names in FIELDS_OF.values() for name in names})
 PATHS = {CHAT: "messages", TEXT: "prompt", RESPONSES: "input"}
 ASKED: dict[str, Any] = {CHAT: [{"role": "user", "content": "x"}], TEXT: "x", RESPONSES: "x"}
 ITEM = st.fixed_dictionaries(
@@ -55,18 +56,51 @@ ITEM = st.fixed_dictionaries(
         **dict.fromkeys(("content", "summary", "output", "arguments", "call_id", "name"), VALUES),
     },
 )
-BODIES = st.fixed_dictionaries(
-    {"max_tokens": st.just(2)},
-    optional={
-        "messages": st.one_of(st.lists(MESSAGE, max_size=3), VALUES),
-        "prompt": st.one_of(st.text(max_size=9), st.lists(NUMBERS, max_size=3), VALUES),
-        "input": st.one_of(st.text(max_size=9), st.lists(ITEM, max_size=3), VALUES),
-    },
-).flatmap(
-    lambda first: st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=3).map(
-        lambda more: {**more, **first}
+PROMPTS: dict[str, st.SearchStrategy[Any]] = {
+    CHAT: st.lists(MESSAGE, max_size=3),
+    TEXT: st.one_of(st.text(max_size=9), st.lists(NUMBERS, max_size=3)),
+    RESPONSES: st.one_of(st.text(max_size=9), st.lists(ITEM, max_size=3)),
+}
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": ["b", 1]}}, "required": ["a"]}
+TOOL = {"type": "function", "name": "f", "function": {"name": "f", "parameters": SCHEMA}}
+APT: dict[str, list[Any]] = {  # values that are right somewhere, so that others are looked at
+    "stream": [True],
+    "n": [2],
+    "seed": [1],
+    "stop": ["x", ["a", "b"]],
+    "logprobs": [True, 2],
+    "logit_bias": [{"97": -100}],
+    "regex": ["[a-c]{2}"],
+    "json_schema": [SCHEMA],
+    "ignore_eos": [True],
+    "response_format": [{"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}],
+    "text": [{"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}],
+    "tools": [[TOOL]],
+    "tool_choice": ["required", "none"],
+}
+
+
+def bodies_of(path: str) -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
+    """Bodies for a path: most have fields that it has, and something to reply to."""
+    usual = st.just(ASKED[path])
+    prompt = st.sampled_from([usual, usual, usual, PROMPTS[path], VALUES]).flatmap(lambda x: x)
+    names = st.lists(st.sampled_from(9 * FIELDS_OF[path] + FIELDS), max_size=3)
+    more = names.flatmap(
+        lambda names: st.fixed_dictionaries({name: value_of(name) for name in names})
     )
-)
+    return st.builds(
+        lambda prompt, more: (path, {"max_tokens": 2, **more, PATHS[path]: prompt}), prompt, more
+    )
+
+
+def value_of(name: str) -> st.SearchStrategy[Any]:
+    """Any value, or one that suits a field."""
+    return st.one_of(VALUES, st.sampled_from(APT[name])) if name in APT else VALUES
+
+
+CASES = st.sampled_from(sorted(PATHS)).flatmap(bodies_of)
 
 
 def check(client: Served, path: str, fields: Any) -> None:
@@ -76,6 +110,7 @@ def check(client: Served, path: str, fields: Any) -> None:
         headers={"Content-Type": "application/json"},
     )
     assert answer.status_code in (200, 400, 404), (answer.text, fields)
+    assert '"server_error"' not in answer.text, (answer.text, fields)  # in the middle of a stream
     if answer.status_code != 200:
         assert answer.json()["error"]["message"], fields
 
@@ -83,20 +118,36 @@ def check(client: Served, path: str, fields: Any) -> None:
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(path=st.sampled_from(sorted(PATHS)), fields=BODIES)
-def test_no_body_fails_the_server(client: Served, path: str, fields: dict[str, Any]) -> None:
-    check(client, path, fields)
+@given(case=CASES)
+def test_no_body_fails_the_server(client: Served, case: tuple[str, dict[str, Any]]) -> None:
+    check(client, *case)
+
+
+def test_a_defect_that_is_put_in_is_found(client: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the others would find nothing."""
+    good = text.with_bias
+
+    def defective(sampling: dict[str, Any]) -> dict[str, Any]:
+        return good({name: +value for name, value in sampling.items()})
+
+    @settings(max_examples=150, deadline=None, database=None, phases=[Phase.generate])
+    @given(case=CASES)
+    def run(case: tuple[str, dict[str, Any]]) -> None:
+        check(client, *case)
+
+    monkeypatch.setattr(text, "with_bias", defective)
+    with pytest.raises(AssertionError, match="this is a defect"):
+        run()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @settings(
     max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(path=st.sampled_from(sorted(PATHS)), fields=BODIES)
-def test_no_body_of_many_fails_the_server(
-    client: Served, path: str, fields: dict[str, Any]
-) -> None:
-    check(client, path, fields)
+@given(case=CASES)
+def test_no_body_of_many_fails_the_server(client: Served, case: tuple[str, dict[str, Any]]) -> None:
+    check(client, *case)
 
 
 @pytest.mark.parametrize("name", FIELDS)

@@ -283,9 +283,11 @@ def _pieces(text: str, longest: int) -> list[tuple[bool, str]]:
 
 def _read(file: Path) -> str:
     try:
-        if file.stat().st_size > _MAX_BYTES:
+        with file.open("rb") as opened:  # it may be a pipe, which says nothing of its size
+            data = opened.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
             raise InputError(f"{file} is larger than {_MAX_BYTES} bytes; a part of it will do")
-        return file.read_bytes().decode("utf-8")
+        return data.decode("utf-8")
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:

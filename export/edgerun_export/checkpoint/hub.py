@@ -7,9 +7,12 @@ exported learns it before gigabytes of weights have been downloaded.
 from __future__ import annotations
 
 import errno
+import hashlib
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +54,9 @@ _ATTEMPTING = "huggingface_hub.utils._http"  # its logger
 _ATTEMPTS = ("thrown while requesting", "Retrying in")
 _WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
 
+_GIT_SHA1, _SHA256 = re.compile("[0-9a-f]{40}"), re.compile("[0-9a-f]{64}")
+_PIECE_BYTES = 4 << 20
+
 _NO_FILE = (
     "the repository has no such file; where it has no config.json, name a GGUF file of it: "
     "owner/name/file.gguf"
@@ -85,7 +91,7 @@ def download(hub_id: str, revision: str | None = None) -> tuple[Path, str]:
         the folder or file in the hub's cache, and its commit.
 
     Raises:
-        CheckpointError: not found, gated or offline, or without a tokenizer.
+        CheckpointError: not found, gated or offline, without a tokenizer, or damaged.
         UnsupportedError: the repository's configuration describes a model that cannot be exported,
             or weights that are stored in a way that is not read.
         MissingDependencyError: huggingface_hub is not installed.
@@ -140,9 +146,14 @@ def _download(hub: Any, hub_id: str, revision: str | None) -> tuple[Path, str]:
     repository = f"{owner}/{name}"
     if file:
         path = Path(hub.hf_hub_download(repository, file[0], revision=revision))
-        for other in other_names(file[0]):
-            hub.hf_hub_download(repository, other, revision=path.parent.name)
-        return path, path.parent.name
+        commit = path.parent.name
+        others = [
+            hub.hf_hub_download(repository, other, revision=commit)
+            for other in other_names(file[0])
+        ]
+        for each in (path, *map(Path, others)):
+            _check_digest(each)
+        return path, commit
     config = Path(hub.hf_hub_download(repository, _CONFIG, revision=revision))
     keys = decode_config(read_small(config, CONFIG_LIMIT_BYTES), _CONFIG)
     describe(keys)
@@ -153,13 +164,46 @@ def _download(hub: Any, hub_id: str, revision: str | None) -> tuple[Path, str]:
 
     def fetch(patterns: tuple[str, ...]) -> Path:
         options = {"revision": commit, "allow_patterns": list(patterns)}
-        return Path(hub.snapshot_download(repository, **options))
+        folder = Path(hub.snapshot_download(repository, **options))
+        for path in folder.iterdir():
+            if any(fnmatch(path.name, pattern) for pattern in patterns):
+                _check_digest(path)
+        return folder
 
     read = optional_reader(fetch(_SMALL_FILES), MAX_BYTES[TOKENIZER])
     scaling_of(keys, read)  # refuses floats that cannot be read
     from_hugging_face(read)
     folder = fetch(_WEIGHTS)
     return folder, folder.name
+
+
+def _check_digest(path: Path) -> None:
+    """Checks the content of a file, of which the hub's own library looks at the size alone.
+
+    In the hub's cache a file is a link to a blob, whose name is the digest that the hub has of it:
+    SHA-256 of large files, that of Git of others. Where there are no links, nothing says it.
+
+    Raises:
+        CheckpointError: it has another.
+    """
+    blob = path.resolve()
+    if not path.is_symlink() or blob.parent.name != "blobs":
+        return
+    if _SHA256.fullmatch(blob.name):
+        digest = hashlib.sha256()
+    elif _GIT_SHA1.fullmatch(blob.name):
+        header = f"blob {blob.stat().st_size}\0".encode()
+        digest = hashlib.sha1(header, usedforsecurity=False)
+    else:
+        return
+    with blob.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+    if digest.hexdigest() != blob.name:
+        raise CheckpointError(
+            f"'{path.name}' is damaged: its digest is {digest.hexdigest()}, and the hub's is "
+            f"{blob.name}; remove '{blob}' and run the command again, which downloads it anew"
+        )
 
 
 def _reason(error: BaseException) -> str | None:

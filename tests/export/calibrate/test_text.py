@@ -116,6 +116,12 @@ def test_windows_that_hold_no_text_are_refused(tmp_path, tokenizer, monkeypatch)
         read_sample(text, tokenizer, 4, 2)
 
 
+def test_a_text_without_an_end_is_not_read_to_its_end(monkeypatch, tokenizer):
+    monkeypatch.setattr("edgerun_export.calibrate.text._MAX_BYTES", 1000)
+    with pytest.raises(InputError, match="/dev/zero is larger than 1000 bytes"):
+        read_calibration([Path("/dev/zero")], tokenizer, 4, 64)
+
+
 def test_bad_texts_are_refused_by_name(tmp_path, tokenizer):
     short = written(tmp_path, "short.txt", "a few words")
     with pytest.raises(InputError, match=r"short.txt has \d+ tokens, less than one window"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import logging
 import os
@@ -24,7 +25,7 @@ from edgerun.errors import (
     UnsupportedError,
 )
 from edgerun_export.checkpoint import open_checkpoint
-from edgerun_export.checkpoint.hub import _SMALL_FILES, _WEIGHTS
+from edgerun_export.checkpoint.hub import _SMALL_FILES, _WEIGHTS, download
 from tests.export.checkpoint.integers.layouts import compressed
 
 Make = Callable[..., Path]
@@ -221,6 +222,58 @@ def test_fetches_one_gguf_from_the_hub(
     assert asked == ["owner/name", "tiny.gguf", "v1"]
     with pytest.raises(CheckpointError, match="--revision v1 is for hub ids"):
         open_checkpoint(str(path), revision="v1")
+
+
+def in_blobs(folder: Path, *, large: str) -> dict[str, Path]:
+    """Puts files where the hub's library puts them: links to blobs that are called by digests."""
+    blobs = folder.parent.parent / "blobs"
+    blobs.mkdir()
+    places = {}
+    for path in sorted(folder.iterdir()):
+        data = path.read_bytes()
+        of_git = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+        blob = blobs / (hashlib.sha256(data).hexdigest() if path.name == large else of_git)
+        path.rename(blob)
+        path.symlink_to(blob)
+        places[path.name] = blob
+    return places
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_download_with_a_flipped_bit_is_refused(
+    monkeypatch: pytest.MonkeyPatch, hf_folder: Path, name: str
+) -> None:
+    """The hub's own library compares sizes."""
+    snapshots = hf_folder.parent / "models--owner--tiny-llama" / "snapshots"
+    snapshots.mkdir(parents=True)
+    repository = Repository(monkeypatch, hf_folder.rename(snapshots / "new"))
+    blob = in_blobs(repository.commit, large="model.safetensors")[name]
+    monkeypatch.setattr("edgerun_export.checkpoint.hub._PIECE_BYTES", 1000)
+    assert download("owner/tiny-llama") == (repository.commit, "0123abcd")
+    data = bytearray(blob.read_bytes())
+    data[data.index(b" ")] ^= ord(" ") ^ ord("\t")  # JSON stays JSON
+    blob.write_bytes(data)
+    with pytest.raises(CheckpointError, match=f"'{name}' is damaged.* remove '{blob}' and run"):
+        download("owner/tiny-llama")
+    blob.rename(repository.commit / "other")  # called by no digest, as where there are no links
+    (repository.commit / name).unlink()
+    (repository.commit / "other").rename(repository.commit / name)
+    assert download("owner/tiny-llama") == (repository.commit, "0123abcd")
+
+
+def test_a_gguf_file_with_a_flipped_bit_is_refused(
+    monkeypatch: pytest.MonkeyPatch, make_gguf: Make, tensors: Tensors, tmp_path: Path
+) -> None:
+    (tmp_path / "snapshots" / "0123abcd").mkdir(parents=True)
+    path = make_gguf(tensors, name="snapshots/0123abcd/tiny.gguf")
+    (blob,) = in_blobs(path.parent, large=path.name).values()
+    fake_hub(monkeypatch, lambda *_, **__: str(path))
+    assert download("owner/name/tiny.gguf")[0] == path
+    data = bytearray(blob.read_bytes())
+    data[-1] ^= 1
+    blob.write_bytes(data)
+    with pytest.raises(CheckpointError, match="'.*gguf' is damaged: its digest is "):
+        download("owner/name/tiny.gguf")
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,14 @@ def mutate_onnx(data: bytes, draw: random.Random) -> bytes:
     return model.SerializeToString()
 
 
+def _nodes(model: ModelProto, draw: random.Random) -> list[NodeProto]:
+    """The nodes of the graph, or at times those of a body that one of them runs."""
+    bodies = [a.g for node in model.graph.node for a in node.attribute if a.HasField("g")]
+    return list((draw.choice(bodies) if bodies and draw.random() < 0.2 else model.graph).node)
+
+
 def _node(model: ModelProto, draw: random.Random, op: str = "") -> NodeProto | None:
-    nodes = [node for node in model.graph.node if not op or node.op_type == op]
+    nodes = [node for node in _nodes(model, draw) if not op or node.op_type == op]
     return draw.choice(nodes) if nodes else None
 
 
