@@ -21,7 +21,7 @@ pytest.importorskip("openvino")
 PLACES = ("prefill=openvino:CPU", "prefill=openvino:CPU,decode=openvino:CPU", "decode=openvino:CPU")
 # Exports whose activations nobody rounds: a last bit changes no token there. mistral has windows
 # of 8 tokens, less than a chunk; qwen2 has biases, qwen3 norms of heads; the others of llama scale
-# their angles, gemma2 bounds scores.
+# their angles, gemma2 bounds scores, gpt_neox adds two products with biases to one residual.
 QUICK = {
     "llama": ("fp32", "int2"),
     "llama-linear": ("int8",),
@@ -31,6 +31,7 @@ QUICK = {
     "qwen2": ("int4",),
     "qwen3": ("int4",),
     "gemma2": ("int8",),
+    "gpt_neox": ("fp32",),
     "gemma3n_text": (),  # its networks take longest to make
 }
 # How angles are scaled is the same wherever a prompt ends and a reply begins.

@@ -7,13 +7,14 @@ as they are, as in OpenVINO itself.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from edgerun.backends.openvino.translate.translator import Translator
 from edgerun.backends.openvino.translation import Translation
-from edgerun.graph.ir import Node
+from edgerun.graph.ir import Graph, Node
 from edgerun.ops.linear import INT8_MAX, MIN_ABSMAX
 
 
@@ -24,11 +25,21 @@ def _translate(translation: Translation, node: Node) -> Any:
     if node.attrs["activations"] == "int8_row":
         value = _rounded(translation, value)
     out = ops.matmul(value, translation.matrix(weight), False, True)
-    if bias:
-        out = ops.add(out, translation.constant(translation.segment.array(bias)))
-    if residual:
-        out = ops.add(out, translation.value(residual))
-    return out
+    others = [translation.constant(translation.segment.array(bias))] if bias else []
+    others += [translation.value(residual)] if residual else []
+    if bias and residual and _is_sum_alone(translation.segment, residual):
+        others = [reduce(ops.add, others)]
+    return reduce(ops.add, others, out)
+
+
+def _is_sum_alone(segment: Graph, residual: str) -> bool:
+    """Whether a residual is the sum of another product, which nothing else reads.
+
+    OpenVINO's CPU plug-in (2026.4) dies while it fuses two float32 products, each with a bias, into
+    one sum; it does not if the bias of the second is added to the sum of the first.
+    """
+    source = segment.producers().get(residual)
+    return source is not None and source.op == "linear" and len(segment.consumers()[residual]) == 1
 
 
 def _rounded(translation: Translation, x: Any) -> Any:
