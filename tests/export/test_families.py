@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +17,7 @@ from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.source.model import interpret
 from edgerun_export.verify.numpy_model import forward
-
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-
-
-def config_of(name, **changes):
-    config = json.loads((GOLDEN / name / "config.json").read_text())
-    return {**config, **changes}
+from tests.support.bundles import GOLDEN, config_of
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""Bundles made from the golden checkpoints, shared by tests of the runtime."""
+"""The golden checkpoints' configurations, and bundles made from them."""
 
 from __future__ import annotations
 
 import atexit
+import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,7 @@ from edgerun.plan.planner import make_plan
 from edgerun.plan.programs import Programs, compile_plan
 from edgerun.plan.states import states_of
 from edgerun.state import Batch, SequenceStore
+from edgerun_export.architectures import DecoderSpec, describe
 from edgerun_export.pipeline import ExportOptions, export
 from tools.bench import random_model
 
@@ -38,6 +41,16 @@ TINY_EXPERTS = {
     "eos_token_id": 257,
 }
 NAMES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
+
+
+def config_of(name: str, **changes: Any) -> dict[str, Any]:
+    """The configuration of a golden checkpoint, changed."""
+    return {**json.loads((GOLDEN / name / "config.json").read_text()), **changes}
+
+
+def spec_without(name: str, *keys: str, **changes: Any) -> DecoderSpec:
+    """What a golden checkpoint's configuration means that leaves keys out."""
+    return describe({k: v for k, v in config_of(name, **changes).items() if k not in keys})
 
 
 @cache

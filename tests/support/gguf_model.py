@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,8 +15,8 @@ from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.source.model import interpret
 from edgerun_export.verify.compare import relative_error
 from edgerun_export.verify.numpy_model import forward
+from tests.support.bundles import GOLDEN, config_of
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 IDS = np.array([1, *(7 * place % 250 for place in range(20))])
 
 # Whose converters put rows of queries and keys in pairs.
@@ -49,7 +48,7 @@ def source_of(name: str, **changes: Any) -> tuple[dict[str, Any], dict[str, np.n
     """Configuration and tensors of a golden checkpoint."""
     with open_checkpoint(str(GOLDEN / name)) as checkpoint:
         tensors = {each: checkpoint.read(each) for each in checkpoint.tensors()}
-    return {**json.loads((GOLDEN / name / "config.json").read_text()), **changes}, tensors
+    return config_of(name, **changes), tensors
 
 
 def stored_of(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -68,7 +67,7 @@ def difference(path: Path, name: str, config: dict[str, Any]) -> float:
         name: of the checkpoint.
         config: what its configuration is changed to say.
     """
-    own = json.loads((GOLDEN / name / "config.json").read_text())
+    own = config_of(name)
     config = {**own, **config, "model_type": own["model_type"]}
     with open_checkpoint(str(GOLDEN / name)) as checkpoint:
         checkpoint.config = config

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +9,12 @@ import numpy as np
 import pytest
 
 from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
-from edgerun_export.architectures import DecoderSpec, Experts, Rope, describe
+from edgerun_export.architectures import Experts, Rope, describe
 from edgerun_export.architectures.decoder.rope import partial
 from edgerun_export.pipeline import ExportOptions, export
-from tests.support.bundles import GOLDEN
+from tests.support.bundles import GOLDEN, config_of, spec_without
 
 QKV = {"q_proj", "k_proj", "v_proj"}
-
-
-def config_of(name: str, **changes: Any) -> dict[str, Any]:
-    return {**json.loads((GOLDEN / name / "config.json").read_text()), **changes}
-
-
-def without(name: str, *keys: str, **changes: Any) -> DecoderSpec:
-    """What a configuration means that leaves keys out."""
-    return describe({k: v for k, v in config_of(name, **changes).items() if k not in keys})
 
 
 @pytest.mark.parametrize(
@@ -104,7 +94,7 @@ def test_layers_of_exaone_have_rope_where_they_have_a_window(
 
 
 def test_exaone_has_windows_unless_its_configuration_says_null() -> None:
-    spec = without("exaone4", "sliding_window", "layer_types", "sliding_window_pattern")
+    spec = spec_without("exaone4", "sliding_window", "layer_types", "sliding_window_pattern")
     assert [layer.window for layer in spec.layers] == [4096] * 3
     assert (spec.norm_eps, spec.biases, spec.q_row_norm) == (1e-5, frozenset(), None)
 
@@ -112,35 +102,35 @@ def test_exaone_has_windows_unless_its_configuration_says_null() -> None:
 def test_biases_are_those_that_configurations_say() -> None:
     mlp = {"gate_proj", "up_proj", "down_proj"}
     assert describe(config_of("seed_oss")).biases == QKV | {"o_proj"}
-    assert without("seed_oss", "attention_bias", "attention_out_bias").biases == QKV
+    assert spec_without("seed_oss", "attention_bias", "attention_out_bias").biases == QKV
     spec = describe(config_of("seed_oss", attention_bias=False, mlp_bias=True))
     assert spec.biases == mlp | {"o_proj"}
-    assert without("glm", "attention_bias").biases == QKV
+    assert spec_without("glm", "attention_bias").biases == QKV
     assert describe(config_of("glm4")).biases == frozenset()
     assert describe(config_of("ernie4_5")).biases == QKV | mlp | {"o_proj"}
-    assert without("ernie4_5", "use_bias").biases == frozenset()
+    assert spec_without("ernie4_5", "use_bias").biases == frozenset()
 
 
 def test_what_configurations_leave_out_is_what_transformers_takes() -> None:
     for name in ("seed_oss", "glm", "glm4", "ernie4_5", "minimax_m2"):
-        assert without(name, "head_dim").head_dim == 128
+        assert spec_without(name, "head_dim").head_dim == 128
     for name, theta in (("ernie4_5", 5e5), ("flex_olmo", 5e5), ("glm4", 1e4)):
-        spec = without(name, "rope_parameters", "rms_norm_eps")
+        spec = spec_without(name, "rope_parameters", "rms_norm_eps")
         size = 2 * np.count_nonzero(spec.ropes[0].inv_freq)
         assert spec.ropes[0].inv_freq[1] == pytest.approx(theta ** (-2 / size))
-    assert without("glm4", "rms_norm_eps").norm_eps == 1.5625e-7
-    assert without("ernie4_5", "rms_norm_eps").norm_eps == 1e-5
-    assert without("flex_olmo", "rms_norm_eps").norm_eps == 1e-6
-    assert without("ernie4_5", "tie_word_embeddings").tied
+    assert spec_without("glm4", "rms_norm_eps").norm_eps == 1.5625e-7
+    assert spec_without("ernie4_5", "rms_norm_eps").norm_eps == 1e-5
+    assert spec_without("flex_olmo", "rms_norm_eps").norm_eps == 1e-6
+    assert spec_without("ernie4_5", "tie_word_embeddings").tied
     assert not describe(config_of("ernie4_5", tie_word_embeddings=False)).tied
 
 
 def test_a_part_of_heads_is_turned_by_either_name() -> None:
-    spec = without("minimax_m2", "rope_parameters", rotary_dim=24, head_dim=32)
+    spec = spec_without("minimax_m2", "rope_parameters", rotary_dim=24, head_dim=32)
     assert np.count_nonzero(spec.ropes[0].inv_freq) == 12
     assert spec.ropes[0].inv_freq[1] == pytest.approx(5e6 ** (-2 / 24))
-    assert without("minimax_m2", "rope_parameters").storage.head_rows is None
-    assert np.count_nonzero(without("glm", "rope_parameters").ropes[0].inv_freq) == 8
+    assert spec_without("minimax_m2", "rope_parameters").storage.head_rows is None
+    assert np.count_nonzero(spec_without("glm", "rope_parameters").ropes[0].inv_freq) == 8
 
 
 def test_alpha_of_hunyuan_stretches_the_base() -> None:
@@ -153,7 +143,7 @@ def test_alpha_of_hunyuan_stretches_the_base() -> None:
     linear = {"rope_type": "linear", "factor": 2.0, "alpha": 50.0}  # which it says nothing to
     spec = describe(config_of("hunyuan_v1_dense", rope_parameters=linear))
     assert spec.ropes[0].inv_freq[1] == pytest.approx(1e4 ** (-1 / 16) / 2)
-    plain = without("hunyuan_v1_dense", "rope_parameters", "rms_norm_eps")
+    plain = spec_without("hunyuan_v1_dense", "rope_parameters", "rms_norm_eps")
     assert plain.ropes[0].inv_freq[1] == pytest.approx(1e4 ** (-1 / 16))
     assert (plain.norm_eps, plain.biases) == (1e-5, frozenset())
 
@@ -183,7 +173,7 @@ def test_neighbours_in_a_part_of_a_head_are_pairs() -> None:
 def test_experts_are_weighed_as_configurations_say() -> None:
     part = describe(config_of("flex_olmo", norm_topk_prob=True)).layers[0].feed_forward
     assert isinstance(part, Experts) and part.normalise and part.scoring == "softmax"
-    assert not without("flex_olmo", "norm_topk_prob").layers[0].feed_forward.normalise  # type: ignore[union-attr]
+    assert not spec_without("flex_olmo", "norm_topk_prob").layers[0].feed_forward.normalise  # type: ignore[union-attr]
     part = describe(config_of("minimax_m2")).layers[1].feed_forward
     assert isinstance(part, Experts)
     assert (part.scoring, part.normalise, part.groups, part.shared) == ("sigmoid", True, None, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -10,19 +9,10 @@ import pytest
 
 from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
 from edgerun_export.architectures import DecoderSpec, Experts, describe
-from tests.support.bundles import GOLDEN
+from tests.support.bundles import config_of, spec_without
 
 CONV, FULL, SLIDING = "conv", "full_attention", "sliding_attention"
 PARTS = {"q_proj", "k_proj", "v_proj", "o_proj"}
-
-
-def config_of(name: str, **changes: Any) -> dict[str, Any]:
-    return {**json.loads((GOLDEN / name / "config.json").read_text()), **changes}
-
-
-def without(name: str, *keys: str, **changes: Any) -> DecoderSpec:
-    """What a configuration means that leaves keys out."""
-    return describe({k: v for k, v in config_of(name, **changes).items() if k not in keys})
 
 
 def windows_of(spec: DecoderSpec) -> list[int | None]:
@@ -71,16 +61,17 @@ def test_configurations_that_are_none_are_refused(
 
 
 def test_windows_and_ropes_are_those_that_transformers_takes() -> None:
-    assert windows_of(without("cwm", "layer_types", num_hidden_layers=5)) == [None, 8, 8, 8, None]
+    five = spec_without("cwm", "layer_types", num_hidden_layers=5)
+    assert windows_of(five) == [None, 8, 8, 8, None]
     assert windows_of(describe(config_of("cwm", sliding_window=0))) == [None]
-    cwm = without("cwm", "rope_parameters", "rms_norm_eps")
+    cwm = spec_without("cwm", "rope_parameters", "rms_norm_eps")
     assert (theta_of(cwm), cwm.norm_eps) == (pytest.approx(1e6, rel=1e-4), 1e-5)
     for name, theta in (("helium", 1e5), ("exaone", 5e5), ("internlm3", 1e4)):
-        assert theta_of(without(name, "rope_parameters")) == pytest.approx(theta, rel=1e-4)
-    mellum = without("mellum", "rope_parameters")
+        assert theta_of(spec_without(name, "rope_parameters")) == pytest.approx(theta, rel=1e-4)
+    mellum = spec_without("mellum", "rope_parameters")
     assert [theta_of(mellum, n) for n in (0, 1)] == pytest.approx([5e5, 1e4], rel=1e-4)
     assert [(layer.window, layer.rope) for layer in mellum.layers] == [(8, 1), (None, 0)]
-    afmoe = without("afmoe", "layer_types")
+    afmoe = spec_without("afmoe", "layer_types")
     assert [(layer.window, layer.rope) for layer in afmoe.layers] == [(8, 0), (8, 0), (None, None)]
 
 
@@ -89,15 +80,15 @@ def test_ropes_of_granite_are_those_of_each_layer() -> None:
     assert [layer.rope for layer in spec.layers] == [0, None, 1]
     np.testing.assert_allclose(spec.ropes[0].inv_freq, 1e4 ** -(np.arange(8) / 8) / 2, rtol=1e-6)
     np.testing.assert_allclose(spec.ropes[1].inv_freq, 1e2 ** -(np.arange(8) / 8) / 2, rtol=1e-6)
-    assert windows_of(without("granite_swa", "layer_types")) == [None, 8, 8]
-    plain = without("granite_swa", "layer_rope_theta", "rms_norm_eps", "tie_word_embeddings")
+    assert windows_of(spec_without("granite_swa", "layer_types")) == [None, 8, 8]
+    plain = spec_without("granite_swa", "layer_rope_theta", "rms_norm_eps", "tie_word_embeddings")
     assert [layer.rope for layer in plain.layers] == [0, 0, 0]
     assert plain.tied and plain.norm_eps == pytest.approx(1e-5 / 0.22**2)
 
 
 def test_layers_of_lfm3_are_every_fourth_time_of_a_kind() -> None:
     absent = ("layer_types", "sliding_window", "rope_parameters", "conv_L_cache")
-    spec = without("lfm3", *absent, num_hidden_layers=9)
+    spec = spec_without("lfm3", *absent, num_hidden_layers=9)
     convolutions = [layer.conv is not None for layer in spec.layers]
     assert convolutions == [True, True, False, True, False, True, False, True, False]
     assert windows_of(spec) == [None] * 4 + [256] + [None] * 3 + [256]
@@ -113,12 +104,12 @@ def test_layers_of_lfm3_are_every_fourth_time_of_a_kind() -> None:
 def test_keys_of_released_configurations_are_read() -> None:
     """EXAONE's and InternLM3's own, which transformers reads as Llama's."""
     said = {"num_layers": 1, "layer_norm_epsilon": 0.01, "activation_function": "relu"}
-    exaone = without("exaone", "num_hidden_layers", "rms_norm_eps", "hidden_act", **said)
+    exaone = spec_without("exaone", "num_hidden_layers", "rms_norm_eps", "hidden_act", **said)
     assert (exaone.num_layers, exaone.norm_eps, exaone.activation) == (1, 0.01, "relu")
-    assert without("exaone", "max_position_embeddings").context_length == 4096
-    biased = without("internlm3", "attention_bias", "mlp_bias", qkv_bias=True, bias=True)
+    assert spec_without("exaone", "max_position_embeddings").context_length == 4096
+    biased = spec_without("internlm3", "attention_bias", "mlp_bias", qkv_bias=True, bias=True)
     assert biased.biases == PARTS | {"gate_proj", "up_proj", "down_proj"}
-    assert without("internlm3", "attention_bias", "mlp_bias").biases == frozenset()
+    assert spec_without("internlm3", "attention_bias", "mlp_bias").biases == frozenset()
     assert describe(config_of("gemma", hidden_act="gelu")).activation == "gelu_tanh"
     assert describe(config_of("helium", attention_bias=True)).biases == PARTS - {"o_proj"}
 
@@ -141,7 +132,7 @@ def test_what_layers_of_hyperclova_add_is_divided_before_its_norm() -> None:
         for path in ("self_attn.o_proj", "mlp.down_proj")
         for kind in ("weight", "bias")
     }
-    usual = without("hyperclovax", "attention_multiplier")
+    usual = spec_without("hyperclovax", "attention_multiplier")
     assert usual.score_scale == pytest.approx(16**-0.5)
 
 

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 import pytest
 
 from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
-from edgerun_export.architectures import DecoderSpec, Experts, describe
+from edgerun_export.architectures import Experts, describe
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.source.model import interpret
-from tests.support.bundles import GOLDEN
-
-
-def config_of(name: str, **changes: Any) -> dict[str, Any]:
-    return {**json.loads((GOLDEN / name / "config.json").read_text()), **changes}
-
-
-def without(name: str, *keys: str, **changes: Any) -> DecoderSpec:
-    """What a configuration means that leaves keys out."""
-    return describe({k: v for k, v in config_of(name, **changes).items() if k not in keys})
+from tests.support.bundles import GOLDEN, config_of, spec_without
 
 
 @pytest.mark.parametrize(
@@ -48,21 +38,22 @@ def test_configurations_that_are_none_are_refused(
 
 
 def test_keys_that_are_left_out_mean_what_their_classes_take_them_for() -> None:
-    coder = without("iquestcoder", "head_dim", "num_key_value_heads", num_attention_heads=16)
+    coder = spec_without("iquestcoder", "head_dim", "num_key_value_heads", num_attention_heads=16)
     assert (coder.head_dim, coder.num_kv_heads) == (128, 8)
-    assert without("nanochat", "final_logit_softcapping").softcap == 15.0
+    assert spec_without("nanochat", "final_logit_softcapping").softcap == 15.0
     assert describe(config_of("nanochat", final_logit_softcapping=None)).softcap is None
-    assert without("jais2", "attention_bias", "mlp_bias").biases >= {"q_proj", "up_proj"}
-    assert without("internlm2", "bias").biases == {"q_proj", "k_proj", "v_proj", "o_proj"}
-    sarvam = without("sarvam_moe", "num_experts_per_tok", "use_qk_norm", "n_routed_experts")
+    assert spec_without("jais2", "attention_bias", "mlp_bias").biases >= {"q_proj", "up_proj"}
+    assert spec_without("internlm2", "bias").biases == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    sarvam = spec_without("sarvam_moe", "num_experts_per_tok", "use_qk_norm", "n_routed_experts")
     part = sarvam.layers[0].feed_forward
     assert isinstance(part, Experts)
     assert (part.count, part.top_k, sarvam.q_norm) == (128, 6, "attention.query_layernorm")
 
 
 def test_old_names_of_sarvams_keys_are_read() -> None:
+    newer = ("n_routed_experts", "n_shared_experts", "attention_bias")
     said = {"num_experts": 12, "num_shared_experts": 2, "use_qkv_bias": True}
-    spec = without("sarvam_moe", "n_routed_experts", "n_shared_experts", "attention_bias", **said)
+    spec = spec_without("sarvam_moe", *newer, **said)
     part = spec.layers[0].feed_forward
     assert isinstance(part, Experts)
     assert part.shared is not None

@@ -16,11 +16,7 @@ from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
 from edgerun_export.architectures import Experts, describe
 from edgerun_export.architectures.decoder.layer import ExpertGroups
 from edgerun_export.pipeline import ExportOptions, export
-from tests.support.bundles import GOLDEN
-
-
-def config_of(name: str, **changes: Any) -> dict[str, Any]:
-    return {**json.loads((GOLDEN / name / "config.json").read_text()), **changes}
+from tests.support.bundles import GOLDEN, config_of
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def copied(folder: Path, tensors: dict[str, np.ndarray], **changes: Any) -> Path
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"use_bias": True}, UnsupportedError, "with use_bias are not supported"),
+        ({"use_bias": True}, UnsupportedError, "with use_bias True are not supported"),
         ({"moe_norm_min": 0.5}, UnsupportedError, "moe_norm_min of 0.5 .* at most 1e-09"),
         ({"moe_norm_min": "0"}, CheckpointError, "'moe_norm_min' is '0'"),
         ({"moe_k": 7}, CheckpointError, "moe_k 7 experts, and there are moe_num_experts 6"),

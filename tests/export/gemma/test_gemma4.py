@@ -21,16 +21,11 @@ from edgerun_export.sizes import weight_bytes
 from edgerun_export.source.model import interpret
 from edgerun_export.verify.compare import relative_error
 from edgerun_export.verify.numpy_model import forward
-from tests.support.bundles import GOLDEN
+from tests.support.bundles import GOLDEN, config_of
 
 DENSE, PER_LAYER, EXPERTS = "gemma4_text", "gemma4_text-per-layer", "gemma4_text-experts"
 FULL = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0}
 SLIDING = {"rope_type": "default", "rope_theta": 10000.0}
-
-
-def config_of(name, **changes):
-    config = json.loads((GOLDEN / name / "config.json").read_text())
-    return {**config, **changes}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -16,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
-from edgerun_export.architectures import DecoderSpec, describe
+from edgerun_export.architectures import describe
 from edgerun_export.calibrate.step import CalibrationOptions
 from edgerun_export.calibrate.taps import all_groups, observe
 from edgerun_export.calibrate.weights import LayerWeights
@@ -25,18 +24,9 @@ from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.source.model import interpret
 from edgerun_export.verify.numpy_ends import embedded
 from tests.support.altered import AlteredBundle
-from tests.support.bundles import GOLDEN, bundle_of
+from tests.support.bundles import GOLDEN, bundle_of, config_of, spec_without
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-
-
-def config_of(name: str, **changes: Any) -> dict[str, Any]:
-    return {**json.loads((GOLDEN / name / "config.json").read_text()), **changes}
-
-
-def without(name: str, *keys: str, **changes: Any) -> DecoderSpec:
-    """What a configuration means that leaves keys out."""
-    return describe({k: v for k, v in config_of(name, **changes).items() if k not in keys})
 
 
 @pytest.mark.parametrize(
@@ -65,24 +55,24 @@ def test_configurations_that_are_none_are_refused(
 
 
 def test_keys_that_are_left_out_mean_what_transformers_takes_them_for() -> None:
-    kinds = without("cohere2", "layer_types", "sliding_window", num_hidden_layers=5)
+    kinds = spec_without("cohere2", "layer_types", "sliding_window", num_hidden_layers=5)
     assert [layer.window for layer in kinds.layers] == [4096, 4096, 4096, None, 4096]
     assert [layer.rope for layer in kinds.layers] == [0, 0, 0, None, 0]
-    assert without("cohere", "logit_scale").storage.factors == {"model.norm.weight": 0.0625}
-    assert without("starcoder2", "use_bias").biases >= {"q_proj", "o_proj", "down_proj"}
-    assert without("starcoder2", "sliding_window").layers[0].window is None
-    assert without("phi", "hidden_act").activation == "normal_cdf_tanh"
-    assert without("gpt_neox", "hidden_act").activation == "normal_cdf"
-    assert without("gpt_neox", "use_parallel_residual").parallel
-    assert without("nemotron", "hidden_act").activation == "relu"
-    both = [without(name, "rope_parameters") for name in ("stablelm", "phi")]
+    assert spec_without("cohere", "logit_scale").storage.factors == {"model.norm.weight": 0.0625}
+    assert spec_without("starcoder2", "use_bias").biases >= {"q_proj", "o_proj", "down_proj"}
+    assert spec_without("starcoder2", "sliding_window").layers[0].window is None
+    assert spec_without("phi", "hidden_act").activation == "normal_cdf_tanh"
+    assert spec_without("gpt_neox", "hidden_act").activation == "normal_cdf"
+    assert spec_without("gpt_neox", "use_parallel_residual").parallel
+    assert spec_without("nemotron", "hidden_act").activation == "relu"
+    both = [spec_without(name, "rope_parameters") for name in ("stablelm", "phi")]
     turned = [np.count_nonzero(spec.ropes[0].inv_freq) for spec in both]
     assert turned == [both[0].head_dim // 8, both[1].head_dim // 4]
 
 
 def test_old_and_new_names_of_the_rope_of_gpt_neox_are_the_same() -> None:
     said = {"rotary_emb_base": 500, "rotary_pct": 0.5}
-    old = without("gpt_neox", "rope_parameters", **said).ropes[0]
+    old = spec_without("gpt_neox", "rope_parameters", **said).ropes[0]
     parameters = {"rope_type": "default", "rope_theta": 500, "partial_rotary_factor": 0.5}
     new = describe(config_of("gpt_neox", rope_parameters=parameters)).ropes[0]
     np.testing.assert_array_equal(old.inv_freq, new.inv_freq)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,10 @@ from edgerun_export.architectures.decoder.layer import Experts
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.source.model import interpret
+from tests.support.bundles import GOLDEN, config_of
 
-GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 NAMES = ["qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"]
 LINEAR, FULL = "linear_attention", "full_attention"
-
-
-def config_of(name: str, **changes: Any) -> dict[str, Any]:
-    config = json.loads((GOLDEN / name / "config.json").read_text())
-    return {**config, **changes}
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +13,11 @@ from edgerun_export.architectures.decoder.layer import Dense, Experts, LayerSpec
 from edgerun_export.architectures.decoder.state_space import StateSpace
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.source.model import interpret
+from tests.support.bundles import GOLDEN, config_of
 
-GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 BAMBA, NEMOTRON, EXPERTS = "bamba", "nemotron_h", "nemotron_h-experts"
 FALCON, NORM = "falcon_h1", "falcon_h1-norm"
 NANO_2 = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-"
-
-
-def config_of(name: str, **changes: Any) -> dict[str, Any]:
-    return {**json.loads((GOLDEN / name / "config.json").read_text()), **changes}
 
 
 def test_released_bamba_9b() -> None:

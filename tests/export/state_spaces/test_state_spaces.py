@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from pathlib import Path
@@ -19,13 +18,9 @@ from edgerun_export.architectures.decoder.state_space import StateSpace
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.source.model import interpret
+from tests.support.bundles import GOLDEN, config_of
 
-GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 GRANITE, EXPERTS = "granitemoehybrid-mamba", "granitemoehybrid-experts"
-
-
-def config_of(name: str, **changes: Any) -> dict[str, Any]:
-    return {**json.loads((GOLDEN / name / "config.json").read_text()), **changes}
 
 
 def spaces(spec: DecoderSpec) -> list[StateSpace | None]:

@@ -121,6 +121,19 @@ def check_activation(config: Config, name: str, activation: str) -> None:
         )
 
 
+def check_off(config: Config, name: str, keys: tuple[str, ...]) -> None:
+    """Refuses a checkpoint whose configuration switches something on.
+
+    Raises:
+        UnsupportedError: it does.
+    """
+    for key in keys:
+        if flag(config, key):
+            raise UnsupportedError(
+                f"{name} checkpoints with {key} {config[key]} are not supported; those without are"
+            )
+
+
 def context_length(config: Config) -> int:
     """Returns how many tokens of a text a model can tell apart.
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.fields import (
+    check_off,
     experts_chosen,
     flag,
     natural,
@@ -32,8 +33,7 @@ def describe(config: Config) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    if flag(config, "use_bias"):
-        raise UnsupportedError("ernie4_5_moe checkpoints with use_bias are not supported")
+    check_off(config, "ernie4_5_moe", ("use_bias",))
     spec = llama.describe(
         {**config, "tie_word_embeddings": flag(config, "tie_word_embeddings", True)}
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgerun_export.architectures.decoder.biases import declared_biases
+from edgerun_export.architectures.decoder.fields import check_off
 from edgerun_export.architectures.decoder.rope import rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import Storage
-from edgerun_export.architectures.layer_norms.parts import described, gated, refuse
+from edgerun_export.architectures.layer_norms.parts import described, gated
 
 
 def describe(config: Config) -> DecoderSpec:
@@ -18,7 +19,7 @@ def describe(config: Config) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    refuse(config, "olmo", ("clip_qkv",))
+    check_off(config, "olmo", ("clip_qkv",))
     spec = gated(described({**config, "layer_norm_eps": None}, "olmo"), config)
     return replace(
         spec,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from edgerun.errors import UnsupportedError
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.decoder.fields import activation, flag, number, positive
+from edgerun_export.architectures.decoder.fields import activation, check_off, number, positive
 from edgerun_export.architectures.decoder.layer import Dense
 from edgerun_export.architectures.decoder.rope import partial, rope_of_part
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
@@ -35,7 +35,7 @@ def described(config: Config, name: str, *, epsilon: str = "layer_norm_eps") -> 
         CheckpointError: a key is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    refuse(config, name, ("qk_layernorm", "use_qk_norm"))
+    check_off(config, name, ("qk_layernorm", "use_qk_norm"))
     own = {"hidden_act": "silu", **dict.fromkeys(_ROPE)}
     return replace(
         llama.describe({**config, **own}),
@@ -43,19 +43,6 @@ def described(config: Config, name: str, *, epsilon: str = "layer_norm_eps") -> 
         norm_eps=number(config, epsilon, 1e-5),
         centres=True,
     )
-
-
-def refuse(config: Config, name: str, keys: tuple[str, ...]) -> None:
-    """Refuses a checkpoint whose configuration switches something on.
-
-    Raises:
-        UnsupportedError: it does.
-    """
-    for key in keys:
-        if flag(config, key):
-            raise UnsupportedError(
-                f"{name} checkpoints with {key} {config[key]} are not supported; those without are"
-            )
 
 
 def turned_in_part(spec: DecoderSpec, config: Config, usual_part: float) -> DecoderSpec:

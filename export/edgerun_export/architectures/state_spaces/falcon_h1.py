@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun.errors import CheckpointError
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.decoder.fields import flag, number, positive
+from edgerun_export.architectures.decoder.fields import check_off, flag, number, positive
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.state_space import StateSpace
 from edgerun_export.architectures.decoder.storage import Factor, Storage
@@ -46,9 +46,7 @@ def describe(config: Config) -> DecoderSpec:
     """
     is_stated = config.get("mamba_d_ssm", _INNER) is not None
     config = {**_USUAL, **{key: value for key, value in config.items() if value is not None}}
-    for key in ("attention_bias", "mlp_bias", "projectors_bias"):
-        if flag(config, key):
-            raise UnsupportedError(f"{_NAME} checkpoints with {key} are not supported")
+    check_off(config, _NAME, ("attention_bias", "mlp_bias", "projectors_bias"))
     plain = llama.describe(config)
     stated = positive(config, "mamba_d_ssm", _INNER)
     inner = stated if is_stated else expanded(config, plain.hidden_size)

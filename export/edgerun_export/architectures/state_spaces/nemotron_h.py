@@ -11,6 +11,7 @@ from dataclasses import replace
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.fields import (
+    check_off,
     experts_chosen,
     flag,
     names,
@@ -134,9 +135,7 @@ def _check(config: Config) -> None:
         biases=("use_bias", "mamba_proj_bias"),
         activation="mamba_hidden_act",
     )
-    for key in ("attention_bias", "mlp_bias"):
-        if flag(config, key):
-            raise UnsupportedError(f"{_NAME} checkpoints with {key} are not supported")
+    check_off(config, _NAME, ("attention_bias", "mlp_bias"))
     for key in ("sliding_window", "moe_latent_size"):
         if config.get(key) is not None:
             raise UnsupportedError(f"{_NAME} checkpoints with a {key} are not supported")
