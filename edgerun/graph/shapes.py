@@ -89,13 +89,12 @@ def node_sizes(graph: Graph, node: Node, shapes: Shapes) -> Sizes:
 
 
 def node_work(graph: Graph, node: Node, shapes: Shapes) -> Work:
-    """What a node has to multiply and to read."""
-    op = OPS[node.op]
-    nbytes = {
-        operand.name: graph.constants[name].nbytes
-        for operand, name in zip(op.inputs, node.inputs, strict=False)
-        if name in graph.constants
-    }
+    """What a node has to multiply and to read; a constant of two operands is read for the first."""
+    op, nbytes, seen = OPS[node.op], {}, set()
+    for operand, name in zip(op.inputs, node.inputs, strict=False):
+        if name in graph.constants:
+            nbytes[operand.name] = 0 if name in seen else graph.constants[name].nbytes
+            seen.add(name)
     return op.work(node_sizes(graph, node, shapes).named(), nbytes)
 
 

@@ -78,8 +78,9 @@ def _product(
 
 
 def _work(sizes: Sizes, nbytes: NBytes) -> Work:
+    matrices = 2 if nbytes.get("up") == 0 else 3  # networks without a gate have the same twice
     return Work(
-        macs=3 * sizes["N"] * sizes["K"] * sizes["top_k"],
+        macs=matrices * sizes["N"] * sizes["K"] * sizes["top_k"],
         expert_nbytes=sum(nbytes.values()) // sizes["experts"],
         experts=sizes["experts"],
         chosen=sizes["top_k"],

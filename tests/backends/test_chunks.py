@@ -127,6 +127,23 @@ def test_one_kernel_has_the_bits_of_three(
         assert (more - count) == (0 if not fused else 3 if unpacked else 2)
 
 
+@pytest.mark.parametrize("form", GATED_FORMS[1:3], ids=str)
+def test_a_network_without_a_gate_is_one_kernel(form: tuple[str, str], backend: Backend) -> None:
+    whole = gate_graph(form, ["y"], biases=True)
+    up = whole.nodes[1]
+    gate = Node("gate", "m", ("c", "c"), ("y",), {"activation": "relu"})
+    x = np.random.default_rng(1).standard_normal((MANY, K)).astype(np.float32)
+    for rows in (1, 3, MANY):
+        alone, named = (
+            Graph([up, gate], ["x"], out, whole.constants) for out in (["y"], ["y", "c"])
+        )
+        together, count = gated(backend, alone, x[:rows])
+        apart, more = gated(backend, named, x[:rows])
+        np.testing.assert_array_equal(together, apart)
+        looked_up = selected_isa().looks_up and form == ("int8_row", "ternary") and rows == MANY
+        assert more - count == (0 if looked_up else 1)
+
+
 def test_projections_of_different_rows_stay_apart(backend: Backend) -> None:
     whole = gate_graph(GATED_FORMS[0], ["y"])
     first, second, gate = whole.nodes

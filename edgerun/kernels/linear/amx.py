@@ -43,7 +43,7 @@ from edgerun.kernels.linear.amx_tiles import (
 from edgerun.kernels.linear.gated import UP, UP_BLOCK_SCALES, UP_ROW_SCALES
 from edgerun.kernels.linear.outputs import block_values, gated_store, linear_store, row_values
 from edgerun.kernels.linear.rows import BLOCK_SCALES, CODES, OUTPUTS, ROW_SCALES
-from edgerun.kernels.linear.turns import ALONE, GATE_AND_UP, Sides, rows_in_blocks
+from edgerun.kernels.linear.turns import ALONE, GATED, Sides, rows_in_blocks
 from edgerun.kernels.pointwise.elementwise import gated
 from edgerun.kernels.pointwise.pack import packing, turn_blocks
 
@@ -315,12 +315,12 @@ def amx_block(
 
 @kernel("amx_gated_row", f"{ROW} {UP} {UP_ROW_SCALES}")
 def amx_gated_row(
-    activation: str, bits: int, lanes: int, tokens: int, packed: int, isa: str
+    activation: str, bits: int, lanes: int, tokens: int, packed: int, isa: str, matrices: int
 ) -> Body:
     """``amx_row`` of gate and up; ``accumulate`` is 0."""
-    operands = _row_operands(bits, tokens, packed, isa, GATE_AND_UP)
+    operands = _row_operands(bits, tokens, packed, isa, GATED[matrices])
     values, combine = row_values(1 << (bits - 1)), gated(activation)
-    return _kernel(operands, bits, lambda put: gated_store(values, combine, lanes, put))
+    return _kernel(operands, bits, lambda put: gated_store(values, combine, lanes, matrices, put))
 
 
 @kernel("amx_gated_block", f"{BLOCK} {UP} {UP_BLOCK_SCALES}")
@@ -334,8 +334,11 @@ def amx_gated_block(
     isa: str,
     zeros: int,
     halves: int,
+    matrices: int,
 ) -> Body:
     """``amx_block`` of gate and up; ``accumulate`` is 0."""
     form, combine = BlockForm(bits, block, zeros, halves), gated(activation)
-    operands = _block_operands(form, tokens, packed, isa, GATE_AND_UP)
-    return _kernel(operands, bits, lambda put: gated_store(block_values, combine, lanes, put))
+    operands = _block_operands(form, tokens, packed, isa, GATED[matrices])
+    return _kernel(
+        operands, bits, lambda put: gated_store(block_values, combine, lanes, matrices, put)
+    )

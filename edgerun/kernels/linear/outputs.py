@@ -70,20 +70,25 @@ def linear_store(values: Any, lanes: int, put: Any = store) -> Any:
     return _each_panel(value_at, lanes, 1, put)
 
 
-def gated_store(values: Any, combine: Any, lanes: int, put: Any = store) -> Any:
-    """The function that stores ``combine(gate, up)`` of the sums of two matrices likewise."""
+def gated_store(values: Any, combine: Any, lanes: int, matrices: int, put: Any = store) -> Any:
+    """The function that stores ``combine(gate, up)`` of the sums of two matrices likewise.
+
+    With one of the ``matrices`` alone its outputs are both.
+    """
 
     @njit(inline="always")
     def value_at(a, row, n, sums, to_up, width):  # type: ignore[no-untyped-def]
         gate = values(a, row, n, a.scales, sums, width)
         if a.bias != 0:
             gate = gate + load(a.bias + n * 4, "f32", width)
+        if matrices == 1:
+            return combine(gate, gate)
         up = values(a, row, n, a.up_scales, sums + to_up, width)
         if a.up_bias != 0:
             up = up + load(a.up_bias + n * 4, "f32", width)
         return combine(gate, up)
 
-    return _each_panel(value_at, lanes, 2, put)
+    return _each_panel(value_at, lanes, matrices, put)
 
 
 def _each_panel(value_at: Any, lanes: int, matrices: int, put: Any) -> Any:

@@ -60,6 +60,7 @@ def _to_up(a):  # type: ignore[no-untyped-def]
 
 
 ALONE, GATE_AND_UP = Sides(1, _nowhere), Sides(2, _to_up)
+GATED = {1: ALONE, 2: GATE_AND_UP}  # by how many matrices a gate and an up projection are
 
 
 @dataclass(frozen=True)

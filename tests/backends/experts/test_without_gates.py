@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
 import edgerun
+from edgerun.backends.cpu import binder
 from edgerun.backends.cpu.experts.layout import SlotLayout, form_of
+from edgerun.backends.cpu.experts.program import dispatch
 from edgerun.backends.cpu.experts.weights import ExpertStore
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
+from edgerun.graph.shapes import node_work, value_shapes
 from edgerun.kernels.isa import selected_isa
-from edgerun.kernels.run.instructions import Instruction
+from edgerun.kernels.jit.service import compiled
+from edgerun.kernels.run.instructions import Code, Instruction
 from edgerun.kernels.run.program import Program
 from tests.support.bundles import bundle_of, runner
 
@@ -31,23 +36,41 @@ def test_both_are_one_matrix_in_memory(weights: str) -> None:
     gate, up, down = store.prepare(graph, node).matrices
     assert gate.offsets == up.offsets != down.offsets
     stacks = [graph.constants[name].matrices[0] for name in node.inputs[3:5]]
+    work = node_work(graph, node, value_shapes(graph))
+    matrices = [graph.constants[name] for name in dict.fromkeys(node.inputs[2:5])]
+    assert work.expert_nbytes == sum(stack.nbytes for stack in matrices) // work.experts
+    assert work.macs == 2 * work.chosen * math.prod(matrices[0].matrices[0].shape)
     rounding = node.attrs["activations"]
     forms = [form_of(each, rounding, isa, row_scale=False, halves=False) for each in stacks]
     assert store.slot_bytes(graph, node) == SlotLayout(forms).nbytes
 
 
-def test_a_network_multiplies_by_its_up_projection_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "weights"), [("nemotron_h", "int8"), (NAME, "int8"), (NAME, "fp32")]
+)
+def test_up_projections_are_multiplied_by_once(
+    name: str, weights: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrices: list[int] = []
     labels: list[str] = []
     begin = Program.__init__
+
+    def noted(kernel: str, progress: Any, **params: Any) -> Code:
+        if "gated" in kernel:
+            matrices.append(params["matrices"])
+        return compiled(kernel, progress, **params)
 
     def listed(program: Program, steps: list[Instruction], *rest: Any) -> None:
         labels.extend(step.label for step in steps)
         begin(program, steps, *rest)
 
+    monkeypatch.setattr(binder, "compiled", noted)
+    monkeypatch.setattr(dispatch, "compiled", noted)
     monkeypatch.setattr(Program, "__init__", listed)
-    with runner(bundle_of("nemotron_h", weights="int8"), "cpu") as model:
+    with runner(bundle_of(name, weights=weights), "cpu") as model:
         model.run([1, 2, 3])
-    assert "/model/layers.1/mlp/up_proj/MatMulNBits" in labels
+    assert set(matrices) == (set() if weights == "fp32" else {1})
+    assert not any(label.endswith(("/up", "/up_proj/MatMulNBits")) for label in labels)
 
 
 def test_replies_are_the_same_where_experts_are_read_meanwhile() -> None:

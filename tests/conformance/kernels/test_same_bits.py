@@ -147,7 +147,7 @@ def test_gate_and_up_side_by_side_have_the_bits_of_three_kernels(
     team.close()
     side = to_stream(weights[1], lanes, row_scale=False)
     more = {"up_codes": side.codes, "up_scales": side.scales, "up_bias": 0}
-    params = {"isa": isa, "activation": "silu"}
+    params = {"isa": isa, "activation": "silu", "matrices": 2}
     together = product("gated_block", weights[0], x[:rows], lanes, params, more)
     np.testing.assert_array_equal(together, expected)
     if rows % 4 == 0:

@@ -7,6 +7,7 @@ weights (``dispatch.py``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -51,6 +52,32 @@ ROWS_TO_UNPACK = 128
 EQUAL_CHUNKS = {"threads": 0}  # of an expert: threads share all experts of a batch
 
 
+@dataclass(frozen=True, slots=True)
+class _Inner:
+    """What lies between the products of a layer.
+
+    Attributes:
+        gate: the projection that is activated.
+        up: what it is multiplied by, which is the same in networks without a gate.
+        taken: rows at their places, by how they are rounded.
+        out: the product.
+        other: the up projection, where that is computed by itself.
+        is_joint: whether one kernel does all.
+    """
+
+    gate: Projection
+    up: Projection
+    taken: Mapping[Rounding | None, Buffer | Rounded]
+    out: Buffer
+    other: Buffer | None
+    is_joint: bool
+
+    def buffers(self) -> list[Buffer | Rounded]:
+        """All that it takes."""
+        own = [self.out] if self.other is None else [self.out, self.other]
+        return [*self.taken.values(), *own]
+
+
 def emit_experts(binder: Binder, node: Node, index: int) -> None:
     """Emits the whole layer."""
     x_name, routes_name = node.inputs[:2]
@@ -62,25 +89,20 @@ def emit_experts(binder: Binder, node: Node, index: int) -> None:
     places = emit_plan(binder, node, binder.values[routes_name], counted_by)
     waves = waves_of(weights, places)
     emit_fetch(binder, node, weights, places, waves[0], x)
-    forms = dict.fromkeys(rounding_of(each.weight, activations) for each in (gate, up))
-    taken = {form: _emit_spread(binder, node, x_name, form, places) for form in forms}
-    inner = places.pool.take(gate.weight.shape[0])
-    is_joint = _is_joint(binder, gate, up, taken, activations, places)
-    other = None if is_joint else places.pool.take(up.weight.shape[0])
+    inner = _inner(binder, node, gate, up, places)
     form = rounding_of(down.weight, activations)
-    gated = inner if form is None else rounded_buffers(places.pool, form)
+    gated = inner.out if form is None else rounded_buffers(places.pool, form)
     results = places.pool.take(down.weight.shape[0])
     for wave in waves:
         if wave.first:
             emit_fetch(binder, node, weights, places, wave, x)
         product = partial(_emit_product, binder, weights, places, wave)
-        _emit_inner(binder, node, product, (gate, up), taken, (inner, other), places)
+        _emit_inner(binder, node, product, inner, places)
         if form is not None and isinstance(gated, Rounded):
-            _emit_rounding(binder, node, inner, form, gated, places)
+            _emit_rounding(binder, node, inner.out, form, gated, places)
         product(f"{node.name}/down", down, gated, form, results)
     emit_sum(binder, node, results, places)
-    unread = [inner, other, results, *([] if form is None else [gated])]
-    places.give(*taken.values(), *(each for each in unread if each is not None))
+    places.give(*inner.buffers(), results, *([] if form is None else [gated]))
 
 
 def emit_first_products(binder: Binder, node: Node, index: int) -> None:
@@ -92,18 +114,13 @@ def emit_first_products(binder: Binder, node: Node, index: int) -> None:
     x_name, routes_name = node.inputs[:2]
     weights = binder.experts.prepare(binder.graph, node)
     gate, up = (rows_of(each, *node.attrs["panels"]) for each in weights.matrices[:2])
-    activations = node.attrs["activations"]
     places = emit_plan(binder, node, binder.values[routes_name], binder.counted_by[x_name])
     (wave,) = waves_of(weights, places)
-    forms = dict.fromkeys(rounding_of(each.weight, activations) for each in (gate, up))
-    taken = {form: _emit_spread(binder, node, x_name, form, places) for form in forms}
-    inner = places.pool.take(gate.weight.shape[0])
-    is_joint = _is_joint(binder, gate, up, taken, activations, places)
-    other = None if is_joint else places.pool.take(up.weight.shape[0])
+    inner = _inner(binder, node, gate, up, places)
     product = partial(_emit_product, binder, weights, places, wave)
-    _emit_inner(binder, node, product, (gate, up), taken, (inner, other), places)
-    emit_sum(binder, node, inner, places)
-    places.give(*taken.values(), *(each for each in (inner, other) if each is not None))
+    _emit_inner(binder, node, product, inner, places)
+    emit_sum(binder, node, inner.out, places)
+    places.give(*inner.buffers())
 
 
 def emit_second_product(binder: Binder, node: Node, index: int) -> None:
@@ -121,26 +138,38 @@ def emit_second_product(binder: Binder, node: Node, index: int) -> None:
     places.give(taken, results)
 
 
+def _inner(binder: Binder, node: Node, gate: Projection, up: Projection, places: Places) -> _Inner:
+    """Takes memory, and emits the copying of rows to their places."""
+    x_name, activations, pool = node.inputs[0], node.attrs["activations"], places.pool
+    forms = dict.fromkeys(rounding_of(each.weight, activations) for each in (gate, up))
+    taken = {form: _emit_spread(binder, node, x_name, form, places) for form in forms}
+    is_joint = _is_joint(binder, gate, up, taken, activations, places)
+    has_other = not is_joint and _matrices(gate, up) == 2
+    out = pool.take(gate.weight.shape[0])
+    other = pool.take(up.weight.shape[0]) if has_other else None
+    return _Inner(gate, up, taken, out, other, is_joint)
+
+
 def _emit_inner(
-    binder: Binder,
-    node: Node,
-    product: Callable[..., None],
-    matrices: tuple[Projection, Projection],
-    taken: Mapping[Rounding | None, Buffer | Rounded],
-    out: tuple[Buffer, Buffer | None],
-    places: Places,
+    binder: Binder, node: Node, product: Callable[..., None], inner: _Inner, places: Places
 ) -> None:
-    """Emits gate and up projection and their product, into the first of ``out``."""
-    activations, (gate, up), (inner, other) = node.attrs["activations"], matrices, out
-    if other is None:
-        form = rounding_of(gate.weight, activations)
+    """Emits gate and up projection and their product."""
+    gate, up, taken, activations = inner.gate, inner.up, inner.taken, node.attrs["activations"]
+    form = rounding_of(gate.weight, activations)
+    if inner.is_joint:
         joint = {"up": up, "activation": node.attrs["activation"]}
-        product(f"{node.name}/inner", gate, taken[form], form, inner, **joint)
+        product(f"{node.name}/inner", gate, taken[form], form, inner.out, **joint)
         return
-    for name, matrix, target in (("gate", gate, inner), ("up", up, other)):
-        form = rounding_of(matrix.weight, activations)
-        product(f"{node.name}/{name}", matrix, taken[form], form, target)
-    _emit_gate(binder, node, inner, other, places)
+    product(f"{node.name}/gate", gate, taken[form], form, inner.out)
+    if inner.other is not None:
+        form = rounding_of(up.weight, activations)
+        product(f"{node.name}/up", up, taken[form], form, inner.other)
+    _emit_gate(binder, node, inner.out, inner.other or inner.out, places)
+
+
+def _matrices(gate: Projection, up: Projection) -> int:
+    """How many matrices two projections are: one in networks without a gate."""
+    return 1 if gate.offsets == up.offsets else 2
 
 
 def _is_joint(
@@ -158,7 +187,7 @@ def _is_joint(
         for each, form in zip((gate, up), forms, strict=True)
     ]
     is_alike = kernels[0] == kernels[1] and kernels[0][0] in GATED
-    return is_alike and not _in_blocks(binder, places)
+    return is_alike and (_matrices(gate, up) == 1 or not _in_blocks(binder, places))
 
 
 def _emit_spread(
@@ -196,13 +225,14 @@ def _emit_product(
     With ``up`` the matrix is that of a gate, and both are multiplied and combined.
     """
     weight, arrays, offsets = matrix.weight, {**matrix.arrays}, {**matrix.offsets}
+    matrices = 1 if up is None else _matrices(matrix, up)
     name, params, extra, reads = kernel_of(binder, weight, source, form)
     if up is not None:
         arrays |= {f"up_{key}": array for key, array in up.arrays.items()}
         offsets |= {f"up_{key}": offset for key, offset in up.offsets.items()}
-        name, params = GATED[name], params | {"activation": activation}
+        name, params = GATED[name], params | {"activation": activation, "matrices": matrices}
         extra |= {} if "up_bias" in arrays else {"up_bias": None}
-    nbytes = sum(array.nbytes for key, array in arrays.items() if key.endswith("codes"))
+    nbytes = matrices * matrix.arrays["codes"].nbytes
     panels = panels_of(weight)
     step = panels_a_chunk(panels, nbytes, binder.threads, _experts_at_least(places))
     arguments: dict[str, Any] = {
@@ -328,7 +358,8 @@ def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
     work, activations = node_work(graph, node, graph.shapes), str(node.attrs["activations"])
     stacks, rows = stacks_of(graph, node), shape.rows
     active = work.active_experts(rows)
-    stored = sum(weight_bytes(stack, activations, trits=False) for stack in stacks)
+    matrices = {id(stack): stack for stack in stacks}.values()
+    stored = sum(weight_bytes(stack, activations, trits=False) for stack in matrices)
     streamed = speeds.stream_seconds(stored * active / work.experts)
     kernels = family_of(stacks[0].matrices[0], activations, trits=False)
     rows_an_expert = max(1, round(rows * work.chosen / active))

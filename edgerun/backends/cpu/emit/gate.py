@@ -23,7 +23,10 @@ PIECE_ELEMENTS = 2048
 
 
 def emit_gate(binder: Binder, node: Node, index: int) -> None:
-    """Multiplies the activated gate into the up projection, which may both be left to it."""
+    """Multiplies the activated gate into the up projection, which may both be left to it.
+
+    Both are the same in networks without a gate.
+    """
     if node.inputs[0] not in binder.values:
         _emit_with_projections(binder, node)
         return
@@ -64,13 +67,15 @@ def _emit_with_projections(binder: Binder, node: Node) -> None:
     gate_bias, up_bias = (
         binder.vector(each.inputs[2]) if any(each.inputs[2:]) else None for each in projections
     )
+    matrices = len({*node.inputs})
     name, params, extra, reads = kernel_of(binder, gate, rounded, form)
     path = layer_path(binder, gate, form)
     panels, counted_by = panels_of(gate), binder.counted_by[source]
     out = binder.new(node.outputs[0], gate.shape[0], counted_by)
-    nbytes = gate.codes.nbytes + up.codes.nbytes
+    nbytes = gate.codes.nbytes * matrices
     shared, chunks = shares(panels, nbytes, binder.threads)
-    kernel, params = GATED[name], params | {"activation": node.attrs["activation"]}
+    kernel = GATED[name]
+    params |= {"activation": node.attrs["activation"], "matrices": matrices}
     arguments = {
         "rows": binder.count(counted_by),
         "bias": gate_bias,

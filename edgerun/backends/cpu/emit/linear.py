@@ -199,9 +199,9 @@ def _emit_product(
 
 
 def _is_left_to_gate(binder: Binder, node: Node) -> bool:
-    """Whether what reads a projection is a gate that multiplies both its inputs by one kernel."""
+    """Whether what reads a projection is a gate that multiplies all its inputs by one kernel."""
     readers = binder.readers.get(node.outputs[0], [])
-    if len(readers) != 1 or readers[0].op != "gate" or len({*readers[0].inputs}) == 1:
+    if len(readers) != 1 or readers[0].op != "gate":
         return False
     pair = [binder.producers.get(name) for name in readers[0].inputs]
     layouts = {_gated_layout(binder, each) for each in pair}
@@ -209,7 +209,7 @@ def _is_left_to_gate(binder: Binder, node: Node) -> bool:
 
 
 def _gated_layout(binder: Binder, node: Node | None) -> tuple[Any, ...] | None:
-    """What two projections must agree in; None for what no kernel multiplies side by side."""
+    """What projections of a gate must agree in; None for what no kernel multiplies side by side."""
     if node is None or node.op != "linear" or any(node.inputs[3:]):
         return None
     form, weight, output = rounding(binder, node), binder.prepared(node), node.outputs[0]

@@ -17,6 +17,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.layouts.stream import StreamWeight, to_stream
 from edgerun.kernels.layouts.tile_order import TOKENS, depth_of
+from edgerun.ops.registry import OPS
 from edgerun_export.quantize.blocks import slab
 from tests.conformance.kernels.cases.gemm import MANY, STEP, exact_outputs
 from tests.conformance.kernels.cases.linear import (
@@ -184,14 +185,14 @@ def gated_call(
     fields: dict[str, Any], up: StreamWeight, params: dict[str, Any], pair: list[PackedWeight]
 ) -> Call:
     """A call for a gate and an up projection."""
-    rows, n = len(fields["x"]), pair[0].shape[0]
-    biases, out = [random((n,), seed) for seed in (5, 6)], untouched((rows, n + 3))
+    rows, n, matrices = len(fields["x"]), pair[0].shape[0], params["matrices"]
+    seeds = (5, 6) if matrices == 2 else (5, 5)
+    biases, out = [random((n,), seed) for seed in seeds], untouched((rows, n + 3))
     rounded = {name: fields[name] for name in ("x", "x_scale")}
     gate, above = (
         exact_outputs(packed, rounded) + bias for packed, bias in zip(pair, biases, strict=True)
     )
-    with np.errstate(over="ignore"):
-        expected = (gate / (1 + np.exp(-gate)) * above).astype(np.float32)
+    expected = OPS["gate"].define(gate, above, activation=params["activation"])
 
     def check() -> None:
         assert_near(out[:, :n], expected, BOUND)
@@ -200,11 +201,13 @@ def gated_call(
     fields = tile_fields(fields, params.get("block", 0), is_packed=True)
     fields |= {"up_codes": up.codes, "up_scales": up.scales, "up_bias": biases[1]}
     fields |= {"bias": biases[0], "accumulate": 0, "out": out, "out_stride": n + 3, "n": n}
-    fields["strip"] = STRIP // 2  # panels of each matrix
+    fields["strip"] = STRIP // matrices  # panels of each matrix
     return Call(params, fields, rows, check, -(-fields["panels"] // STEP))
 
 
 GATED_SHAPE = (70, 320, 33)
+TWO: dict[str, Any] = {"activation": "silu", "matrices": 2}
+ALONE: dict[str, Any] = {"activation": "relu", "matrices": 1}  # a network without a gate
 
 
 @cases_of("amx_gated_row", isa=UNITS)
@@ -214,7 +217,7 @@ def amx_gated_row(isa: str) -> Call:
     pair[1] = slab(pair[1], slice(1, None))
     gate, up = (to_stream(packed, LANES, row_scale=True) for packed in pair)
     rounded = rounded_row(random((rows, k)), gate.padded_k)
-    params = {"bits": gate.bits, "lanes": gate.lanes, "activation": "silu"} | constants(isa, True)
+    params = {"bits": gate.bits, "lanes": gate.lanes, **TWO} | constants(isa, True)
     return gated_call(stream_fields(gate, STEP) | rounded, up, params, pair)
 
 
@@ -225,8 +228,28 @@ def amx_gated_block(isa: str, form: tuple[str, int]) -> Call:
     pair[1] = slab(pair[1], slice(1, None))
     gate, up = (in_blocks(packed, LANES) for packed in pair)
     rounded = rounded_block(random((rows, k)), gate.padded_k, gate.block)
-    params = block_params(gate, gate.block) | {"activation": "silu"} | constants(isa, True)
+    params = block_params(gate, gate.block) | TWO | constants(isa, True)
     return gated_call(stream_fields(gate, STEP) | rounded, up, params, pair)
+
+
+@cases_of("amx_gated_row", isa=UNITS)
+def amx_row_alone(isa: str) -> Call:
+    n, k, rows = GATED_SHAPE
+    packed = packed_weight(("ternary", 32), n, k, row_scale=True)
+    weight = to_stream(packed, LANES, row_scale=True)
+    rounded = rounded_row(random((rows, k)), weight.padded_k)
+    params = {"bits": weight.bits, "lanes": weight.lanes, **ALONE} | constants(isa, True)
+    return gated_call(stream_fields(weight, STEP) | rounded, weight, params, [packed, packed])
+
+
+@cases_of("amx_gated_block", isa=UNITS)
+def amx_block_alone(isa: str) -> Call:
+    n, k, rows = GATED_SHAPE
+    packed = packed_weight(("int4", 32), n, k, row_scale=False)
+    weight = in_blocks(packed, LANES)
+    rounded = rounded_block(random((rows, k)), weight.padded_k, weight.block)
+    params = block_params(weight, weight.block) | ALONE | constants(isa, True)
+    return gated_call(stream_fields(weight, STEP) | rounded, weight, params, [packed, packed])
 
 
 @cases_of("pack_row", rows=[LEAST - 1, LEAST, 33])

@@ -41,6 +41,7 @@ TOKENS = 4
 SHAPES = [(9, 320, 3, True), (70, 704, 1, False), (150, 352, 13, True)]
 # Several slabs and pieces of K, more rows than share a piece, and rows that fill no tile.
 MANY = [*SHAPES, (131, 4480, 19, True), (2, 96, MOST_ROWS + 5, False)]
+ALONE = {"matrices": 1, "activation": "relu"}  # a network without a gate
 
 
 def call_of(
@@ -55,7 +56,8 @@ def call_of(
     rows, n, tokens = len(x), gate.shape[0], params.get("tokens", 1)
     taken = min(rows, (rows + tokens // 2) // tokens * tokens)
     biased = params.pop("biased")
-    biases = [random((n,), seed) if biased else None for seed in (5, 6)]
+    seeds = (5, 6) if params["matrices"] == 2 else (5, 5)
+    biases = [random((n,), seed) if biased else None for seed in seeds]
     projections = [
         OPS["linear"].define(x, weight, bias, None, activations=form)
         for weight, bias in zip(weights, biases, strict=True)
@@ -79,37 +81,40 @@ def call_of(
 
 
 def pair(
-    form: tuple[str, int], shape: tuple[int, int, int, bool], *, row_scale: bool
+    form: tuple[str, int], shape: tuple[int, int, int, bool], matrices: int, *, row_scale: bool
 ) -> list[PackedWeight]:
-    """A gate and an up projection, which differ."""
+    """A gate and an up projection, which differ if they are two matrices."""
     n, k = shape[:2]
     gate = packed_weight(form, n, k, row_scale=row_scale)
+    if matrices == 1:
+        return [gate, gate]
     other = packed_weight(form, n + 1, k, row_scale=row_scale)
     return [gate, slab(other, slice(1, None))]
 
 
 def row_call(
-    variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool], **more: int
+    variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool], **more: Any
 ) -> Call:
     isa, lanes, form = variant
-    weights = pair(form, shape, row_scale=True)
+    params = {"activation": "silu", "matrices": 2, "lanes": lanes, "isa": isa, **more}
+    weights = pair(form, shape, params["matrices"], row_scale=True)
     x = random((shape[2], weights[0].shape[1]))
     rounded = rounded_row(x, to_stream(weights[0], lanes, row_scale=True).padded_k)
-    params = {"activation": "silu", "lanes": lanes, "isa": isa, "biased": shape[3], **more}
-    return call_of(weights, x, rounded, params, "int8_row")
+    return call_of(weights, x, rounded, params | {"biased": shape[3]}, "int8_row")
 
 
 def block_call(
-    variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool], **more: int
+    variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool], **more: Any
 ) -> Call:
     isa, lanes, form = variant
-    weights = pair(form, shape, row_scale=False)
+    params = {"activation": "silu", "matrices": 2, "lanes": lanes, "isa": isa, **more}
+    weights = pair(form, shape, params["matrices"], row_scale=False)
     block = weights[0].block
     x = random((shape[2], weights[0].shape[1]))
     gate = in_blocks(weights[0], lanes)
     rounded = rounded_block(x, gate.padded_k, block)
-    params = {"activation": "silu", "lanes": lanes, "block": block, "isa": isa, **more}
-    params |= {"biased": shape[3], "zeros": int(gate.zeros), "halves": int(gate.halves)}
+    params |= {"block": block, "zeros": int(gate.zeros), "halves": int(gate.halves)}
+    params |= {"biased": shape[3]}
     return call_of(weights, x, rounded, params, "int8_block")
 
 
@@ -145,3 +150,31 @@ def gemm_gated_block(
     variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
 ) -> Call:
     return block_call(variant, shape, tokens=TOKENS)
+
+
+@cases_of("gated_row", variant=variants(ROW_FORMS)[:1], shape=SHAPES)
+def row_alone(variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]) -> Call:
+    return row_call(variant, shape, **ALONE)
+
+
+@cases_of(
+    "gated_block", variant=variants(BLOCK_FORMS)[1:2] + variants(ZERO_FORMS)[:1], shape=SHAPES
+)
+def block_alone(
+    variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
+) -> Call:
+    return block_call(variant, shape, **ALONE)
+
+
+@cases_of("gemm_gated_row", variant=variants(ROW_FORMS)[:1], shape=MANY)
+def gemm_row_alone(
+    variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
+) -> Call:
+    return row_call(variant, shape, tokens=TOKENS, **ALONE)
+
+
+@cases_of("gemm_gated_block", variant=variants(BLOCK_FORMS)[1:2], shape=MANY)
+def gemm_block_alone(
+    variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
+) -> Call:
+    return block_call(variant, shape, tokens=TOKENS, **ALONE)

@@ -93,13 +93,13 @@ def strip_arguments(
 ) -> dict[str, Any]:
     """Where threads unpack weights, and how many panels at a time."""
     assert binder.areas is not None
-    memory, matrices = binder.areas.memory, 1 + ("up_codes" in arguments)
+    memory, matrices = binder.areas.memory, params.get("matrices", 1)
     return {
         "areas": memory,
         "area_bytes": memory.shape[1],
         "taken": binder.areas.taken,
         "slots": len(memory),
-        "strip": strip_panels(_padded_k(arguments, params)) // matrices,
+        "strip": strip_panels(_padded_k(arguments, params)) // int(matrices),
     }
 
 
