@@ -97,11 +97,11 @@ def gate_graph(form: tuple[str, str], outputs: list[str], biases: bool = False) 
     return Graph(nodes, ["x"], outputs, constants)
 
 
-def gated(backend: Backend, whole: Graph, x: F32) -> tuple[F32, int]:
-    """The gate's output, and how many instructions the program has."""
+def gated(backend: Backend, whole: Graph, x: F32, name: str = "x") -> tuple[F32, int]:
+    """The gate's output, of rows called so, and how many instructions the program has."""
     program = backend.compile(whole, Shape.of(len(x)), CompileOptions(SPEC))
     batch = Batch.of([0] * len(x), 0, 0, logits="none")
-    output = program(batch, SequenceStore(SPEC, len(x)), {"x": x})["y"].copy()
+    output = program(batch, SequenceStore(SPEC, len(x)), {name: x})["y"].copy()
     instructions = program.launches.instructions
     program.close()
     return output, instructions
@@ -142,6 +142,25 @@ def test_a_network_without_a_gate_is_one_kernel(form: tuple[str, str], backend: 
         np.testing.assert_array_equal(together, apart)
         looked_up = selected_isa().looks_up and form == ("int8_row", "ternary") and rows == MANY
         assert more - count == (0 if looked_up else 1)
+
+
+@pytest.mark.parametrize("form", GATED_FORMS[1:3], ids=str)
+@pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
+def test_norms_round_what_their_readers_want_rounded(
+    op: str, form: tuple[str, str], backend: Backend
+) -> None:
+    whole = gate_graph(form, ["y"])
+    weight = {"n": np.linspace(-1, 1, K, dtype=np.float32)}
+    norm = Node(op, "n", ("r", "n"), ("x",), {"epsilon": 1e-5})
+    x = np.random.default_rng(1).standard_normal((3, K)).astype(np.float32)
+    results = []
+    for outputs in (["y"], ["y", "x"]):
+        constants, shapes = {**whole.constants, **weight}, {"r": ValueShape(K)}
+        graph = Graph([norm, *whole.nodes], ["r"], outputs, constants, shapes=shapes)
+        results.append(gated(backend, graph, x, "r"))
+    (together, count), (apart, more) = results
+    np.testing.assert_array_equal(together, apart)
+    assert more - count == 1
 
 
 def test_projections_of_different_rows_stay_apart(backend: Backend) -> None:

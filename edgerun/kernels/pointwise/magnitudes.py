@@ -103,37 +103,3 @@ def gaussian_top_k(lanes: int) -> Body:
             store(out + index * 4, maximum(rest, splat(float32(0), "f32", 1)))
 
     return body
-
-
-@njit(inline="always")
-def _standard(x, weight, bias, index, mean, inverse, lanes):  # type: ignore[no-untyped-def]
-    """Elements ``index ..`` of a row, normalised by its mean and its deviation from it."""
-    centred = load(x + index * 4, "f32", lanes) - splat(mean, "f32", lanes)
-    scaled = centred * splat(inverse, "f32", lanes)
-    return fma(scaled, load(weight + index * 4, "f32", lanes), load(bias + index * 4, "f32", lanes))
-
-
-@kernel(
-    "layer_norm",
-    "rows:i64[1] x:f32[rows, width; x_stride] x_stride weight:f32[width] bias:f32[width]"
-    " out:f32[rows, width; out_stride] out_stride width epsilon:f32[1]",
-)
-def layer_norm(lanes: int) -> Body:
-    """See ``ops/layer_norm.py``; ``out`` may be ``x``.
-
-    ``epsilon`` is the address of a float32.
-    """
-
-    def body(a: Arguments, chunk: int) -> None:
-        width, weight, bias = a.width, a.weight, a.bias
-        x, out = a.x + chunk * a.x_stride * 4, a.out + chunk * a.out_stride * 4
-        mean = mean_of(x, width, lanes)
-        variance = variance_of(x, width, mean, lanes)
-        inverse = float32(1) / float32(sqrt(variance + float_at(a.epsilon, 0)))
-        whole = width // lanes * lanes
-        for index in range(0, whole, lanes):
-            store(out + index * 4, _standard(x, weight, bias, index, mean, inverse, lanes))
-        for index in range(whole, width):
-            store(out + index * 4, _standard(x, weight, bias, index, mean, inverse, 1))
-
-    return body

@@ -235,7 +235,7 @@ def layer_norm(isa: str, mean: float, shape: tuple[int, int]) -> Call:
         assert_near(out[:, :width], expected, 1e-5 if mean else 1e-6)
         assert (out[:, width:] == UNTOUCHED).all()
 
-    fields = {"x": x, "out": out, "width": width, "epsilon": np.array([1e-3], np.float32)}
+    fields = {"x": x, "out": out, "size": width, "epsilon": np.array([1e-3], np.float32)}
     strides = {"x_stride": width + 1, "out_stride": width + 3}
     return Call({"lanes": float_lanes(isa)}, fields | vectors | strides, rows, check)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -135,29 +137,36 @@ def rms_norm(isa: str, shape: tuple[int, int, int], own: bool) -> Call:
     return Call({"lanes": float_lanes(isa)}, fields, rows, check)
 
 
-@cases_of("rms_norm_row", isa=ISAS, shape=SHAPES)
-def rms_norm_row(isa: str, shape: tuple[int, int]) -> Call:
+def normed(op: str, shape: tuple[int, int]) -> tuple[dict[str, NDArray[Any]], F32]:
+    """Operands of a norm that rounds, and what it is to round."""
+    x, vectors = awkward(shape), {"weight": random((shape[1],), 1)}
+    if op == "layer_norm":
+        vectors["bias"] = random((shape[1],), 2)
+        x[0] += np.float32(3)
+    expected = OPS[op].define(x[:, : shape[1]], **vectors, epsilon=1e-5)
+    return {"x": x, "epsilon": EPSILON, **vectors}, expected
+
+
+def row_call(op: str, isa: str, shape: tuple[int, int]) -> Call:
     rows, width = shape
-    x, weight = awkward(shape), random((width,), 1)
+    operands, expected = normed(op, shape)
     q, scale, total = untouched((rows, 320), np.int8), untouched((rows,)), untouched((rows,), "i4")
 
     def check() -> None:
-        normal = OPS["rms_norm"].define(x[:, :width], weight, epsilon=1e-5)
-        codes, scales = linear.quantize_row(normal)
+        codes, scales = linear.quantize_row(expected)
         check_codes(q, width, codes, 1)
         np.testing.assert_allclose(scale, scales, rtol=2e-6)
         np.testing.assert_array_equal(total[:3], q.sum(axis=1, dtype=np.int32)[:3])
 
-    fields = {"x": x, "x_stride": x.shape[1], "weight": weight, "size": width, "epsilon": EPSILON}
+    fields = {**operands, "x_stride": operands["x"].shape[1], "size": width}
     fields |= {"q": q, "q_stride": 320, "scale": scale, "sum": total}
     return Call({"lanes": float_lanes(isa)}, fields, rows, check)
 
 
-@cases_of("rms_norm_block", isa=ISAS, shape=SHAPES, block=[32])
-def rms_norm_block(isa: str, shape: tuple[int, int], block: int) -> Call:
+def block_call(op: str, isa: str, shape: tuple[int, int], block: int) -> Call:
     rows, width = shape
     blocks = 320 // block
-    x, weight = awkward(shape), random((width,), 1)
+    operands, expected = normed(op, shape)
     q, scale, total = (
         untouched((rows, 320), np.int8),
         untouched((rows, blocks)),
@@ -165,13 +174,32 @@ def rms_norm_block(isa: str, shape: tuple[int, int], block: int) -> Call:
     )
 
     def check() -> None:
-        normal = OPS["rms_norm"].define(x[:, :width], weight, epsilon=1e-5)
-        codes, scales = linear.quantize_block(normal, block)
+        codes, scales = linear.quantize_block(expected, block)
         check_codes(q, width, codes, 1)
         np.testing.assert_allclose(scale[:, : scales.shape[1]], scales, rtol=2e-6, atol=1e-38)
         sums = q.reshape(rows, blocks, block).sum(axis=2)
         np.testing.assert_array_equal(total[:3], sums[:3])
 
-    fields = {"x": x, "x_stride": x.shape[1], "weight": weight, "size": width, "epsilon": EPSILON}
+    fields = {**operands, "x_stride": operands["x"].shape[1], "size": width}
     fields |= {"q": q, "q_stride": 320, "scale": scale, "sum": total, "blocks": blocks}
     return Call({"block": block, "lanes": float_lanes(isa)}, fields, rows, check)
+
+
+@cases_of("rms_norm_row", isa=ISAS, shape=SHAPES)
+def rms_norm_row(isa: str, shape: tuple[int, int]) -> Call:
+    return row_call("rms_norm", isa, shape)
+
+
+@cases_of("rms_norm_block", isa=ISAS, shape=SHAPES, block=[32])
+def rms_norm_block(isa: str, shape: tuple[int, int], block: int) -> Call:
+    return block_call("rms_norm", isa, shape, block)
+
+
+@cases_of("layer_norm_row", isa=ISAS, shape=SHAPES)
+def layer_norm_row(isa: str, shape: tuple[int, int]) -> Call:
+    return row_call("layer_norm", isa, shape)
+
+
+@cases_of("layer_norm_block", isa=ISAS, shape=SHAPES, block=[32])
+def layer_norm_block(isa: str, shape: tuple[int, int], block: int) -> Call:
+    return block_call("layer_norm", isa, shape, block)
