@@ -1,14 +1,16 @@
-"""Writes a bundle with random ternary weights in the true shape of a known model.
+"""Writes a bundle with random weights in the true shape of a known model.
 
-    python -m tools.bench.random_bundle qwen3-30b-a3b OUT [--layers N] [--seed S]
+    python -m tools.bench.random_bundle qwen3-30b-a3b OUT [--layers N] [--seed S] [--weights int4]
 
 No checkpoint is written on the way, which of a large model would take more disk than there is: of
 Qwen3-30B 61 GB for a bundle of 8. The exporter reads weights that are made as it asks for them,
-pieces of one long random row. Projections are ternary from the beginning, as a BitNet's are.
+pieces of one long random row. Projections are ternary from the beginning, as a BitNet's are, and
+stay so in what format ever they are stored.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 import zlib
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 from edgerun_export.architectures import describe
 from edgerun_export.checkpoint.base import Source, TensorInfo
 from edgerun_export.pipeline import ExportOptions, export_checkpoint
-from tools.bench.random_model import asked, config_of
+from tools.bench.random_model import asked, config_of, stored_shapes
 from tools.golden.byte_tokenizer import BOS, EOS, write_tokenizer
 
 _VALUES = 1 << 25  # of the random row, of each kind
@@ -48,7 +50,9 @@ class RandomCheckpoint:
         self.source = Source("random", name)
         self.notes = tuple[str, ...]()
         spec = describe(self.config)
-        self._shapes = spec.tensors()
+        # Where one narrow row is what keys and values are made of, they are whole heads here.
+        is_latent = "kv_lora_rank" in config
+        self._shapes = spec.tensors() if is_latent else stored_shapes(spec)
         self._context = spec.context_length
         generator = np.random.Generator(np.random.SFC64(seed))
         self._normal = generator.standard_normal(_VALUES, np.float32)
@@ -63,7 +67,7 @@ class RandomCheckpoint:
         if len(self._shapes[name]) == 1:
             return np.ones(self._shapes[name], np.float32)[rows or slice(None)]
         values = self._piece(self._normal, name, rows)
-        return values if "embed" in name else values * np.float32(values.shape[1] ** -0.5)
+        return values if "embed" in name else values * np.float32(values.shape[-1] ** -0.5)
 
     def integers(self, name: str, rows: slice | None = None) -> None:
         """Nothing is stored as integers that is not ternary."""
@@ -115,21 +119,22 @@ class RandomCheckpoint:
 
     def _piece(self, values: NDArray[Any], name: str, rows: slice | None) -> NDArray[Any]:
         """Rows of a matrix: a piece of the random row, from a place that its name says."""
-        height, width = self._shapes[name]
+        height, *rest = self._shapes[name]
+        width = math.prod(rest)
         start, stop, _ = (rows or slice(None)).indices(height)
         count = (stop - start) * width
         place = (zlib.crc32(name.encode()) + start * width) % len(values)
         piece = values[place : place + count]
         if len(piece) < count:  # it goes on at the beginning
             piece = np.take(values, np.arange(place, place + count), mode="wrap")
-        return piece.reshape(stop - start, width)
+        return piece.reshape(stop - start, *rest)
 
 
 def main() -> None:
     """Writes the bundle named on the command line."""
-    arguments = asked(__doc__)
+    arguments = asked(__doc__, ("ternary", "int4", "int8"))
     checkpoint = RandomCheckpoint(arguments.preset, config_of(arguments), arguments.seed)
-    options = ExportOptions(weights="ternary", force=True)
+    options = ExportOptions(weights=arguments.weights, force=True)
     export_checkpoint(checkpoint, arguments.out, options, _show)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from tools.golden.byte_tokenizer import BOS, EOS, write_json, write_tokenizer
 _PIECE = 1 << 22
 _TERNARY_PER_BYTE = 4
 
+_NEMOTRON = {"M": "linear_attention", "*": "full_attention", "E": "moe"}
 PRESETS: dict[str, dict[str, Any]] = {
     "bitnet-2b-4t": {
         "model_type": "bitnet",
@@ -141,6 +142,29 @@ PRESETS: dict[str, dict[str, Any]] = {
         "hidden_act": "gelu_new",
         "tie_word_embeddings": False,
     },
+    "nemotron-3-nano-30b-a3b": {
+        "model_type": "nemotron_h",
+        "hidden_size": 2688,
+        "layer_types": [
+            _NEMOTRON[letter] for letter in "MEMEM*" + 4 * "EMEMEM*" + "EMEMEMEM*EMEMEMEME"
+        ],
+        "num_attention_heads": 32,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "mamba_num_heads": 64,
+        "mamba_head_dim": 64,
+        "n_groups": 8,
+        "ssm_state_size": 128,
+        "n_routed_experts": 128,
+        "num_experts_per_tok": 6,
+        "moe_intermediate_size": 1856,
+        "moe_shared_expert_intermediate_size": 3712,
+        "routed_scaling_factor": 2.5,
+        "vocab_size": 131072,
+        "max_position_embeddings": 262144,
+        "layer_norm_epsilon": 1e-5,
+        "tie_word_embeddings": False,
+    },
     "smollm2-135m": {
         "model_type": "llama",
         "hidden_size": 576,
@@ -244,13 +268,18 @@ def main() -> None:
     write(config_of(arguments), arguments.out, arguments.seed)
 
 
-def asked(description: str | None) -> argparse.Namespace:
-    """What the command line says: a preset, where to write it, and how."""
+def asked(description: str | None, formats: Sequence[str] = ()) -> argparse.Namespace:
+    """What the command line says: a preset, where to write it, and how.
+
+    Weights have one of ``formats``, the first unless it says another.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("preset", choices=list(PRESETS))
     parser.add_argument("out", type=Path)
     parser.add_argument("--layers", type=int, help="fewer layers than the model has")
     parser.add_argument("--seed", type=int, default=0)
+    if formats:
+        parser.add_argument("--weights", choices=formats, default=formats[0])
     return parser.parse_args()
 
 
@@ -309,6 +338,7 @@ def stored_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
             stored, end = picked[name].path, int(picked[name].rows.max()) + 1
         elif name in joined:
             stored, end = joined[name][0], joined[name][1] + shape[0]
+        stored = spec.storage.placed(stored)
         rows = max(end, *shapes.get(stored, (0,))[:1])
         shapes[stored] = (rows, *shape[1:])
     return shapes
