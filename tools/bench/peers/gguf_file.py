@@ -16,8 +16,11 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.bench.peers.gguf_recurrent import FAMILIES
+
 U8 = NDArray[np.uint8]
 Type = gguf.GGMLQuantizationType
+Stored = tuple[Type, tuple[int, ...]]
 # llama.cpp's names of architectures, by model_type.
 ARCHITECTURES = {
     "bitnet": "bitnet",
@@ -25,8 +28,10 @@ ARCHITECTURES = {
     "olmoe": "olmoe",
     "phi": "phi2",
     "qwen3_moe": "qwen3moe",
+    **{name: family.architecture for name, family in FAMILIES.items()},
 }
 BIASED = ("phi",)  # whose norms, projections and head have biases, and whose networks no gate
+DECAY = ".ssm_a"  # of states, which is negative
 BODY_TYPES = {"tq2_0": Type.TQ2_0, "tq1_0": Type.TQ1_0, "q4_0": Type.Q4_0}
 HEAD_TYPE = Type.Q6_K
 # Bytes of a block after (or before) which its float16 scale lies, and the range of its codes.
@@ -60,28 +65,25 @@ def write(config: Mapping[str, Any], path: Path, body: str, seed: int = 0) -> No
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     generator = np.random.Generator(np.random.SFC64(seed))
-    for kind, shape in shapes.values():
-        writer.write_tensor_data(tensor(kind, shape, generator))
+    for name, (kind, shape) in shapes.items():
+        values = tensor(kind, shape, generator)
+        writer.write_tensor_data(-np.ones_like(values) if name.endswith(DECAY) else values)
     writer.close()
     partial.rename(path)
 
 
-def tensor_shapes(config: Mapping[str, Any], body: Type) -> dict[str, tuple[Type, tuple[int, ...]]]:
+def tensor_shapes(config: Mapping[str, Any], body: Type) -> dict[str, Stored]:
     """Returns type and shape (rows, columns) of every tensor, in file order."""
     hidden = config["hidden_size"]
     table = (config["vocab_size"], hidden)
-    shapes: dict[str, tuple[Type, tuple[int, ...]]] = {"output_norm.weight": (Type.F32, (hidden,))}
+    shapes: dict[str, Stored] = {"output_norm.weight": (Type.F32, (hidden,))}
     if config["tie_word_embeddings"]:
         shapes["token_embd.weight"] = (HEAD_TYPE, table)
     else:
         shapes |= {"token_embd.weight": (body, table), "output.weight": (HEAD_TYPE, table)}
     for layer in range(config["num_hidden_layers"]):
-        of_layer = {
-            **{name: (Type.F32, (width,)) for name, width in _norms(config).items()},
-            **{name: (body, shape) for name, shape in _attention(config).items()},
-            **_feed_forward(config, body),
-        }
-        shapes |= {f"blk.{layer}.{name}.weight": each for name, each in of_layer.items()}
+        of_layer = _mixer(config, layer, body) | _feed_forward(config, body)
+        shapes |= {f"blk.{layer}.{name}": each for name, each in of_layer.items()}
     if config["model_type"] in BIASED:
         shapes |= {
             name.replace(".weight", ".bias"): (Type.F32, shape[:1])
@@ -89,6 +91,19 @@ def tensor_shapes(config: Mapping[str, Any], body: Type) -> dict[str, tuple[Type
             if name != "token_embd.weight"
         }
     return shapes
+
+
+def _mixer(config: Mapping[str, Any], layer: int, body: Type) -> dict[str, Stored]:
+    """Type and shape of every tensor of a layer but for those of its network."""
+    family = FAMILIES.get(config["model_type"])
+    if family is not None:
+        mixer = family.mixer(config, layer).items()
+        return {name: (body if large else Type.F32, shape) for name, (large, shape) in mixer}
+    norms, projections = _norms(config).items(), _attention(config).items()
+    return {
+        **{f"{name}.weight": (Type.F32, (width,)) for name, width in norms},
+        **{f"{name}.weight": (body, shape) for name, shape in projections},
+    }
 
 
 def _norms(config: Mapping[str, Any]) -> dict[str, int]:
@@ -117,17 +132,19 @@ def _attention(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     }
 
 
-def _feed_forward(config: Mapping[str, Any], body: Type) -> dict[str, tuple[Type, tuple[int, ...]]]:
+def _feed_forward(config: Mapping[str, Any], body: Type) -> dict[str, Stored]:
     """Type and shape of the projections of the feed-forward layer, dense or of experts."""
     hidden, experts = config["hidden_size"], config.get("num_experts", 0)
-    width = config.get("moe_intermediate_size", config["intermediate_size"])
+    width = _width(config)
     shapes = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
     if config["model_type"] in BIASED:
         del shapes["gate"]
     if not experts:
-        return {f"ffn_{name}": (body, shape) for name, shape in shapes.items()}
-    stacks = {f"ffn_{name}_exps": (body, (experts, *shape)) for name, shape in shapes.items()}
-    return {"ffn_gate_inp": (Type.F32, (experts, hidden)), **stacks}
+        return {f"ffn_{name}.weight": (body, shape) for name, shape in shapes.items()}
+    stacks = {
+        f"ffn_{name}_exps.weight": (body, (experts, *shape)) for name, shape in shapes.items()
+    }
+    return {"ffn_gate_inp.weight": (Type.F32, (experts, hidden)), **stacks}
 
 
 def token_bytes(path: Path) -> int:
@@ -184,16 +201,16 @@ def _add_config(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_feed_forward_length(config.get("intermediate_size") or _width(config))
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
     if "layer_norm_eps" in config:
         writer.add_layer_norm_eps(config["layer_norm_eps"])
     else:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_theta"])
-    turned = config.get("partial_rotary_factor", 1.0) * _head_dim(config)
-    writer.add_rope_dimension_count(int(turned))
+    rope = {**config, **config.get("rope_parameters", {})}
+    writer.add_rope_freq_base(rope.get("rope_theta", 10000.0))
+    writer.add_rope_dimension_count(int(rope.get("partial_rotary_factor", 1.0) * _head_dim(config)))
     if "num_experts" in config:
         writer.add_expert_count(config["num_experts"])
         writer.add_expert_used_count(config["num_experts_per_tok"])
@@ -202,8 +219,26 @@ def _add_config(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
+    _add_metadata(writer, config)
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("no_vocab")
+
+
+def _add_metadata(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Writes what files of some families say besides, in the place of what all say."""
+    family = FAMILIES.get(config["model_type"])
+    for key, value in family.metadata(config).items() if family else ():
+        name = f"{ARCHITECTURES[config['model_type']]}.{key}"
+        writer.kv_data[0].pop(name, None)
+        kind = gguf.GGUFValueType.get_type(value)
+        is_count = kind == gguf.GGUFValueType.INT32  # counts have no sign
+        writer.add_key_value(name, value, gguf.GGUFValueType.UINT32 if is_count else kind)
+
+
+def _width(config: Mapping[str, Any]) -> int:
+    """Of networks, or of each expert."""
+    names = ("moe_intermediate_size", "intermediate_size", "shared_intermediate_size")
+    return int(next(config[name] for name in names if name in config))
 
 
 def _head_dim(config: Mapping[str, Any]) -> int:

@@ -114,6 +114,14 @@ PRESETS: dict[str, Preset] = {
         ),
     ),
     "phi-2": Preset(random_model.PRESETS["phi-2"], ("w4g32",), ("llamacpp:q4_0",)),
+    "granite-4-h-1b": Preset(
+        random_model.PRESETS["granite-4-h-1b"],
+        ("w4g32", "w4g32h"),
+        ("llamacpp:q4_0", "genai:w4g32"),
+    ),
+    "qwen3.5-0.8b": Preset(
+        random_model.PRESETS["qwen3.5-0.8b"], ("w4g32", "w4g32h"), ("llamacpp:q4_0", "genai:w4g32")
+    ),
     "olmoe-1b-7b": Preset(
         random_model.PRESETS["olmoe-1b-7b"],
         ("w4g32", "w4g32h"),
