@@ -45,9 +45,8 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
 
 INSTRUCTIONS = 9  # of a layer
-# Of an expert, on average. Below, the kernels for few rows are as fast or faster in every format,
-# and gate and up projection go together: measured with OLMoE's matrices, avx512vnni and avx2
-# (docs/benchmarks.md).
+# Of an expert, on average. Below, the kernels for few rows are as fast or faster in every format:
+# measured with OLMoE's matrices, avx512vnni and avx2 (docs/benchmarks.md).
 ROWS_TO_UNPACK = 128
 EQUAL_CHUNKS = {"threads": 0}  # of an expert: threads share all experts of a batch
 
@@ -143,7 +142,7 @@ def _inner(binder: Binder, node: Node, gate: Projection, up: Projection, places:
     x_name, activations, pool = node.inputs[0], node.attrs["activations"], places.pool
     forms = dict.fromkeys(rounding_of(each.weight, activations) for each in (gate, up))
     taken = {form: _emit_spread(binder, node, x_name, form, places) for form in forms}
-    is_joint = _is_joint(binder, gate, up, taken, activations, places)
+    is_joint = _is_joint(binder, gate, up, taken, activations)
     has_other = not is_joint and _matrices(gate, up) == 2
     out = pool.take(gate.weight.shape[0])
     other = pool.take(up.weight.shape[0]) if has_other else None
@@ -178,16 +177,14 @@ def _is_joint(
     up: Projection,
     taken: Mapping[Rounding | None, Buffer | Rounded],
     activations: str,
-    places: Places,
 ) -> bool:
-    """Whether one kernel multiplies gate and up; their blocks of rows may need another."""
+    """Whether one kernel multiplies gate and up."""
     forms = [rounding_of(each.weight, activations) for each in (gate, up)]
     kernels = [
         kernel_of(binder, each.weight, taken[form], form)[:2]
         for each, form in zip((gate, up), forms, strict=True)
     ]
-    is_alike = kernels[0] == kernels[1] and kernels[0][0] in GATED
-    return is_alike and (_matrices(gate, up) == 1 or not _in_blocks(binder, places))
+    return kernels[0] == kernels[1] and kernels[0][0] in GATED
 
 
 def _emit_spread(
