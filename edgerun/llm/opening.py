@@ -183,13 +183,13 @@ class Opener:
                 "thinking_budget is for models that think and have a token which ends their "
                 "thoughts: leave it out"
             )
-        if settings.forced:
+        if settings.functions and self._format.begins_thought(chat):
             raise InputError(
-                "tool_choice asks for a call, and the chat template has replies begin with a "
-                "thought of which no token tells the end: turn that off with template_values, such "
-                "as {'enable_thinking': False}"
+                "calls are to have a form, and the chat template has replies begin with a thought "
+                "of which no token tells the end: turn that off with template_values, such as "
+                "{'enable_thinking': False}"
             )
-        return Manner(params, None)
+        return Manner(params, reader if settings.functions else None)
 
     def calling(self, params: SamplingParams, settings: ChatSettings) -> SamplingParams:
         """How the tokens of a reply are chosen that may call functions, or must.

@@ -16,12 +16,18 @@ from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.values import shown, suggestion
 
 if TYPE_CHECKING:
+    from edgerun.engine.constraints.either import EitherForm
+    from edgerun.engine.sampling.structure import Structure
     from edgerun.model.chat.tools.functions import Functions
     from edgerun.model.chat.tools.recognition import Calling
 
 AUTO, NONE, REQUIRED = "auto", "none", "required"
 CHOICES = (AUTO, NONE, REQUIRED)
 MOST_LISTED = 8
+# How refusals begin, and what to do where calls can have no grammar.
+CALL_FORCED = "tool_choice asks for a call"
+CALL_OR_ANSWER = "tools are given, and a schema of answers beside them"
+NO_GRAMMAR = {CALL_FORCED: 'use tool_choice="auto"', CALL_OR_ANSWER: "leave out one of the two"}
 WHY_NOT_S = 1.0  # after which no more functions are tried, to say which cannot be called
 
 
@@ -123,44 +129,66 @@ def params_with_calls(
     """How the tokens of a reply are chosen that may call functions, or must.
 
     Args:
-        params: as they were asked for.
+        params: as they were asked for. A schema of the reply is one of an answer: a reply that must
+            call has none, and one that may either calls as the functions' schemas say or answers.
         settings: which functions there are.
         calling: how the model calls them.
         vocabulary: of the model.
 
     Raises:
-        SamplingError: the whole reply is to follow another grammar, or calls cannot be forced.
-        MissingDependencyError: llguidance is not installed, and a call is forced.
+        SamplingError: the whole reply is to follow another form, or calls cannot be forced.
+        MissingDependencyError: llguidance is not installed, and calls have a grammar.
     """
-    if params.shapes_text:
-        raise SamplingError(
-            "tools are given, and the form of the whole reply as well, in which nothing could be "
-            "called: leave out tools, or json_schema, regex and grammar"
-        )
-    if not settings.forced or settings.functions is None:
+    if settings.functions is None or not (settings.forced or params.shapes_text):
         return params
-    from edgerun.engine.sampling.structure import Structure  # for few
+    from edgerun.engine.constraints.either import EitherForm  # for few
+    from edgerun.engine.sampling.structure import Structure
 
-    _check_forced(calling)
-    schemas = {name: settings.functions.schemas[name] for name in settings.forced}
+    others = [each for each in params.processors if not each.shapes_text]
+    answer = _answer(params) if params.shapes_text else None
+    asked = CALL_FORCED if settings.forced else CALL_OR_ANSWER
+    _check_shape(calling, asked)
+    schemas = settings.functions.schemas
+    schemas = {name: schemas[name] for name in settings.forced or schemas}
+    structure: Structure | EitherForm
     try:
-        grammar = _grammar(schemas, calling, several=settings.several and calling.several)
-        structure = Structure(grammar=grammar).with_vocabulary(vocabulary)
+        several = settings.several and calling.several
+        structure = Structure(grammar=_grammar(schemas, calling, several=several))
+        if answer is not None and not settings.forced:
+            structure = EitherForm("json_schema or a call", (structure, answer))
+        structure = structure.with_vocabulary(vocabulary)
     except SamplingError as error:
-        raise _why_not(schemas, error) from error
-    others = [each for each in params.processors if not isinstance(each, Structure)]
+        raise _why_not(asked, schemas, error) from error
     own: dict[str, Any] = {entry.name: getattr(params, entry.name) for entry in params.options()}
     return SamplingParams(**own, processors=[structure, *others])
 
 
-def _check_forced(calling: Calling) -> None:
+def _answer(params: SamplingParams) -> Structure:
+    """What says how answers look.
+
+    Raises:
+        SamplingError: the reply is to have a form that is no schema's.
+    """
+    from edgerun.engine.sampling.structure import Structure
+
+    form, *others = (each for each in params.processors if each.shapes_text and each.is_active)
+    if isinstance(form, Structure) and form.json_schema is not None and not others:
+        return form
+    raise SamplingError(
+        "tools are given, and a form of the whole reply as well, in which nothing could be called: "
+        "leave out tools, or say by json_schema, not by regex or grammar, what answers look like"
+    )
+
+
+def _check_shape(calling: Calling, asked: str) -> None:
+    """Makes sure that calls can have a grammar."""
     from edgerun.engine.constraints.trial import check_installed
 
     check_installed("tool_choice")
     if calling.form is None or calling.form.shape is None:
         raise SamplingError(
-            "tool_choice asks for a call, and there is no grammar yet for the form in which this "
-            f'model writes arguments ({calling.name}): use tool_choice="auto"'
+            f"{asked}, and there is no grammar yet for the form in which this model writes "
+            f"arguments ({calling.name}): {NO_GRAMMAR[asked]}"
         )
 
 
@@ -174,8 +202,10 @@ def _grammar(schemas: Mapping[str, Mapping[str, Any]], calling: Calling, *, seve
     return grammar_of_calls(calling.form.shape, exact, calling.markers, several=several)
 
 
-def _why_not(schemas: Mapping[str, Mapping[str, Any]], whole: SamplingError) -> SamplingError:
-    """Names the function whose calls cannot be forced, if it is only one's fault.
+def _why_not(
+    asked: str, schemas: Mapping[str, Mapping[str, Any]], whole: SamplingError
+) -> SamplingError:
+    """Names the function whose calls can have no grammar, if it is only one's fault.
 
     Of many functions it may be one that nobody looked at: a request has no minutes for its refusal.
     """
@@ -189,12 +219,8 @@ def _why_not(schemas: Mapping[str, Mapping[str, Any]], whole: SamplingError) -> 
         try:
             grammar_of("json_schema", json.dumps(argument_schema(schema)))
         except SamplingError as error:
-            return SamplingError(
-                f"tool_choice asks for a call, and arguments of {name!r} cannot be forced: {error}"
-            )
-    return SamplingError(
-        f"tool_choice asks for a call, and calls of {_listed(schemas)} cannot be forced: {whole}"
-    )
+            return SamplingError(f"{asked}, and arguments of {name!r} cannot be forced: {error}")
+    return SamplingError(f"{asked}, and calls of {_listed(schemas)} cannot be forced: {whole}")
 
 
 def _listed(names: Mapping[str, object]) -> str:

@@ -54,8 +54,9 @@ class FormatFields(msgspec.Struct, forbid_unknown_fields=True):
 class ChatFields(ConversationFields, kw_only=True):
     """Fields of a request that are no sampling options.
 
-    ``store``, ``service_tier`` and ``modalities`` are there with the values that ask for nothing:
-    clients send them.
+    ``store``, ``service_tier``, ``verbosity`` and ``modalities`` are there with the values that ask
+    for nothing: clients send them. ``prediction``, what a reply will say in the main, is about the
+    time that it takes, and is not looked at.
     """
 
     messages: list[dict[str, Any]]
@@ -67,6 +68,8 @@ class ChatFields(ConversationFields, kw_only=True):
     reasoning_effort: str | None = None
     store: bool = False
     service_tier: str = "auto"
+    verbosity: str = "medium"
+    prediction: dict[str, Any] | None = None
     modalities: list[str] = msgspec.field(default_factory=lambda: ["text"])
 
 
@@ -121,7 +124,7 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
     others = _length(fields, sampling) | _schema(fields, sampling) | _logprobs(fields)
     sampling, sent = with_sent(with_bias(sampling), others)
     form = (ChatChunkForm if fields.stream else ChatForm)(head, llm.tokenizer)
-    fields.check_calls()
+    fields.check_calls(sampling)
     values = with_effort(
         fields.chat_template_kwargs, fields.reasoning_effort, EFFORT, llm.model.template
     )
@@ -153,6 +156,10 @@ def _check_offers(fields: ChatFields) -> None:
         "service_tier": (
             fields.service_tier in TIERS,
             f"there is no tier {shown(fields.service_tier)} here; expected 'auto' or 'default'",
+        ),
+        "verbosity": (
+            fields.verbosity == "medium",
+            f"models are not told to be {shown(fields.verbosity)} here; expected 'medium'",
         ),
         "modalities": (
             fields.modalities == ["text"],

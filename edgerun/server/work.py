@@ -41,8 +41,8 @@ class StreamFields(msgspec.Struct, forbid_unknown_fields=True):
 class CommonFields(msgspec.Struct, kw_only=True):
     """Fields that all requests share; those of sampling are not among them.
 
-    ``user``, ``metadata``, ``safety_identifier`` and ``prompt_cache_key`` say who asks, which makes
-    no difference to a model.
+    ``user``, ``metadata``, ``safety_identifier`` and ``prompt_cache_key`` say who asks, and
+    ``prompt_cache_retention`` how soon again, which makes no difference to a model.
     """
 
     model: str | None = None
@@ -52,6 +52,7 @@ class CommonFields(msgspec.Struct, kw_only=True):
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
 
 
 CONVERSATION = {  # arguments that all chats have, and their fields
@@ -69,18 +70,22 @@ class ConversationFields(CommonFields, kw_only=True):
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
-    def check_calls(self) -> None:
+    def check_calls(self, sampling: Mapping[str, Any]) -> None:
         """Makes sure that so many calls as are asked for can be promised.
 
+        Args:
+            sampling: options; with a schema of answers calls have a grammar as well.
+
         Raises:
-            Problem: a model that may call is to call once at most.
+            Problem: a model that may call and say what it likes is to call once at most.
         """
-        if self.tools and self.tool_choice == AUTO and not self.parallel_tool_calls:
+        is_free = self.tool_choice == AUTO and sampling.get("json_schema") is None
+        if self.tools and is_free and not self.parallel_tool_calls:
             raise Problem(
                 400,
                 "parallel_tool_calls: a model that may call functions calls as many as it likes: "
                 "leave it out, or have it call one: tool_choice is 'required' then, or names the "
-                "function",
+                "function; or say by a schema what it may answer instead",
                 "invalid_value",
                 "parallel_tool_calls",
             )

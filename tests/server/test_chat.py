@@ -132,6 +132,15 @@ def test_what_a_conversation_began_with_is_reused(client: Served) -> None:
             {"max_tokens": 5},
         ),
         ({"max_tokens": 5, "service_tier": "default"}, {"max_tokens": 5}),
+        (
+            {
+                "max_tokens": 5,
+                "verbosity": "medium",
+                "prompt_cache_retention": "24h",
+                "prediction": {"type": "content", "content": "Hello"},
+            },
+            {"max_tokens": 5},
+        ),
         ({"max_tokens": 9, "stop": "a"}, {"max_tokens": 9, "stop": "a"}),
         ({"max_tokens": 9, "stop": ["a", "b"]}, {"max_tokens": 9, "stop": ["a", "b"]}),
         ({"max_tokens": 9, "stop": None, "seed": None}, {"max_tokens": 9}),
@@ -178,6 +187,7 @@ def test_an_end_for_want_of_room_says_so() -> None:
         ({"store": True}, 400, "store: nothing is stored here; expected false, or leave it out"),
         ({"store": "no"}, 400, "store: expected `bool`"),
         ({"service_tier": "flex"}, 400, "service_tier: there is no tier 'flex' here; expected"),
+        ({"verbosity": "low"}, 400, "verbosity: models are not told to be 'low' here; expected"),
         ({"modalities": ["text", "audio"]}, 400, "modalities: replies are text"),
         ({"modalities": []}, 400, "modalities: replies are text, and not []; expected ['text']"),
         ({"max_token": 5}, 400, "did you mean 'max_tokens'"),

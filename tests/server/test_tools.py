@@ -75,7 +75,7 @@ def test_the_official_client_reads_them(calling: Served) -> None:
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}}, "'x'"),
         ({"tool_choice": "required"}, "no tools"),
         ({"tools": TOOLS, "parallel_tool_calls": False}, "leave it out, or have it call"),
-        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "leave out tools"),
+        ({"tools": TOOLS, "regex": "a+"}, "leave out tools"),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"chat_template_kwargs": {"colour": "red"}}, "colour"),
     ],
@@ -98,6 +98,19 @@ def test_a_single_call_can_be_forced(choice: Any) -> None:
         one = client.chat(**fields, parallel_tool_calls=False).json()["choices"][0]
     assert (len(both["tool_calls"]) == 1) == (choice is NAMED)
     assert (len(one["message"]["tool_calls"]), one["finish_reason"]) == (1, "tool_calls")
+
+
+@pytest.mark.parametrize(("said", "reason"), [(CALL, "tool_calls"), ('{"n":3}', "stop")])
+def test_replies_call_or_answer_as_a_schema_says(said: str, reason: str) -> None:
+    pytest.importorskip("llguidance")
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": True}}
+    with served(hermes_that_says(said.replace(': "Paris', ':"Paris'))) as client:
+        fields = {"messages": MESSAGES, "tools": TOOLS, "response_format": form, "temperature": 0}
+        choice = client.chat(**fields, parallel_tool_calls=False).json()["choices"][0]
+    assert choice["finish_reason"] == reason
+    assert choice["message"]["content"] == (None if reason == "tool_calls" else said)
+    assert len(choice["message"].get("tool_calls", [])) == (reason == "tool_calls")
 
 
 def test_where_nothing_is_called_it_does_not_matter_how_often(calling: Served) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -86,33 +87,31 @@ def _token_tree(vocabulary: Vocabulary, vocab_size: int) -> TokenTree:
 
 
 class GrammarFilter:
-    """Allows the tokens of one sequence with which its text goes on as a grammar says."""
+    """Allows the tokens of one sequence with which its text goes on as some grammar says."""
 
-    def __init__(self, name: str, grammar: str, tree: TokenTree, vocab_size: int) -> None:
+    def __init__(
+        self, name: str, grammars: Sequence[str], tree: TokenTree, vocab_size: int
+    ) -> None:
         """Begins an empty text.
 
         Args:
             name: of the option that it comes from, for errors.
-            grammar: which ``trial.grammar_of`` returned.
+            grammars: which ``trial.grammar_of`` returned, of which a text follows one or another.
             tree: of the vocabulary.
             vocab_size: width of logits.
 
         Raises:
-            SamplingError: no text of this vocabulary follows the grammar.
+            SamplingError: no text of this vocabulary follows a grammar.
         """
-        self._name, self._grammar, self._tree = name, grammar, tree
-        self._vocab_size = vocab_size
-        self._permitted = _permitted(grammar, tree, vocab_size)
-        self._ids: list[int] = []
-        self._strayed = 0  # ids at the end that the grammar does not allow
+        self._name, self._vocab_size = name, vocab_size
+        self._walks = [_Walk(grammar, tree, vocab_size) for grammar in grammars]
         self._stop_ids = np.zeros(0, np.int64)
-        self._bits: NDArray[np.uint8] | None = None  # what is allowed now, once somebody asked
-        self._matcher = self._begun()
-        if not self._allowed_bits().any():
-            raise SamplingError(
-                f"{name} allows no text of this model's tokens"
-                f"{self._reason() or ', but for the empty one'}"
-            )
+        for walk in self._walks:
+            if not walk.allowed.any():
+                raise SamplingError(
+                    f"{name} allows no text of this model's tokens"
+                    f"{walk.reason() or ', but for the empty one'}"
+                )
 
     def end_with(self, stop_ids: Iterable[int]) -> None:
         """See ``EndingFilter``."""
@@ -121,24 +120,17 @@ class GrammarFilter:
 
     def is_complete(self) -> bool:
         """See ``EndingFilter``."""
-        if self._strayed or self._matcher.is_error():
+        if not any(walk.may_end for walk in self._walks):
             return False
-        return self._matcher.is_accepting() and not self._allowed_bits().any()
+        return not any(walk.has_error or walk.allowed.any() for walk in self._walks)
 
     def accept(self, id_: int) -> None:
-        self._bits = None
-        self._ids.append(id_)
-        if self._strayed or not self._consume(self._ids[-1:]):
-            self._strayed += 1
+        for walk in self._walks:
+            walk.accept(id_)
 
     def undo(self, id_: int) -> None:
-        self._bits = None
-        self._ids.pop()
-        if self._strayed:
-            self._strayed -= 1
-        elif not self._matcher.rollback(1):  # it came to one of its limits, which it never forgets
-            self._matcher = self._begun()
-            self._consume(self._ids)
+        for walk in self._walks:
+            walk.undo()
 
     def apply(self, candidates: Candidates) -> Candidates:
         """Makes what is not allowed impossible, and leaves it there: what follows counts on it.
@@ -147,20 +139,77 @@ class GrammarFilter:
             ConstraintError: nothing is allowed.
             ChooserError: a logit is NaN.
         """
-        bits = self._allowed_bits()
+        bits = functools.reduce(np.bitwise_or, (walk.allowed for walk in self._walks))
         allowed = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
-        if not self._strayed and self._matcher.is_accepting():
+        if any(walk.may_end for walk in self._walks):
             allowed[self._stop_ids] = True
         if candidates.ids is not None:
             allowed = allowed[candidates.ids]
         make_impossible(candidates.logits, allowed)
         highest = candidates.logits.max()
         if highest == -np.inf:
+            why = next(filter(None, (walk.reason() for walk in self._walks)), "")
             raise ConstraintError(
-                f"{self._name} allows no token to go on with{self._reason()}; use a simpler one"
+                f"{self._name} allows no token to go on with{why}; use a simpler one"
             )
         check_highest(highest)
         return candidates
+
+
+class _Walk:
+    """How far a text has come in a grammar."""
+
+    def __init__(self, grammar: str, tree: TokenTree, vocab_size: int) -> None:
+        self._grammar, self._tree = grammar, tree
+        self._permitted = _permitted(grammar, tree, vocab_size)
+        self._ids: list[int] = []
+        self._strayed = 0  # ids at the end that the grammar does not allow
+        self._bits: NDArray[np.uint8] | None = None  # what is allowed now, once somebody asked
+        self._matcher = self._begun()
+
+    @property
+    def has_error(self) -> bool:
+        """Whether it came to one of its limits."""
+        return not self._strayed and bool(self._matcher.is_error())
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the text may be all."""
+        if self._strayed or self._matcher.is_error():
+            return False
+        return bool(self._matcher.is_accepting())
+
+    @property
+    def allowed(self) -> NDArray[np.uint8]:
+        """Packed bits of the tokens that may follow, stop ids aside; none behind an error."""
+        if self._bits is None and self._strayed:
+            self._bits = np.zeros_like(self._permitted)
+        elif self._bits is None:
+            mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+            self._bits = mask[: len(self._permitted)] & self._permitted
+        return self._bits
+
+    def accept(self, id_: int) -> None:
+        """Goes on with a token, allowed or not."""
+        self._bits = None
+        self._ids.append(id_)
+        if self._strayed or not self._consume(self._ids[-1:]):
+            self._strayed += 1
+
+    def undo(self) -> None:
+        """Takes the last token back."""
+        self._bits = None
+        self._ids.pop()
+        if self._strayed:
+            self._strayed -= 1
+        elif not self._matcher.rollback(1):  # it came to one of its limits, which it never forgets
+            self._matcher = self._begun()
+            self._consume(self._ids)
+
+    def reason(self) -> str:
+        """What is wrong with the grammar, behind a colon; nothing if nothing is."""
+        error = self._matcher.get_error()
+        return f": {reason(error, places=False)}" if error else ""
 
     def _begun(self) -> Any:
         import llguidance
@@ -171,19 +220,6 @@ class GrammarFilter:
     def _consume(self, ids: list[int]) -> bool:
         """Goes on with ids, as far as that is allowed; whether it was."""
         return bool(self._matcher.try_consume_tokens(ids) == len(ids))
-
-    def _allowed_bits(self) -> NDArray[np.uint8]:
-        """Packed bits of the tokens that may follow, stop ids aside; none behind an error."""
-        if self._bits is None:
-            mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-            self._bits = mask[: len(self._permitted)] & self._permitted
-            if self._strayed:
-                self._bits[:] = 0
-        return self._bits
-
-    def _reason(self) -> str:
-        error = self._matcher.get_error()
-        return f": {reason(error, places=False)}" if error else ""
 
 
 def make_impossible(logits: NDArray[np.float32], allowed: NDArray[np.bool_]) -> None:

@@ -67,14 +67,23 @@ class Structure(TextProcessor):
         """
         from edgerun.engine.constraints.matcher import GrammarFilter, token_tree
 
+        grammar, ((name, _),) = self.llguidance(), self._given()
+        assert self.vocabulary is not None
+        return GrammarFilter(name, [grammar], token_tree(self.vocabulary, vocab_size), vocab_size)
+
+    def llguidance(self) -> str:
+        """What was asked as a grammar of llguidance's.
+
+        Raises:
+            SamplingError: nothing says what tokens spell, or the grammar is not understood.
+        """
         ((name, text),) = self._given()
         if self.vocabulary is None:
             raise SamplingError(
                 f"{name} is about texts, and nothing says what tokens spell: use "
                 "SamplingParams.with_vocabulary"
             )
-        grammar = _grammar(name, text, self.vocabulary)
-        return GrammarFilter(name, grammar, token_tree(self.vocabulary, vocab_size), vocab_size)
+        return _grammar(name, text, self.vocabulary)
 
     def _given(self) -> list[tuple[str, str]]:
         values = [(entry.name, getattr(self, entry.name)) for entry in self.options()]

@@ -78,9 +78,9 @@ def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
     """
     fields, sampling = split(body, ResponseFields, frozenset({"logprobs"}))
     _check(fields)
-    fields.check_calls()
     others = _length(fields, sampling) | _schema(fields, sampling)
     sampling, sent = with_sent(with_bias(sampling), others)
+    fields.check_calls(sampling)
     messages, tools = messages_of(fields), _tools(fields)
     values = with_effort(
         fields.chat_template_kwargs, fields.reasoning.effort, "reasoning.effort", llm.model.template

@@ -238,8 +238,8 @@ def test_a_matcher_that_came_to_a_limit_is_begun_again() -> None:
     before = states(chooser, vocabulary.vocab_size)
     chooser.accept(a)
     (filter_,) = chooser._filters
-    filter_._matcher.consume_token(vocabulary.vocab_size - 1)  # type: ignore[attr-defined]
-    assert filter_._matcher.is_error()  # type: ignore[attr-defined]
+    filter_._walks[0]._matcher.consume_token(vocabulary.vocab_size - 1)  # type: ignore[attr-defined]
+    assert filter_._walks[0].has_error  # type: ignore[attr-defined]
     with pytest.raises(ConstraintError, match="regex allows no token to go on with: "):
         chooser.draw(logits_behind([], vocabulary.vocab_size))
     assert not chooser.is_complete

@@ -165,7 +165,7 @@ def test_a_conversation_goes_on_with_what_a_function_said() -> None:
         ({"tools": TOOLS, "tool_choice": None}, InputError, "tool_choice is None; expected 'auto'"),
         ({"tools": TOOLS, "tool_choice": {"type": "function"}}, InputError, "expected 'auto'"),
         ({"tool_choice": "required"}, InputError, "'required', and there are no tools to call"),
-        ({"tools": TOOLS, "json_schema": {}}, SamplingError, "leave out tools, or json_schema"),
+        ({"tools": TOOLS, "regex": "a"}, SamplingError, "leave out tools, or say by json_schema"),
         ({"template_values": {"tools": 1}}, InputError, "'tools', which is made of the conv"),
         ({"template_values": {"effort": 1}}, InputError, "does not read 'effort'"),
         ({"template_values": {"bos_token": ""}}, InputError, "'bos_token', which the model's tok"),

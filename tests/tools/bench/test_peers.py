@@ -221,10 +221,11 @@ def test_gguf_is_what_the_exporter_reads_as_ternary(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     import gguf
 
-    from tools.bench.peers import gguf_file, models
+    from tools.bench.peers import models
+    from tools.bench.peers.gguf_files import random_file
 
     path = tmp_path / "model.gguf"
-    gguf_file.write(models.config("tiny"), path, "tq2_0")
+    random_file.write(models.config("tiny"), path, "tq2_0")
     tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
     head = tensors["token_embd.weight"]
     assert head.tensor_type == gguf.GGMLQuantizationType.Q6_K
@@ -240,7 +241,8 @@ def test_a_token_reads_its_experts_and_the_head(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     import gguf
 
-    from tools.bench.peers import gguf_file, models
+    from tools.bench.peers import models
+    from tools.bench.peers.gguf_files import random_file
 
     config = {
         **models.config("olmoe-1b-7b"),
@@ -250,7 +252,7 @@ def test_a_token_reads_its_experts_and_the_head(tmp_path: Path) -> None:
         "vocab_size": 512,
     }
     path = tmp_path / "model.gguf"
-    gguf_file.write(config, path, "q4_0")
+    random_file.write(config, path, "q4_0")
     reader = gguf.GGUFReader(path)
     assert reader.fields["general.architecture"].contents() == "olmoe"
     tensors = {tensor.name: tensor for tensor in reader.tensors}
@@ -261,7 +263,7 @@ def test_a_token_reads_its_experts_and_the_head(tmp_path: Path) -> None:
     experts = sum(tensor.n_bytes for name, tensor in tensors.items() if "_exps" in name)
     others = sum(tensor.n_bytes for tensor in reader.tensors) - experts
     table = tensors["token_embd.weight"].n_bytes
-    assert gguf_file.token_bytes(path) == others - table + experts // 8
+    assert random_file.token_bytes(path) == others - table + experts // 8
 
 
 @pytest.mark.parametrize(
@@ -270,15 +272,39 @@ def test_a_token_reads_its_experts_and_the_head(tmp_path: Path) -> None:
 )
 def test_gguf_has_what_each_shape_needs(preset: str) -> None:
     pytest.importorskip("gguf")
-    from tools.bench.peers import gguf_file, models
+    from tools.bench.peers import models
+    from tools.bench.peers.gguf_files import random_file
 
     config = models.config(preset)
-    shapes = gguf_file.tensor_shapes(config, gguf_file.BODY_TYPES["q4_0"])
+    shapes = random_file.tensor_shapes(config, random_file.BODY_TYPES["q4_0"])
     names = {name.removeprefix("blk.0.") for name in shapes if name.startswith("blk.0.")}
     assert ("attn_sub_norm.weight" in names) == (config["model_type"] == "bitnet")
     _, (rows, columns) = shapes["blk.0.attn_k.weight"]
     assert columns == config["hidden_size"]
     assert rows % config["num_key_value_heads"] == 0
+
+
+@pytest.mark.parametrize("preset", ["granite-4-h-1b", "qwen3.5-0.8b"])
+def test_files_of_models_that_seldom_attend_have_what_their_family_has(
+    preset: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("gguf")
+    from edgerun_export.checkpoint import open_checkpoint
+    from edgerun_export.source.model import interpret
+    from tools.bench.peers import models
+    from tools.bench.peers.gguf_files import random_file
+
+    config = models.config(preset)
+    layers = 6 if "layer_types" in config else 4
+    config |= {"num_hidden_layers": layers, "vocab_size": 256}
+    if "layer_types" in config:
+        config["layer_types"] = config["layer_types"][:layers]
+    path = tmp_path / "model.gguf"
+    random_file.write(config, path, "q4_0")
+    with open_checkpoint(str(path)) as checkpoint:
+        weights, warnings = interpret(checkpoint)  # which refuses tensors without a place
+        assert weights.spec.num_layers == layers and not warnings
+        assert 0 < sum(map(weights.spec.attends, range(layers))) < layers
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def gguf_file(preset: str, body: str, folder: Path) -> Path:
     """Returns the GGUF file with projections stored in the given type."""
     out = folder / f"{preset}-{body}.gguf"
     if not out.exists():
-        from tools.bench.peers import gguf_file as writer
+        from tools.bench.peers.gguf_files import random_file as writer
 
         writer.write(config(preset), out, body)
     return out
@@ -184,7 +184,7 @@ def step_bytes(kind: str, path: Path) -> int:
     where that holds them.
     """
     if not path.is_dir():
-        from tools.bench.peers.gguf_file import token_bytes
+        from tools.bench.peers.gguf_files.random_file import token_bytes
 
         return token_bytes(path)
     graph = open_bundle(path).graph

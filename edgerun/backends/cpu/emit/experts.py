@@ -229,8 +229,7 @@ def _emit_product(
         offsets |= {f"up_{key}": offset for key, offset in up.offsets.items()}
         name, params = GATED[name], params | {"activation": activation, "matrices": matrices}
         extra |= {} if "up_bias" in arrays else {"up_bias": None}
-    nbytes = matrices * matrix.arrays["codes"].nbytes
-    panels = panels_of(weight)
+    nbytes, panels = matrices * matrix.arrays["codes"].nbytes, panels_of(weight)
     step = panels_a_chunk(panels, nbytes, binder.threads, _experts_at_least(places))
     arguments: dict[str, Any] = {
         "rows": binder.frame[:1],

@@ -16,7 +16,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.bench.peers.gguf_recurrent import FAMILIES
+from tools.bench.peers.gguf_files.recurrent import FAMILIES
 
 U8 = NDArray[np.uint8]
 Type = gguf.GGMLQuantizationType
