@@ -24,6 +24,7 @@ EXAMPLES = options.examples(
     'edgerun run ./my-model "Once upon a time" -n 64 --seed 1 --stats',
     'edgerun run ./my-model -p "Sum this up:" < notes.txt',
     "echo Hello | edgerun run --json",
+    "edgerun run ./my-coder -p 'def add(a, b):' --suffix 'print(add(1, 2))'",
 )
 
 
@@ -38,6 +39,7 @@ def run(
     sampling: dict[str, Any],
     system: options.System = None,
     raw: options.Raw = False,
+    suffix: options.Suffix = None,
     loading: dict[str, Any],
     as_json: options.Json = False,
     hide_thinking: options.HideThinking = False,
@@ -46,18 +48,20 @@ def run(
     """The prompt goes to a model with a chat format as a user's message."""
     from edgerun.cli.prompt import gather, model_and_text
 
-    _check_effects(sampling, loading, raw=raw, as_json=as_json, hide_thinking=hide_thinking)
+    plain = "--suffix" if suffix is not None else "--raw" if raw else ""
+    _check_effects(sampling, loading, plain=plain, as_json=as_json, hide_thinking=hide_thinking)
     words = [word for word in (model, text) if word is not None]
     folder, texts = model_and_text(words, named, prompt)
     whole_prompt = gather(texts)
-    if not raw:
+    if not plain:
         from edgerun.model.chat.template import ChatTemplate
 
         ChatTemplate.prepare()
     with options.load(folder, **loading) as llm:
-        is_cut = "max_tokens" not in sampling and (raw or not llm.thinks)  # thoughts take long
+        is_cut = "max_tokens" not in sampling and (plain or not llm.thinks)  # thoughts take long
         limit = {"max_tokens": DEFAULT_MAX_TOKENS} if is_cut else {}
-        stream = start(llm, whole_prompt, system, raw, sampling | limit)
+        behind = {} if suffix is None else {"suffix": suffix}
+        stream = start(llm, whole_prompt, system, plain, {**sampling, **limit, **behind})
         completion = _finish(stream, quiet=as_json, hides_thinking=hide_thinking)
         if as_json:
             devices = [asdict(report) for report in llm.reports()]
@@ -66,7 +70,7 @@ def run(
                 fields["logprobs"] = logprobs_of(completion, llm.tokenizer)
             print(json.dumps(fields, ensure_ascii=False))
         else:
-            _say_why_it_ended(completion, by_default=is_cut)
+            _say_why_it_ended(completion, by_default=bool(is_cut))
         options.say_forecast(llm, corrected=True)
         if stats:
             from edgerun.cli.screen.report import show_stats
@@ -78,20 +82,22 @@ def _check_effects(
     sampling: dict[str, Any],
     loading: dict[str, Any],
     *,
-    raw: bool,
+    plain: str,
     as_json: bool,
     hide_thinking: bool,
 ) -> None:
     """Makes sure that no option is given where it would do nothing.
+
+    ``plain`` is the option that does without the chat format, if there is one.
 
     Raises:
         InputError: one is.
     """
     from edgerun.errors import InputError
 
-    if raw and {"think", "template_values"} & loading.keys():
+    if plain and {"think", "template_values"} & loading.keys():
         raise InputError(
-            "--think, --no-think and --template-value are for the chat format: leave --raw out"
+            f"--think, --no-think and --template-value are for the chat format: leave {plain} out"
         )
     if "logprobs" in sampling and not as_json:
         raise InputError("--logprobs is for the object that --json prints: add --json")
@@ -139,16 +145,19 @@ def logprobs_of(completion: Completion, tokenizer: Tokenizer) -> list[dict[str, 
 
 
 def start(
-    llm: LLM, text: str, system: str | None, raw: bool, sampling: dict[str, Any]
+    llm: LLM, text: str, system: str | None, plain: str, sampling: dict[str, Any]
 ) -> TextStream:
-    """Begins a reply to a text, in the chat format of a model that has one."""
-    if raw or not llm.has_chat_template:
+    """Begins a reply to a text, in the chat format of a model that has one.
+
+    ``plain`` is the option that does without it, if there is one.
+    """
+    if plain or not llm.has_chat_template:
         if system is not None:
             from edgerun.errors import InputError
 
             raise InputError(
                 "--system needs a chat format: "
-                + ("leave --raw out" if raw else "this model has none")
+                + (f"leave {plain} out" if plain else "this model has none")
             )
         return llm.stream(text, **sampling)
     messages = [{"role": "user", "content": text}]

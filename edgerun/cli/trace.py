@@ -59,7 +59,7 @@ def trace(
     whole_prompt = gather(texts)
     sampling["max_tokens"] = max(1, max_tokens)  # the prompt alone is computed for the first
     with options.load_by(load_traced, folder, **loading) as llm:
-        completion = start(llm, whole_prompt, system, raw, sampling).result()
+        completion = start(llm, whole_prompt, system, "--raw" if raw else "", sampling).result()
         routes = llm.trace(completion.prompt_tokens)
     nbytes = write_trace(output, routes)
     if as_json:

@@ -20,13 +20,13 @@ from edgerun.llm.arguments import (
     check_conversation,
     check_conversations,
     check_path,
-    check_prompt,
     check_prompts,
     check_scored,
     load_options,
     with_options,
 )
 from edgerun.llm.chat_session import ChatSession
+from edgerun.llm.infilling import text_request
 from edgerun.llm.loading import Model, host_memory, prepare, prompt_rows, recompile
 from edgerun.llm.opening import ChatRequest, Opener, TextRequest
 from edgerun.llm.options import LoadOptions
@@ -119,26 +119,38 @@ class LLM:
         return self._format.thoughts is not None
 
     def generate(
-        self, prompt: str | Sequence[int], **sampling: Unpack[SamplingKeywords]
+        self,
+        prompt: str | Sequence[int],
+        *,
+        suffix: str | None = None,
+        **sampling: Unpack[SamplingKeywords],
     ) -> Completion:
-        """Continues a text.
+        """Continues a text, or fills the gap between two.
 
         Args:
             prompt: text, in which nothing is parsed as a control token, or ids.
+            suffix: text behind the gap, for models of code that are made for that; the prompt is
+                the text before it, and may be empty.
             sampling: see ``SamplingParams``; unnamed ones are the model's recommendation.
 
         Raises:
             PromptError: the prompt is empty or does not fit the context.
+            UnsupportedError: the model fills no gaps.
             SamplingError: a sampling parameter is unknown or outside its range.
             BackendError: the model computed NaN, or failed.
         """
-        return self.stream(prompt, **sampling).result()
+        return self.stream(prompt, suffix=suffix, **sampling).result()
 
     def stream(
-        self, prompt: str | Sequence[int], **sampling: Unpack[SamplingKeywords]
+        self,
+        prompt: str | Sequence[int],
+        *,
+        suffix: str | None = None,
+        **sampling: Unpack[SamplingKeywords],
     ) -> TextStream:
         """Like ``generate``, piece by piece; nothing is computed before the first is asked for."""
-        return self._texts([(check_prompt(prompt), sampling)])[0]
+        request = text_request(self.model, prompt, suffix, self.params(**sampling))
+        return self._opener.texts([request])[0]
 
     def generate_many(
         self,
@@ -163,7 +175,8 @@ class LLM:
             SamplingError: a sampling parameter is unknown or outside its range.
         """
         each = with_options(check_prompts(prompts), options, sampling)
-        return self._completed(self._texts(each))
+        requests = [TextRequest(prompt, self.params(**given)) for prompt, given in each]
+        return self._completed(self._opener.texts(requests))
 
     def chat_many(
         self,
@@ -368,13 +381,6 @@ class LLM:
         for _ in self.together(streams):
             pass
         return [stream.completion for stream in streams]
-
-    def _texts(
-        self, requests: Sequence[tuple[str | list[int], SamplingKeywords]]
-    ) -> list[TextStream]:
-        return self._opener.texts(
-            [TextRequest(prompt, self.params(**sampling)) for prompt, sampling in requests]
-        )
 
     def _chats(
         self,

@@ -33,6 +33,7 @@ class TextFields(CommonFields, kw_only=True):
     prompt: str | list[str | int | list[int]]
     n: Count = 1
     echo: bool = False
+    suffix: str | None = None
     best_of: int | None = None
     logprobs: Any = None
 
@@ -95,12 +96,14 @@ def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
         if fields.echo:
             raise Problem(400, "logprobs are of replies alone: leave echo or logprobs out")
         sampling["logprobs"] = fields.logprobs
+    if fields.suffix is not None and fields.echo:
+        raise Problem(400, "a reply fills the gap before the suffix: leave echo or suffix out")
     prompts = _prompts(fields)
     sampling, sent = with_sent(with_bias(sampling), {})
     form = TextForm(head, llm.tokenizer, prompts, fields.n)
 
     def make() -> list[TextStream]:
-        streams = text_replies(llm, prompts, fields.n, **sampling)
+        streams = text_replies(llm, prompts, fields.n, suffix=fields.suffix, **sampling)
         if fields.echo:  # prompts that are known to fit; ids take their time
             form.echo()
         return streams

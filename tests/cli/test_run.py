@@ -13,6 +13,7 @@ import pytest
 from edgerun.cli.prompt import gather, model_and_text
 from edgerun.llm.loading import Model
 from tests.cli.conftest import Run
+from tests.llm.test_infilling import AFTER, BEFORE, GAP, filler
 from tests.support import fakes
 
 
@@ -48,6 +49,13 @@ def test_the_reply_goes_to_stdout_and_nothing_else_does(run: Run) -> None:
 def test_a_text_may_be_what_no_file_can_be_called(run: Run, text: str) -> None:
     result = run("run", text, "--raw", model=continuing("yes", text))
     assert (result.code, result.out, result.err) == (0, "yes\n", "")
+
+
+def test_a_gap_is_filled(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with filler(monkeypatch) as llm:
+        arguments = ("-p", BEFORE, "--suffix", AFTER, "--temperature", "0")
+        result = run("run", *arguments, model=llm.model)
+    assert (result.code, result.out, result.err) == (0, f"{GAP}\n", "")
 
 
 def test_json_is_one_object_with_the_agreed_names(run: Run) -> None:
@@ -286,6 +294,9 @@ MISTAKES = [
     (["-p", "x" * 600], "tokens and the context is 512"),
     (["-p", "x", "--raw", "--system", "y"], "leave --raw out"),
     (["-p", "x", "--raw", "--no-think"], "leave --raw out"),
+    (["-p", "x", "--suffix", "y", "--system", "z"], "leave --suffix out"),
+    (["-p", "x", "--suffix", "y", "--no-think"], "leave --suffix out"),
+    (["-p", "x", "--suffix", "y"], "no control tokens that say where a gap in a text is"),
     (["-p", "x", "--template-value", "effort"], "--template-value effort: the name has no value"),
     (["-p", "x", *["--template-value", "effort=1"] * 2], "effort=1: the name is there twice"),
     (["-p", "x", "--template-value", f"effort={100_000 * chr(91)}"], "effort: lists in lists"),

@@ -9,7 +9,8 @@ import pytest
 
 from edgerun.engine.constraints.trial import LIMITS
 from edgerun.llm.llm import LLM
-from tests.server.served import Served
+from tests.llm.test_infilling import AFTER, BEFORE, GAP, filler
+from tests.server.served import Served, served
 from tests.server.test_chat import events
 from tests.support import fakes
 
@@ -89,7 +90,9 @@ def test_ids_that_do_not_fit_are_refused_before_they_are_spelled(
         ({"prompt": ["a"] * 65, "n": 2}, "at most 128"),
         ({"prompt": ["a"] * 69}, "at most 68"),
         ({"prompt": "a", "best_of": 3}, "best_of"),
-        ({"prompt": "a", "suffix": "b"}, "no field 'suffix'"),
+        ({"prompt": "a", "suffix": "b"}, "leave the suffix out"),
+        ({"prompt": "a", "suffix": "b", "echo": True}, "leave echo or suffix out"),
+        ({"prompt": "a", "suffix": 5}, "suffix: expected `str | null`"),
         ({"prompt": "a", "echo": "yes"}, "echo: expected `bool`"),
         ({}, "prompt"),
     ],
@@ -99,6 +102,15 @@ def test_what_cannot_be_done_is_refused(client: Served, fields: dict[str, Any], 
     assert answer.status_code == 400
     assert says in answer.json()["error"]["message"]
     assert client.server.replies.under_way == 0
+
+
+def test_a_gap_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(filler(monkeypatch)) as client:
+        answer = client.text(BEFORE, suffix=AFTER, temperature=0, n=2, logprobs=1)
+        choices = answer.json()["choices"]
+    assert [choice["text"] for choice in choices] == [GAP, GAP]
+    assert choices[0]["finish_reason"] == "stop"
+    assert "".join(choices[0]["logprobs"]["tokens"]) == GAP
 
 
 def test_an_expression_that_comes_to_a_limit_is_the_callers_to_mend(

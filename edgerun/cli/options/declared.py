@@ -30,6 +30,15 @@ System = Annotated[
 Raw = Annotated[
     bool, typer.Option("--raw", help="Take the prompt as it is, without the chat format.")
 ]
+Suffix = Annotated[
+    str | None,
+    typer.Option(
+        "--suffix",
+        metavar="TEXT",
+        help="Fill the gap between the prompt, without the chat format, and this text: for models "
+        "of code that are made for that.",
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(

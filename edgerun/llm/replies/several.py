@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from edgerun.llm.arguments import check_conversation, check_prompt
-from edgerun.llm.opening import ChatRequest, TextRequest
+from edgerun.llm.arguments import check_conversation
+from edgerun.llm.infilling import text_request
+from edgerun.llm.opening import ChatRequest
 from edgerun.llm.replies.stream import TextStream
 from edgerun.llm.tools import AUTO, chat_settings
 
@@ -25,16 +26,18 @@ def text_replies(
     llm: LLM,
     prompts: Sequence[str | Sequence[int]],
     count: int,
+    *,
+    suffix: str | None = None,
     **sampling: Unpack[SamplingKeywords],
 ) -> list[TextStream]:
     """Continuations of some prompts, ``count`` of each, those of the first prompt first.
 
     Raises:
-        PromptError, SamplingError: see ``LLM.generate``.
+        PromptError, UnsupportedError, SamplingError: see ``LLM.generate``.
     """
-    checked = [check_prompt(prompt) for prompt in prompts]
     params = llm.params(**sampling)
-    return llm._opener.texts([TextRequest(prompt, params, count) for prompt in checked])
+    requests = [text_request(llm.model, prompt, suffix, params, count) for prompt in prompts]
+    return llm._opener.texts(requests)
 
 
 def chat_replies(

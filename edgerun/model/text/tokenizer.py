@@ -136,6 +136,11 @@ class Tokenizer:
         encoded = self._encode_sequences([[text] for text in texts], [True] * len(texts))
         return [start + ids for (ids,) in encoded]
 
+    def encode_parts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encodes plain texts of one sequence, which the first of them begins; see ``encode``."""
+        (parts,) = self._encode_sequences([texts], [True])
+        return parts
+
     def fewest_tokens(self, text: str) -> int:
         """A bound from below of the tokens that text has, without encoding it.
 
