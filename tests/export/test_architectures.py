@@ -89,22 +89,23 @@ def test_nothing_that_is_supported_is_said_to_be_missing():
 
 def test_architectures_are_those_of_the_documentation():
     assert architecture_names() == [
-        *("afmoe", "apertus", "arcee", "bailing_moe", "bailing_moe_v2", "bamba", "bitnet"),
-        *("bitnet_moe", "cohere", "cohere2", "cwm", "deepseek_v2", "deepseek_v3", "dots1"),
-        *("ernie4_5", "ernie4_5_moe", "exaone", "exaone4", "exaone_moe", "falcon_h1"),
-        *("flex_olmo", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text"),
-        *("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text", "glm", "glm4"),
-        *("glm4_moe", "glm4_moe_lite", "gpt_neox", "gpt_oss", "granite", "granite_swa"),
-        *("granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared", "helium"),
-        *("hunyuan_v1_dense", "hunyuan_v1_moe", "hyperclovax", "idefics3", "internlm2"),
-        *("internlm3", "internvl", "iquestcoder", "jais2", "kimi_k2", "lfm2", "lfm2_moe"),
-        *("lfm2_vl", "lfm3", "lfm3_vl", "llama", "llava", "llava_next", "mellum", "minicpm"),
-        *("minicpm3", "minimax_m2", "ministral", "ministral3", "mistral", "mistral3", "mixtral"),
-        *("nanochat", "nemotron", "nemotron_h", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3"),
-        *("qwen2", "qwen2_5_vl", "qwen2_moe", "qwen2_vl", "qwen3", "qwen3_5", "qwen3_5_moe"),
+        *("afmoe", "apertus", "apertus1p5", "apertus1p5_text", "arcee", "bailing_moe"),
+        *("bailing_moe_v2", "bamba", "bitnet", "bitnet_moe", "cohere", "cohere2", "cwm"),
+        *("deepseek_v2", "deepseek_v3", "dots1", "ernie4_5", "ernie4_5_moe", "exaone", "exaone4"),
+        *("exaone4_5", "exaone_moe", "falcon_h1", "flex_olmo", "flint", "gemma", "gemma2"),
+        *("gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "gemma4", "gemma4_text"),
+        *("gemma4_unified", "gemma4_unified_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite"),
+        *("gpt_neox", "gpt_oss", "granite", "granite_swa", "granitemoe", "granitemoe_swa"),
+        *("granitemoehybrid", "granitemoeshared", "helium", "hunyuan_v1_dense", "hunyuan_v1_moe"),
+        *("hyperclovax", "idefics3", "internlm2", "internlm3", "internvl", "iquestcoder", "jais2"),
+        *("kimi_k2", "lfm2", "lfm2_moe", "lfm2_vl", "lfm3", "lfm3_vl", "llama", "llava"),
+        *("llava_next", "mellum", "minicpm", "minicpm3", "minimax_m2", "ministral", "ministral3"),
+        *("mistral", "mistral3", "mixtral", "muse_glimmer", "muse_glimmer_text", "nanochat"),
+        *("nemotron", "nemotron_h", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2"),
+        *("qwen2_5_vl", "qwen2_moe", "qwen2_vl", "qwen3", "qwen3_5", "qwen3_5_moe"),
         *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl"),
-        *("qwen3_vl_moe", "sarvam_moe", "seed_oss", "smollm3", "smolvlm", "solar_open"),
-        *("stablelm", "starcoder2", "vaultgemma", "youtu"),
+        *("qwen3_vl_moe", "sarvam_moe", "seed_oss", "smollm3", "smolvlm", "solar_open", "stablelm"),
+        *("starcoder2", "vaultgemma", "youtu"),
     ]
 
 

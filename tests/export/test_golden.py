@@ -107,6 +107,9 @@ NAMES = [
     "granitemoeshared",
     "granitemoe_swa",
     "mellum",
+    "apertus1p5_text",
+    "muse_glimmer_text",
+    "flint",
     *FAMILIES,
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]

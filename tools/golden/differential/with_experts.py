@@ -140,6 +140,20 @@ def minimax_m2(draw: Draw) -> Config:
     }
 
 
+def flint(draw: Draw) -> Config:
+    sizes = own_heads(draw)
+    return {
+        **sizes,
+        **usual_windows(draw, sizes, {}),
+        **experts(draw),
+        **expert_width(draw),
+        **draw.of({}, dense_layers(draw)),
+        **flags(draw, "norm_topk_prob", "attention_bias"),
+        "shared_expert_intermediate_size": draw.of(33, 48),
+        "rope_parameters": rope(draw),
+    }
+
+
 def gpt_oss(draw: Draw) -> Config:
     sizes = own_heads(draw)
     return {
@@ -154,6 +168,7 @@ def gpt_oss(draw: Draw) -> Config:
 FAMILIES = {
     "ernie4_5_moe": ernie4_5_moe,
     "flex_olmo": olmoe,
+    "flint": flint,
     "gpt_oss": gpt_oss,
     "granitemoe": granitemoe,
     "granitemoe_swa": granitemoe_swa,

@@ -201,6 +201,21 @@ MIXTURES: dict[str, Golden] = {
         },
         reply=64,
     ),
+    "flint": Golden(
+        "Flint",
+        {
+            **{key: value for key, value in _EXPERTS.items() if key != "n_routed_experts"},
+            "head_dim": 32,
+            "num_experts": 6,
+            "shared_expert_intermediate_size": 48,
+            "mlp_only_layers": [0],
+            "sliding_window": 8,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "pad_token_id": None,
+        },
+        reply=64,
+        names={".self_attn.sinks": ".self_attn.softmax_offset"},
+    ),
     "granitemoeshared": Golden("GraniteMoeShared", _GRANITE, names=_GRANITE_NAMES, stacked=True),
     "granitemoe_swa": Golden(
         "GraniteMoeSWA",
