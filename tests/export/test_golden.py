@@ -110,6 +110,7 @@ NAMES = [
     "apertus1p5_text",
     "muse_glimmer_text",
     "flint",
+    "laguna",
     *FAMILIES,
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]

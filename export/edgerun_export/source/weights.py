@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec
+from edgerun_export.architectures.decoder.storage import HeadRows
 from edgerun_export.checkpoint.base import Affine, Checkpoint, Integers
 from edgerun_export.checkpoint.views.base import Parts, Read, read_in_runs
 from edgerun_export.source.masters import absmean, round_by
@@ -303,20 +304,26 @@ class SourceWeights:
             return np.array(own, np.float32)[:, None]
         if name in storage.normalised:
             return norm_factors(self._floats(name, rows), storage.normalised[name])
-        if storage.head_rows is None or not self._takes_head_factors(name):
+        head_rows = self._head_rows(name)
+        if head_rows is None or not self._takes_head_factors(name):
             return None
         numbers = np.arange(*rows.indices(self.shape(name)[0]))
-        return storage.head_rows.factors[numbers % self.spec.head_dim][:, None]
+        return head_rows.factors[numbers % self.spec.head_dim][:, None]
+
+    def _head_rows(self, name: str) -> HeadRows | None:
+        """How the heads of a tensor are stored; None for as they are, or for one of no heads."""
+        if not _HEADS.search(name) and not name.endswith(self._head_norms):
+            return None
+        storage = self.spec.storage
+        return storage.own_head_rows.get(int(name.split(".")[2]), storage.head_rows)
 
     def _takes_head_factors(self, name: str) -> bool:
-        """Whether factors of head rows, which are the rope's, concern a tensor.
+        """Whether factors of head rows, which are the rope's, concern a tensor of heads.
 
         Where heads are normalised they concern norms alone, which would undo those of the rows
         before, and where nothing is turned none.
         """
         match = _HEADS.search(name)
-        if match is None and not name.endswith(self._head_norms):
-            return False
         is_turned = self.spec.rope_of(int(name.split(".")[2])) is not None
         return is_turned and (match is None or self._norms_of.get(match[1]) is None)
 
@@ -335,8 +342,7 @@ class SourceWeights:
         there = self.spec.storage.rows.get(name, end)
         if end > there:
             return self._like_the_first(name, slice(first, there), end - max(first, there), read)
-        is_of_heads = _HEADS.search(name) or name.endswith(self._head_norms)
-        turned = self.spec.storage.head_rows if is_of_heads else None
+        turned = self._head_rows(name)
         if name in self._picked:
             numbers = np.arange(first, end)
             if turned is not None:

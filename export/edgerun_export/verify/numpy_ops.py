@@ -101,7 +101,7 @@ def attend(
         scores = np.tanh(scores / spec.score_softcap) * np.float32(spec.score_softcap)
     scores = np.where(visible, scores, np.float32(-np.inf))
     if sinks is not None:
-        column = np.broadcast_to(sinks[:, None, None], (spec.num_heads, tokens, 1))
+        column = np.broadcast_to(sinks[:, None, None], (len(query), tokens, 1))
         scores = np.concatenate([scores, column], axis=-1)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)

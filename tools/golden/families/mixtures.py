@@ -216,6 +216,25 @@ MIXTURES: dict[str, Golden] = {
         reply=64,
         names={".self_attn.sinks": ".self_attn.softmax_offset"},
     ),
+    "laguna": Golden(
+        "Laguna",
+        {
+            **{key: value for key, value in _EXPERTS.items() if key != "n_routed_experts"},
+            "head_dim": 16,
+            "num_experts": 6,
+            "shared_expert_intermediate_size": 48,
+            "num_attention_heads_per_layer": [4, 6],
+            "sliding_window": 8,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "moe_routed_scaling_factor": 2.5,
+            "pad_token_id": None,
+        },
+        reply=64,
+        names={
+            ".mlp.gate.e_score_correction_bias": ".mlp.experts.e_score_correction_bias",
+            ".mlp.shared_experts.": ".mlp.shared_expert.",
+        },
+    ),
     "granitemoeshared": Golden("GraniteMoeShared", _GRANITE, names=_GRANITE_NAMES, stacked=True),
     "granitemoe_swa": Golden(
         "GraniteMoeSWA",

@@ -345,6 +345,7 @@ class LayerSpec:
         window: number of latest positions that it attends to, or ``None`` for all.
         rope: which of the decoder's ropes its queries and keys go through; ``None`` for none.
         head_dim: width of a head; ``None`` for the decoder's.
+        num_heads: query heads; ``None`` for the decoder's.
         num_kv_heads: key and value heads; ``None`` for the decoder's.
         keys_are_values: values are what keys are made of, before their norm and rope.
         kv_source: the earlier layer whose keys and values it attends to; ``None`` for its own.
@@ -358,6 +359,7 @@ class LayerSpec:
     window: int | None = None
     rope: int | None = 0
     head_dim: int | None = None
+    num_heads: int | None = None
     num_kv_heads: int | None = None
     keys_are_values: bool = False
     kv_source: int | None = None

@@ -38,7 +38,8 @@ class PickedRows:
 
     Attributes:
         path: of the stored tensor below ``model.layers.N``, without ``.weight``.
-        rows: int64 ``[out_features]``, the stored row of each of its rows.
+        rows: int64 ``[out_features]``, the stored row of each of its rows, of which layers with
+            fewer have the first.
     """
 
     path: str
@@ -108,6 +109,7 @@ class Storage:
         rows: by the name of a tensor how many rows of it there are: if fewer, those behind are like
             the first; if more, they are left out.
         head_rows: how query and key heads are stored; ``None`` for as they are.
+        own_head_rows: likewise by the number of a layer, of those that differ in it.
         unused: how the names of tensors begin that the decoder does not compute with.
         said_of_unused: by how their names begin a sentence, which a user should know of the model
             if there are such tensors.
@@ -128,6 +130,7 @@ class Storage:
     normalised: Mapping[str, float] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
     head_rows: HeadRows | None = None
+    own_head_rows: Mapping[int, HeadRows] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     said_of_unused: Mapping[str, str] = field(default_factory=dict)
     prefix: str = MODEL
