@@ -98,14 +98,14 @@ def test_architectures_are_those_of_the_documentation():
         *("gpt_neox", "gpt_oss", "granite", "granite_swa", "granitemoe", "granitemoe_swa"),
         *("granitemoehybrid", "granitemoeshared", "helium", "hunyuan_v1_dense", "hunyuan_v1_moe"),
         *("hyperclovax", "idefics3", "internlm2", "internlm3", "internvl", "iquestcoder", "jais2"),
-        *("kimi_k2", "laguna", "lfm2", "lfm2_moe", "lfm2_vl", "lfm3", "lfm3_vl", "llama", "llava"),
-        *("llava_next", "mellum", "minicpm", "minicpm3", "minimax_m2", "ministral", "ministral3"),
-        *("mistral", "mistral3", "mixtral", "muse_glimmer", "muse_glimmer_text", "nanochat"),
-        *("nemotron", "nemotron_h", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2"),
-        *("qwen2_5_vl", "qwen2_moe", "qwen2_vl", "qwen3", "qwen3_5", "qwen3_5_moe"),
-        *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl"),
-        *("qwen3_vl_moe", "sarvam_moe", "seed_oss", "smollm3", "smolvlm", "solar_open", "stablelm"),
-        *("starcoder2", "vaultgemma", "youtu"),
+        *("kimi_k2", "kolibri1", "laguna", "lfm2", "lfm2_moe", "lfm2_vl", "lfm3", "lfm3_vl"),
+        *("llama", "llava", "llava_next", "mellum", "minicpm", "minicpm3", "minimax_m2"),
+        *("ministral", "ministral3", "mistral", "mistral3", "mixtral", "muse_glimmer"),
+        *("muse_glimmer_text", "nanochat", "nemotron", "nemotron_h", "olmo", "olmo2", "olmo3"),
+        *("olmoe", "phi", "phi3", "qwen2", "qwen2_5_vl", "qwen2_moe", "qwen2_vl", "qwen3"),
+        *("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next"),
+        *("qwen3_vl", "qwen3_vl_moe", "sarvam_moe", "seed_oss", "smollm3", "smolvlm", "solar_open"),
+        *("stablelm", "starcoder2", "vaultgemma", "youtu"),
     ]
 
 

@@ -110,6 +110,7 @@ NAMES = [
     "apertus1p5_text",
     "muse_glimmer_text",
     "flint",
+    "kolibri1",
     "laguna",
     *FAMILIES,
 ]

@@ -40,10 +40,22 @@ def expert_scores(graph: OnnxGraph, logits: str, experts: Experts, at: str) -> s
     return graph.node("Sigmoid", [logits], f"{at}/Sigmoid")
 
 
-def biased_scores(graph: OnnxGraph, store: WeightStore, scores: str, name: str, at: str) -> str:
-    """Adds what experts are chosen by where there is a bias, the tensor of a name."""
+def expert_ranks(
+    graph: OnnxGraph,
+    store: WeightStore,
+    logits: str,
+    scores: str,
+    module: str,
+    experts: Experts,
+    at: str,
+) -> str:
+    """Adds what experts are chosen by: logits, or a sum of a bias and these, or scores."""
+    if not experts.selection_bias:
+        return logits
+    name = f"{module}.{experts.selection_bias}"
     bias = store.derived(name, store.read_vector(name).reshape(-1))
-    return graph.node("Add", [scores, bias], f"{at}/ranks")
+    biased = {"scores": scores, "logits": logits}[experts.biased]
+    return graph.node("Add", [biased, bias], f"{at}/ranks")
 
 
 def ranks_in_groups(graph: OnnxGraph, ranks: str, experts: Experts, axes: int, at: str) -> str:
@@ -155,10 +167,8 @@ class ExpertsBuilder:
     def _routes(self, logits: str, module: str, experts: Experts, at: str) -> str:
         """How much each token gets of each expert, ``[batch, sequence, experts]``."""
         graph, add = self._graph, self._graph.node
-        every, ranks = expert_scores(graph, logits, experts, at), logits
-        if experts.selection_bias:
-            name = f"{module}.{experts.selection_bias}"
-            ranks = biased_scores(graph, self._store, every, name, at)
+        every = expert_scores(graph, logits, experts, at)
+        ranks = expert_ranks(graph, self._store, logits, every, module, experts, at)
         ranks = ranks_in_groups(graph, ranks, experts, 2, at)
         scores, ids = chosen_scores(graph, every, ranks, experts, at)
         if experts.normalise:

@@ -17,7 +17,9 @@ def route(experts: Experts, logits: F32, bias: F32 | None) -> F32:
     scores /= scores.sum(axis=-1, keepdims=True)
     if experts.scoring == "sigmoid":
         scores = 1 / (1 + np.exp(-logits))
-    routes, ranks = np.zeros_like(logits), logits if bias is None else scores + bias
+    routes, ranks = np.zeros_like(logits), logits
+    if bias is not None:
+        ranks = bias + (scores if experts.biased == "scores" else logits)
     for token, row in enumerate(ranks):
         chosen = sorted(_in_groups(experts, row), key=lambda expert: (-row[expert], expert))
         routes[token, chosen[: experts.top_k]] = scores[token, chosen[: experts.top_k]]

@@ -1,4 +1,4 @@
-"""Flint and Laguna: what configurations say of experts that sigmoids choose."""
+"""Flint, Kolibri 1 and Laguna: what configurations say of experts that sigmoids choose."""
 
 from __future__ import annotations
 
@@ -34,6 +34,12 @@ ROPE = {"rope_type": "default", "rope_theta": 10000.0}
         ("flint", {"shared_expert_intermediate_size": 0}, CheckpointError, "_size' is 0"),
         ("flint", {"hidden_act": "gelu"}, UnsupportedError, "activation 'gelu'"),
         ("flint", {"partial_rotary_factor": 0.5}, UnsupportedError, "partial rotary"),
+        ("kolibri1", {"sliding_window": None}, UnsupportedError, "a sliding_window of null, which"),
+        ("kolibri1", {"sliding_window": 0}, CheckpointError, "'sliding_window' is 0"),
+        ("kolibri1", {"num_experts_per_tok": 7}, CheckpointError, "7 experts, .*local_experts 6"),
+        ("kolibri1", {"layer_types": ["mamba"] * 2}, UnsupportedError, "'mamba'"),
+        ("kolibri1", {"moe_intermediate_size": 0}, CheckpointError, "'moe_intermediate_size' is 0"),
+        ("kolibri1", {"hidden_act": "gelu"}, UnsupportedError, "activation 'gelu'"),
         ("laguna", {"moe_router_logit_softcapping": 5.0}, UnsupportedError, "_softcapping 5.0"),
         ("laguna", {"moe_apply_router_weight_on_input": True}, UnsupportedError, "on_input True"),
         ("laguna", {"gating": False}, UnsupportedError, "a gating of False are not supported"),
@@ -82,6 +88,21 @@ def test_sinks_of_flint_are_those_of_released_files(tmp_path: Path) -> None:
     save_file(stored, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=f"has no tensor '{name}', which flint needs"):
         export(folder, tmp_path / "out", ExportOptions())
+
+
+def test_keys_that_kolibri_leaves_out_mean_what_its_class_takes_them_for() -> None:
+    keys = ("layer_types", "sliding_window", "num_local_experts", "num_experts_per_tok")
+    keys += ("intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob")
+    spec = spec_without("kolibri1", *keys, num_hidden_layers=6)
+    windows = [513, 513, 513, 513, None, 513]
+    assert [layer.window for layer in spec.layers] == windows
+    assert [layer.rope for layer in spec.layers] == [0 if window else None for window in windows]
+    experts = spec.layers[0].feed_forward
+    assert isinstance(experts, Experts) and experts.shared is not None
+    assert (experts.count, experts.top_k, experts.normalise) == (384, 6, False)
+    assert (experts.shared.width, experts.shared.gate, experts.biased) == (512, "", "logits")
+    counted = spec_without("kolibri1", "num_local_experts", num_experts=5).layers[0].feed_forward
+    assert isinstance(counted, Experts) and counted.count == 5
 
 
 def test_keys_that_laguna_leaves_out_mean_what_its_class_takes_them_for() -> None:

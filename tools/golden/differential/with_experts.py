@@ -62,6 +62,19 @@ def granitemoe_swa(draw: Draw) -> Config:
     return {**sizes, **sinks(draw, sizes)}
 
 
+def kolibri1(draw: Draw) -> Config:
+    sizes = own_heads(draw)
+    return {
+        **sizes,
+        **usual_windows(draw, sizes, {}),
+        **experts(draw),
+        **expert_width(draw),
+        **flags(draw, "norm_topk_prob"),
+        "shared_expert_intermediate_size": draw.of(33, 48),
+        "rope_parameters": rope(draw),
+    }
+
+
 def laguna(draw: Draw) -> Config:
     sizes = own_heads(draw)
     layers, key_heads = sizes["num_hidden_layers"], sizes["num_key_value_heads"]
@@ -197,6 +210,7 @@ FAMILIES = {
     "granitemoe_swa": granitemoe_swa,
     "granitemoeshared": granitemoeshared,
     "hunyuan_v1_moe": hunyuan_v1_moe,
+    "kolibri1": kolibri1,
     "laguna": laguna,
     "mellum": mellum,
     "minimax_m2": minimax_m2,

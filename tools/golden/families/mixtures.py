@@ -216,6 +216,26 @@ MIXTURES: dict[str, Golden] = {
         reply=64,
         names={".self_attn.sinks": ".self_attn.softmax_offset"},
     ),
+    "kolibri1": Golden(
+        "Kolibri1",
+        {
+            **{key: value for key, value in _EXPERTS.items() if key != "n_routed_experts"},
+            "head_dim": 32,
+            "num_experts": 6,
+            "moe_intermediate_size": 48,
+            "shared_expert_intermediate_size": 48,
+            "norm_topk_prob": False,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "pad_token_id": None,
+        },
+        reply=64,
+        names={
+            ".mlp.gate.e_score_correction_bias": ".moe.router.expert_bias",
+            ".post_self_attn_layernorm.": ".post_attn_norm.",
+            ".post_mlp_layernorm.": ".post_ffn_norm.",
+        },
+    ),
     "laguna": Golden(
         "Laguna",
         {

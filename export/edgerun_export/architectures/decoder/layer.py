@@ -137,8 +137,9 @@ class Experts:
         width: of what is between the projections of one.
         normalise: whether the scores of those that are chosen add up to 1.
         scoring: what makes scores of the router's logits.
-        selection_bias: path below ``model.layers.N`` of what is added to scores for the choice
-            alone, ``[count]``; none where it is empty, and logits decide.
+        selection_bias: path below ``model.layers.N`` of what is added for the choice alone,
+            ``[count]``; none where it is empty, and logits decide.
+        biased: what it is added to.
         selection_bias_axes: axes that it has in checkpoints, all but the last of one element.
         groups: of experts, of which some are chosen first; ``None`` where all experts compete.
         epsilon: what is added to the sum that scores are divided by.
@@ -158,6 +159,7 @@ class Experts:
     normalise: bool
     scoring: Literal["softmax", "sigmoid"] = "softmax"
     selection_bias: str = ""
+    biased: Literal["scores", "logits"] = "scores"
     selection_bias_axes: int = 1
     groups: ExpertGroups | None = None
     epsilon: float = 0.0
