@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from edgerun_export.architectures import DecoderSpec, Experts, Projection
+from edgerun_export.graph.blocks import softcapped
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
 from edgerun_export.graph.weight_store import WeightStore
 
@@ -22,15 +23,21 @@ Network: TypeAlias = Callable[[str, int, str, Projections], str]
 
 
 def router_logits(
-    graph: OnnxGraph, store: WeightStore, hidden: str, module: str, router: Projection, at: str
+    graph: OnnxGraph,
+    store: WeightStore,
+    hidden: str,
+    module: str,
+    router: Projection,
+    experts: Experts,
+    at: str,
 ) -> str:
     """Adds a router, in float32: ``[batch, sequence, experts]`` at a path of nodes."""
     weight = store.transposed(f"{module}.{router.path}.weight")
     logits = graph.node("MatMul", [hidden, weight], f"{at}/MatMul")
-    if not router.bias:
-        return logits
-    bias = store.vector(f"{module}.{router.path}.bias")
-    return graph.node("Add", [logits, bias], f"{at}/Add")
+    if router.bias:
+        bias = store.vector(f"{module}.{router.path}.bias")
+        logits = graph.node("Add", [logits, bias], f"{at}/Add")
+    return logits if experts.softcap is None else softcapped(graph, logits, experts.softcap, at)
 
 
 def expert_scores(graph: OnnxGraph, logits: str, experts: Experts, at: str) -> str:
@@ -149,7 +156,9 @@ class ExpertsBuilder:
     ) -> str:
         module = f"model.layers.{layer}"
         at, add = node_path(f"{module}.{experts.module}"), self._graph.node
-        logits = router_logits(self._graph, self._store, routed, module, router, f"{at}/router")
+        logits = router_logits(
+            self._graph, self._store, routed, module, router, experts, f"{at}/router"
+        )
         routes = self._routes(logits, module, experts, f"{at}/router")
         rows = self._flat(hidden, self._spec.hidden_size, f"{at}/rows")
         routes = self._flat(routes, experts.count, f"{at}/routes")

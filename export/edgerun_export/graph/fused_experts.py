@@ -120,7 +120,7 @@ class FusedExperts:
         module, graph = f"model.layers.{layer}", self._graph
         (recipe,) = _recipes(self._spec, self._recipe, layer)
         at = node_path(f"{module}.{experts.module}")
-        logits = router_logits(graph, self._store, routed, module, router, f"{at}/router")
+        logits = router_logits(graph, self._store, routed, module, router, experts, f"{at}/router")
         shape = graph.integers(-1, experts.count)
         logits = graph.node("Reshape", [logits, shape], f"{at}/router/Reshape")
         both, down = (self._stack(module, experts, stack, networks) for stack in STACKS)

@@ -13,6 +13,8 @@ F32 = NDArray[np.float32]
 
 def route(experts: Experts, logits: F32, bias: F32 | None) -> F32:
     """How much each token ``[tokens, experts]`` gets of each expert."""
+    if experts.softcap is not None:
+        logits = np.tanh(logits / experts.softcap) * np.float32(experts.softcap)
     scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
     scores /= scores.sum(axis=-1, keepdims=True)
     if experts.scoring == "sigmoid":

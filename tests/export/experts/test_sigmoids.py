@@ -40,7 +40,7 @@ ROPE = {"rope_type": "default", "rope_theta": 10000.0}
         ("kolibri1", {"layer_types": ["mamba"] * 2}, UnsupportedError, "'mamba'"),
         ("kolibri1", {"moe_intermediate_size": 0}, CheckpointError, "'moe_intermediate_size' is 0"),
         ("kolibri1", {"hidden_act": "gelu"}, UnsupportedError, "activation 'gelu'"),
-        ("laguna", {"moe_router_logit_softcapping": 5.0}, UnsupportedError, "_softcapping 5.0"),
+        ("laguna", {"moe_router_logit_softcapping": -5.0}, CheckpointError, "capping' is -5.0"),
         ("laguna", {"moe_apply_router_weight_on_input": True}, UnsupportedError, "on_input True"),
         ("laguna", {"gating": False}, UnsupportedError, "a gating of False are not supported"),
         ("laguna", {"gating": "per-row"}, UnsupportedError, "a gating of 'per-row'"),
@@ -150,3 +150,13 @@ def test_a_bundle_says_that_heads_differ_in_number() -> None:
     manifest = json.loads((bundle_of("laguna", weights="int4") / "manifest.json").read_text())
     sizes = {key: manifest["model"][key] for key in ("num_heads", "num_kv_heads", "head_dim")}
     assert sizes == {"num_heads": 0, "num_kv_heads": 2, "head_dim": 16}
+
+
+@pytest.mark.parametrize("bound", [None, 0, 0.0])
+def test_logits_of_laguna_are_bounded_if_a_bound_is_said(bound: float | None) -> None:
+    key = "moe_router_logit_softcapping"
+    parts = [describe(config_of("laguna", **{key: each})).layers[1] for each in (bound, 2.5)]
+    softcaps = [
+        part.feed_forward.softcap for part in parts if isinstance(part.feed_forward, Experts)
+    ]
+    assert softcaps == [None, 2.5]

@@ -93,6 +93,7 @@ def laguna(draw: Draw) -> Config:
         **draw.of({}, {"mlp_layer_types": networks}),
         **draw.of({}, {"rope_parameters": ropes}),
         **draw.of({}, {"gating": draw.of(True, "per-head", "per-element")}),
+        **draw.of({}, {"moe_router_logit_softcapping": draw.of(0.0, 0.5, 2.0)}),
         "moe_routed_scaling_factor": draw.of(1.0, 2.5),
         "shared_expert_intermediate_size": draw.of(33, 48),
     }

@@ -247,6 +247,8 @@ MIXTURES: dict[str, Golden] = {
             "sliding_window": 8,
             "layer_types": ["full_attention", "sliding_attention"],
             "moe_routed_scaling_factor": 2.5,
+            "moe_router_logit_softcapping": 1.5,
+            "moe_intermediate_size": 48,
             "pad_token_id": None,
         },
         reply=64,

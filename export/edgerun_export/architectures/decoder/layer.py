@@ -137,6 +137,7 @@ class Experts:
         width: of what is between the projections of one.
         normalise: whether the scores of those that are chosen add up to 1.
         scoring: what makes scores of the router's logits.
+        softcap: these become ``softcap * tanh(logits / softcap)``; ``None`` for as they are.
         selection_bias: path below ``model.layers.N`` of what is added for the choice alone,
             ``[count]``; none where it is empty, and logits decide.
         biased: what it is added to.
@@ -158,6 +159,7 @@ class Experts:
     width: int
     normalise: bool
     scoring: Literal["softmax", "sigmoid"] = "softmax"
+    softcap: float | None = None
     selection_bias: str = ""
     biased: Literal["scores", "logits"] = "scores"
     selection_bias_axes: int = 1

@@ -31,7 +31,7 @@ from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import PickedRows, Storage, stored_modules
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
-_OFF = ("moe_apply_router_weight_on_input", "moe_router_logit_softcapping")
+_CAP = "moe_router_logit_softcapping"
 # LagunaConfig's, where what is reused has others or none.
 _USUAL = {
     "head_dim": 128,
@@ -58,7 +58,7 @@ def describe(config: Config) -> DecoderSpec:
         UnsupportedError: it asks for a variant without an implementation.
     """
     said = _USUAL | {key: value for key, value in config.items() if value is not None}
-    check_off(said, "laguna", _OFF)
+    check_off(said, "laguna", ("moe_apply_router_weight_on_input",))
     spec = llama.describe({**said, "rope_parameters": None, "rope_scaling": None})
     count = spec.num_layers
     windows = typed_windows(said, positive(said, "sliding_window", 512), [False] * count)
@@ -145,6 +145,7 @@ def _experts(config: Config) -> Experts:
         width=positive(config, "moe_intermediate_size"),
         normalise=True,
         scoring="sigmoid",
+        softcap=number(config, _CAP) if config.get(_CAP) else None,  # 0 means none
         selection_bias="mlp.experts.e_score_correction_bias",
         scale=number(config, "moe_routed_scaling_factor", 1.0),
         shared=SharedExpert(
