@@ -30,6 +30,7 @@ THETAS = "layer_rope_theta"
         ({"qk_scale_factor": -1}, CheckpointError, "'qk_scale_factor' is -1"),
         ({"output_multiplier": "1"}, CheckpointError, "'output_multiplier' is '1'"),
         ({"final_logit_softcapping": 0}, CheckpointError, "'final_logit_softcapping' is 0"),
+        ({"sliding_window": None}, CheckpointError, "'sliding_window' is None"),
         ({"sliding_window": 0}, CheckpointError, "'sliding_window' is 0"),
     ],
 )

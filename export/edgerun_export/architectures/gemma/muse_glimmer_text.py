@@ -48,7 +48,8 @@ def describe(config: Config) -> DecoderSpec:
         )
     count = spec.num_layers
     slides = [(count - 1 - layer) % 4 != 0 for layer in range(count)]
-    windows = typed_windows(said, positive(said, "sliding_window", 2048), slides)
+    window = positive({"sliding_window": 2048, **config}, "sliding_window")  # null is no window
+    windows = typed_windows(said, window, slides)
     turns = _turns(said, slides)
     return replace(
         spec.with_windows(windows).with_ropes([0 if each else None for each in turns]),
@@ -72,7 +73,7 @@ def _storage(spec: DecoderSpec, config: Config) -> Storage:
     growth = (spec.norm_eps / number(config, "post_norm_eps", 1e-8)) ** 0.5
     added = ("self_attn.o_proj.weight", "self_attn.o_proj.bias", "mlp.down_proj.weight")
     factors = {f"{layer}{name}": growth for layer in layers for name in added}
-    multiplier = number(config, "output_multiplier", 26**-0.5)
+    multiplier = number(config, "output_multiplier", 26**-0.5)  # 26 times 256 is the usual width
     return Storage(
         names={f"{layer}{own}": f"{layer}{stored}" for layer in layers},
         factors={**factors, spec.final_norm_weight: multiplier},
