@@ -47,15 +47,19 @@ class Groups:
 ALL = Groups()
 
 
-def ranking(logits: F32, bias: F32 | None, *, scoring: str, groups: Groups = ALL) -> F32:
-    """What experts are chosen by, the largest first: logits, or scores plus a bias ``[experts]``.
+def ranking(
+    logits: F32, bias: F32 | None, *, scoring: str, biased: str, groups: Groups = ALL
+) -> F32:
+    """What experts are chosen by, the largest first: logits, or a sum with a bias ``[experts]``.
 
-    Those of groups that are not chosen are as small as can be.
+    The bias is added to what ``biased`` says, scores or logits. Ranks of experts of groups that are
+    not chosen are as small as can be.
 
     Source: Wang et al. 2024 (Auxiliary-Loss-Free Load Balancing), equation 3, for the bias.
     """
     with np.errstate(invalid="ignore"):
-        ranks = logits if bias is None else SCORES[scoring](logits) + bias
+        ranks = SCORES[scoring](logits) if bias is not None and biased == "scores" else logits
+        ranks = ranks if bias is None else ranks + bias
     ranks = _comparable(ranks)
     if groups.count == 1:
         return ranks
@@ -79,6 +83,7 @@ def route(
     *,
     top_k: int,
     scoring: str,
+    biased: str,
     normalise: int,
     epsilon: float,
     scale: float,
@@ -88,10 +93,11 @@ def route(
 ) -> F32:
     """Scores of the ``top_k`` experts with the largest logits, 0 for the others.
 
-    With a bias, the chosen experts are those with the largest sum of score and bias, which changes
-    no score. Of equal ones the expert of the lower number is chosen, and what is no number counts
-    as the smallest; its score is no number. ``normalise`` divides by the sum of the chosen scores
-    and ``epsilon``, ``scale`` multiplies after that.
+    With a bias, the chosen experts are those with the largest sum of score and bias, or of logit
+    and bias if ``biased`` says so, which changes no score. Of equal ones the expert of the lower
+    number is chosen, and what is no number counts as the smallest; its score is no number.
+    ``normalise`` divides by the sum of the chosen scores and ``epsilon``, ``scale`` multiplies
+    after that.
 
     With several ``groups``, of as many experts each one after the other, ``top_groups`` of them are
     chosen first, by the sum of the ``group_top_k`` largest numbers that experts are chosen by, and
@@ -102,7 +108,7 @@ def route(
     their largest score, DeepSeek-V3 (2024), section 2.1.2, by a sum.
     """
     chosen_groups = Groups(groups, top_groups, group_top_k)
-    ranks = ranking(logits, bias, scoring=scoring, groups=chosen_groups)
+    ranks = ranking(logits, bias, scoring=scoring, biased=biased, groups=chosen_groups)
     chosen = np.argsort(-ranks, axis=-1, kind="stable")[:, :top_k]
     with np.errstate(invalid="ignore"):
         scores = np.take_along_axis(SCORES[scoring](logits), chosen, axis=-1)
@@ -135,6 +141,7 @@ def _examples() -> list[Example]:
         attributes = {
             "top_k": top_k,
             "scoring": scoring,
+            "biased": "scores",
             "normalise": normalise,
             "epsilon": epsilon,
             "scale": scale,
@@ -143,7 +150,9 @@ def _examples() -> list[Example]:
         examples.append(Example({"logits": logits}, attributes))
         bias = normal(shape[1:], 2)
         bias[-3:] = 4  # of the equal ones
-        examples.append(Example({"logits": logits, "bias": bias}, attributes))
+        for biased in ("scores", "logits"):
+            inputs = {"logits": logits, "bias": bias}
+            examples.append(Example(inputs, {**attributes, "biased": biased}))
     return examples
 
 
@@ -154,6 +163,7 @@ OP = Op(
     attributes={
         "top_k": COUNT,
         "scoring": Attribute(str, choices=tuple(SCORES)),
+        "biased": Attribute(str, choices=("scores", "logits")),
         "normalise": Attribute(int, 0, 1),
         "epsilon": Attribute(float, 0),
         "scale": Attribute(float),

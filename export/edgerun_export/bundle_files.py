@@ -162,7 +162,7 @@ def model_facts(spec: DecoderSpec, ids: Mapping[str, Any]) -> dict[str, Any]:
         "hidden_size": spec.hidden_size,
         "intermediate_size": spec.intermediate_size,
         "num_layers": spec.num_states,
-        "num_heads": spec.num_heads,
+        "num_heads": _same(map(spec.num_heads_of, range(spec.num_layers))),
         "num_kv_heads": _same(map(spec.num_kv_heads_of, range(spec.num_layers))),
         "head_dim": _same(map(spec.head_dim_of, range(spec.num_layers))),
         "vocab_size": spec.vocab_size,

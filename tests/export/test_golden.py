@@ -107,6 +107,11 @@ NAMES = [
     "granitemoeshared",
     "granitemoe_swa",
     "mellum",
+    "apertus1p5_text",
+    "muse_glimmer_text",
+    "flint",
+    "kolibri1",
+    "laguna",
     *FAMILIES,
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]

@@ -76,7 +76,7 @@ MIXTURES = [
     + ("ernie4_5_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn")
     + ("deepseek_v2-groups", "deepseek_v3-groups", "flex_olmo", "minimax_m2")
     + ("exaone_moe", "hunyuan_v1_moe", "sarvam_moe", "solar_open")
-    + ("afmoe", "granitemoeshared", "granitemoe_swa", "mellum")
+    + ("afmoe", "flint", "kolibri1", "laguna", "granitemoeshared", "granitemoe_swa", "mellum")
     + ("dots1", "gemma4_text-experts", "qwen3_5_moe_text", "qwen3_next")
     + ("granitemoehybrid-experts", "nemotron_h-experts")
     for weights in ("ternary", "int4", "int8")
@@ -105,6 +105,7 @@ FAMILIES = [
         "glm4",
         "ernie4_5",
         "apertus",
+        "apertus1p5_text",
         "arcee",
         "cohere",
         "cohere2",
@@ -122,6 +123,7 @@ FAMILIES = [
         "lfm3",
         "minicpm",
         "minicpm3",
+        "muse_glimmer_text",
         "nanochat",
         "nemotron",
         "olmo",

@@ -59,6 +59,8 @@ class Golden:
         joined: by the path of a tensor below a layer, as models are released, in how many turns it
             has rows of others, and which.
         said: keys of config.json that models are released with; None for those that they lack.
+        beside: configuration beside the text model's, of those that transformers has as a part of
+            others alone.
     """
 
     family: str
@@ -72,8 +74,10 @@ class Golden:
     names: dict[str, str] = field(default_factory=dict)
     joined: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
     said: dict[str, Any] = field(default_factory=dict)
+    beside: dict[str, Any] = field(default_factory=dict)
 
     @property
     def class_name(self) -> str:
         """The model's class in transformers."""
-        return f"{self.model or self.family}ForCausalLM"
+        kind = "ForConditionalGeneration" if self.beside else "ForCausalLM"
+        return f"{self.model or self.family}{kind}"

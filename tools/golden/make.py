@@ -32,6 +32,7 @@ from tools.golden.byte_tokenizer import BOS, write_json, write_tokenizer  # noqa
 from tools.golden.checkpoints import BASE, GOLDEN, Golden  # noqa: E402
 from tools.golden.families.state_spaces import STATE_SPACES  # noqa: E402
 
+_TEXT = "model.language_model."  # how names of text models begin that are parts of others
 EVERY = {**GOLDEN, **STATE_SPACES}
 # In units of the last of 8 bits; float32 noise is about a tenth of it.
 ROUNDING_MARGIN = 1e-4
@@ -66,7 +67,7 @@ def write(golden: Golden, folder: Path) -> None:
         inv_freq=frequencies(model).numpy(),
         **reply,
     )
-    write_json(folder / "config.json", public_config(model.config, golden))
+    write_json(folder / "config.json", public_config(model.config.get_text_config(), golden))
     write_tokenizer(folder, BASE["max_position_embeddings"])
 
 
@@ -81,7 +82,8 @@ def replied(model: Any, ids: torch.Tensor, count: int) -> np.ndarray[Any, np.dty
 
 def frequencies(model: Any) -> torch.Tensor:
     """Radians a position, of the layers that attend to everything; none where nothing turns."""
-    rotary = getattr(model.base_model, "rotary_emb", None)
+    text = getattr(model.base_model, "language_model", model.base_model)
+    rotary = getattr(text, "rotary_emb", None)
     if rotary is None:
         return torch.zeros(0)
     by_type = hasattr(rotary, "full_attention_inv_freq")
@@ -110,6 +112,8 @@ def make_model(golden: Golden) -> Any:
     """Makes a model with random weights."""
     settings = {**BASE, **golden.changes}
     config_class = getattr(transformers, f"{golden.family}Config")
+    if golden.beside:
+        settings = {"text_config": settings, **golden.beside}
     config = config_class(**settings, attn_implementation="eager")
     model = getattr(transformers, golden.class_name)(config).float().eval()
     randomise(model, golden.norm_offset)
@@ -160,7 +164,9 @@ def randomise(model: torch.nn.Module, norm_offset: float) -> None:
 def store(model: Any, golden: Golden) -> dict[str, torch.Tensor]:
     """Returns the tensors to save; a BitNet model computes with its ternary layers afterwards."""
     state = {k: v.clone() for k, v in model.state_dict().items()}
-    if model.config.tie_word_embeddings:
+    if golden.beside:
+        state = {k: v for k, v in state.items() if k.startswith((_TEXT, "lm_head."))}
+    if model.config.get_text_config().tie_word_embeddings:
         state.pop("lm_head.weight")
     if golden.quantization:
         state = ternarise(model, state, BitNetQuantConfig(**golden.quantization))

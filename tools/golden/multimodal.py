@@ -88,7 +88,29 @@ _LINEAR = {
     **{"linear_value_head_dim": 24, "rope_scaling": {**_INTERLEAVED, "mrope_section": [2, 1, 1]}},
 }
 _EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
+_TOKENS = {"image_token_offset": 260, "audio_token_offset": 262}
+_EAR = {"model_type": "wavtokenizer_encoder", "num_lstm_layers": 1, "num_filters": 2}
+_EAR |= {"codebook_size": 2, "codebook_dim": 8, "hidden_size": 8}
 CHECKPOINTS = {
+    "apertus1p5": Pictured(
+        "Apertus1p5",
+        {"output_vocab_size": 260},
+        {"codebook_size": 2, "embed_dim": 4, "latent_channels": 4, "base_channels": 32}
+        | {"channel_multiplier": [1, 1], "num_res_blocks": 1, "attn_resolutions": []},
+        {"audio_config": _EAR, **_TOKENS},
+    ),
+    "exaone4_5": Pictured(
+        "Exaone4_5_",
+        {"model_type": "exaone4_5_text", "sliding_window": 8, "sliding_window_pattern": 2},
+        {**_QWEN, "num_key_value_heads": 1},
+    ),
+    "muse_glimmer": Pictured(
+        "MuseGlimmer",
+        {"head_dim": 32, "sliding_window": 8},
+        {key: size for key, size in _CLIP.items() if not key.endswith("_size")}
+        | {"hidden_size": 32, "intermediate_size": 48},
+        {"out_hidden_size": 128, "projector_hidden_size": 32},
+    ),
     "gemma3": _llava("Gemma3", "gemma3_text", {"model_type": _SIGLIP}, **_GEMMA),
     "mistral3": _llava("Mistral3", "mistral", _PIXTRAL, head_dim=32, sliding_window=None),
     "mistral3-ministral3": _llava("Mistral3", "ministral3", _PIXTRAL, rope_parameters=_LLAMA4),
@@ -142,7 +164,7 @@ CHECKPOINTS = {
     ),
 }
 # Whose norms are stored less one.
-_CENTRED = ("Gemma3", "Qwen3_5", "Qwen3_5Moe")
+_CENTRED = ("Gemma3", "MuseGlimmer", "Qwen3_5", "Qwen3_5Moe")
 
 
 def main() -> None:

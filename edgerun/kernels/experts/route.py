@@ -116,18 +116,22 @@ def _score(scoring: str) -> Any:
     return {"softmax": softmax, "sigmoid": sigmoid}[scoring]
 
 
-def _ranked(is_biased: bool) -> Any:
+def _ranked(biased: str) -> Any:
     """The function that makes what an expert is chosen by, of its logit, score and bias."""
 
     @njit
-    def biased(logit, score, bias, expert):  # type: ignore[no-untyped-def]
+    def scores(logit, score, bias, expert):  # type: ignore[no-untyped-def]
         return score + float_at(bias, expert)
+
+    @njit
+    def logits(logit, score, bias, expert):  # type: ignore[no-untyped-def]
+        return logit + float_at(bias, expert)
 
     @njit
     def plain(logit, score, bias, expert):  # type: ignore[no-untyped-def]
         return logit
 
-    return biased if is_biased else plain
+    return {"scores": scores, "logits": logits, "": plain}[biased]
 
 
 @kernel(
@@ -136,10 +140,11 @@ def _ranked(is_biased: bool) -> Any:
     " out:f32[rows, experts; out_stride] out_stride scale:f32[1] epsilon:f32[1]"
     " experts top_k normalise groups top_groups group_top_k",
 )
-def route(scoring: str, biased: bool, grouped: bool) -> Body:
+def route(scoring: str, biased: str, grouped: bool) -> Body:
     """Scores of the ``top_k`` experts with the largest logits ``x``, 0 for the others.
 
-    With a bias they are those with the largest sum of score and bias. If experts are ``grouped``,
+    With a bias they are those with the largest sum of it and what is ``biased``, ``scores`` or
+    ``logits``; that is empty without one. If experts are ``grouped``,
     all are in the ``top_groups`` whose ``group_top_k`` best ones have the largest sum. A chunk is a
     row. Of equal ones the lower number is chosen, and what is no number is the smallest. Relative
     error below 1e-6.
@@ -175,7 +180,7 @@ def _by_logits(scoring: str) -> Body:
     return body
 
 
-def _by_ranks(scoring: str, biased: bool, grouped: bool) -> Body:
+def _by_ranks(scoring: str, biased: str, grouped: bool) -> Body:
     score, shares, rank = _score(scoring), scoring == "softmax", _ranked(biased)
 
     def body(a: Arguments, chunk: int) -> None:

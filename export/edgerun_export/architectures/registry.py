@@ -28,6 +28,7 @@ _ROOMS = (
     ".multimodal",
     ".qwen_vl",
     ".scaled",
+    ".sigmoids",
     ".state_spaces",
 )
 

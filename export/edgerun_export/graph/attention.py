@@ -62,7 +62,7 @@ class StandardAttention:
         before, after = (spec.q_norm, spec.k_norm), (None, None)
         if spec.norms_after_rope:
             before, after = after, before
-        heads = (spec.num_heads, width)
+        heads = (spec.num_heads_of(layer), width)
         query = self._heads(query, f"{at}/q_proj", heads, lambda v: norm(v, before[0]))
         if part.kv_source is None:
             heads = (spec.num_kv_heads_of(layer), width)
@@ -100,7 +100,7 @@ class StandardAttention:
         if spec.sinks is not None:
             attended = self._beside_sinks(attended, scores, mask, layer)
         rows = add("Transpose", [attended], f"{at}/Transpose", perm=[0, 2, 1, 3])
-        joined = self._graph.integers(0, 0, spec.num_heads * width)
+        joined = self._graph.integers(0, 0, spec.num_heads_of(layer) * width)
         return add("Reshape", [rows, joined], f"{at}/Reshape")
 
     def _beside_sinks(self, attended: str, scores: str, mask: str, layer: int) -> str:
@@ -111,7 +111,7 @@ class StandardAttention:
         spec, graph, add = self._spec, self._graph, self._graph.node
         name = f"model.layers.{layer}.{spec.sinks}"
         at = node_path(name)
-        shape = (1, spec.num_heads, 1, 1)
+        shape = (1, spec.num_heads_of(layer), 1, 1)
         sinks = self._store.derived(name, self._store.read_vector(name).reshape(shape))
         seen = add("Where", [mask, scores, graph.scalar(-np.inf)], f"{at}/Where")
         total = add("ReduceLogSumExp", [seen, graph.integers(-1)], f"{at}/total", keepdims=1)
@@ -200,7 +200,7 @@ class FusedAttention:
         spec, rope = self._spec, self._spec.layers[layer].rope
         at = node_path(f"model.layers.{layer}.self_attn")
         width, kv_heads = spec.head_dim_of(layer), spec.num_kv_heads_of(layer)
-        of_queries, of_keys = (spec.num_heads, width), (kv_heads, width)
+        of_queries, of_keys = (spec.num_heads_of(layer), width), (kv_heads, width)
         if spec.normalises_values:
             value = self._normed(
                 value,
@@ -231,7 +231,7 @@ class FusedAttention:
                 f"present.{number}.key",
                 f"present.{number}.value",
             ],
-            num_heads=spec.num_heads,
+            num_heads=of_queries[0],
             kv_num_heads=kv_heads,
             scale=spec.attention_scale(layer),
             do_rotary=int(rope is not None),

@@ -20,6 +20,16 @@ BOOL, FLOAT = onnx.TensorProto.BOOL, onnx.TensorProto.FLOAT
 INT64_MAX = 2**63 - 1
 
 
+def softcapped(
+    graph: OnnxGraph, value: str, bound: float, at: str, outputs: Sequence[str] | None = None
+) -> str:
+    """Adds ``bound * tanh(value / bound)``."""
+    limit = graph.scalar(bound)
+    scaled = graph.node("Div", [value, limit], f"{at}/softcap/Div")
+    bounded = graph.node("Tanh", [scaled], f"{at}/softcap/Tanh")
+    return graph.node("Mul", [bounded, limit], f"{at}/softcap/Mul", outputs=outputs)
+
+
 class AttentionMask:
     """Boolean masks ``[batch, 1, sequence, total]``, one for each window that occurs.
 

@@ -167,7 +167,7 @@ class _DecoderBuilder:
         )
         if self._spec.gates_attention:
             gate = self._linear.projection(hidden, module, projections["attention_gate"])
-            joined = gated(self._graph, "sigmoid", gate, joined, f"{at}/gate")
+            joined = gated(self._graph, self._spec.attention_gate, gate, joined, f"{at}/gate")
         joined = self._optional_norm(joined, module, self._spec.attention_sub_norm)
         joined = self._activations(joined, f"{at}/output")
         return self._linear.projection(joined, module, projections["o_proj"])

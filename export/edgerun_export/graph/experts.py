@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from edgerun_export.architectures import DecoderSpec, Experts, Projection
+from edgerun_export.graph.blocks import softcapped
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
 from edgerun_export.graph.weight_store import WeightStore
 
@@ -22,15 +23,21 @@ Network: TypeAlias = Callable[[str, int, str, Projections], str]
 
 
 def router_logits(
-    graph: OnnxGraph, store: WeightStore, hidden: str, module: str, router: Projection, at: str
+    graph: OnnxGraph,
+    store: WeightStore,
+    hidden: str,
+    module: str,
+    router: Projection,
+    experts: Experts,
+    at: str,
 ) -> str:
     """Adds a router, in float32: ``[batch, sequence, experts]`` at a path of nodes."""
     weight = store.transposed(f"{module}.{router.path}.weight")
     logits = graph.node("MatMul", [hidden, weight], f"{at}/MatMul")
-    if not router.bias:
-        return logits
-    bias = store.vector(f"{module}.{router.path}.bias")
-    return graph.node("Add", [logits, bias], f"{at}/Add")
+    if router.bias:
+        bias = store.vector(f"{module}.{router.path}.bias")
+        logits = graph.node("Add", [logits, bias], f"{at}/Add")
+    return logits if experts.softcap is None else softcapped(graph, logits, experts.softcap, at)
 
 
 def expert_scores(graph: OnnxGraph, logits: str, experts: Experts, at: str) -> str:
@@ -40,10 +47,22 @@ def expert_scores(graph: OnnxGraph, logits: str, experts: Experts, at: str) -> s
     return graph.node("Sigmoid", [logits], f"{at}/Sigmoid")
 
 
-def biased_scores(graph: OnnxGraph, store: WeightStore, scores: str, name: str, at: str) -> str:
-    """Adds what experts are chosen by where there is a bias, the tensor of a name."""
+def expert_ranks(
+    graph: OnnxGraph,
+    store: WeightStore,
+    logits: str,
+    scores: str,
+    module: str,
+    experts: Experts,
+    at: str,
+) -> str:
+    """Adds what experts are chosen by: logits, or a sum of a bias and these, or scores."""
+    if not experts.selection_bias:
+        return logits
+    name = f"{module}.{experts.selection_bias}"
     bias = store.derived(name, store.read_vector(name).reshape(-1))
-    return graph.node("Add", [scores, bias], f"{at}/ranks")
+    biased = {"scores": scores, "logits": logits}[experts.biased]
+    return graph.node("Add", [biased, bias], f"{at}/ranks")
 
 
 def ranks_in_groups(graph: OnnxGraph, ranks: str, experts: Experts, axes: int, at: str) -> str:
@@ -137,7 +156,9 @@ class ExpertsBuilder:
     ) -> str:
         module = f"model.layers.{layer}"
         at, add = node_path(f"{module}.{experts.module}"), self._graph.node
-        logits = router_logits(self._graph, self._store, routed, module, router, f"{at}/router")
+        logits = router_logits(
+            self._graph, self._store, routed, module, router, experts, f"{at}/router"
+        )
         routes = self._routes(logits, module, experts, f"{at}/router")
         rows = self._flat(hidden, self._spec.hidden_size, f"{at}/rows")
         routes = self._flat(routes, experts.count, f"{at}/routes")
@@ -155,10 +176,8 @@ class ExpertsBuilder:
     def _routes(self, logits: str, module: str, experts: Experts, at: str) -> str:
         """How much each token gets of each expert, ``[batch, sequence, experts]``."""
         graph, add = self._graph, self._graph.node
-        every, ranks = expert_scores(graph, logits, experts, at), logits
-        if experts.selection_bias:
-            name = f"{module}.{experts.selection_bias}"
-            ranks = biased_scores(graph, self._store, every, name, at)
+        every = expert_scores(graph, logits, experts, at)
+        ranks = expert_ranks(graph, self._store, logits, every, module, experts, at)
         ranks = ranks_in_groups(graph, ranks, experts, 2, at)
         scores, ids = chosen_scores(graph, every, ranks, experts, at)
         if experts.normalise:

@@ -13,9 +13,9 @@ from edgerun.activations.clamped_swiglu import ALPHA, LIMIT
 from edgerun_export.architectures import DecoderSpec, Experts, Projection
 from edgerun_export.graph.experts import (
     Projections,
-    biased_scores,
     chosen_scores,
     divided,
+    expert_ranks,
     expert_scores,
     ranks_in_groups,
     router_logits,
@@ -120,7 +120,7 @@ class FusedExperts:
         module, graph = f"model.layers.{layer}", self._graph
         (recipe,) = _recipes(self._spec, self._recipe, layer)
         at = node_path(f"{module}.{experts.module}")
-        logits = router_logits(graph, self._store, routed, module, router, f"{at}/router")
+        logits = router_logits(graph, self._store, routed, module, router, experts, f"{at}/router")
         shape = graph.integers(-1, experts.count)
         logits = graph.node("Reshape", [logits, shape], f"{at}/router/Reshape")
         both, down = (self._stack(module, experts, stack, networks) for stack in STACKS)
@@ -175,10 +175,8 @@ class FusedExperts:
         if not _needs_scores(experts):
             return ranks_in_groups(graph, logits, experts, 1, at), ""
         scores = expert_scores(graph, logits, experts, at)
-        ranks, weights = logits, scores
-        if experts.selection_bias:
-            name = f"{module}.{experts.selection_bias}"
-            ranks = biased_scores(graph, self._store, scores, name, at)
+        weights = scores
+        ranks = expert_ranks(graph, self._store, logits, scores, module, experts, at)
         ranks = ranks_in_groups(graph, ranks, experts, 1, at)
         if experts.normalise and not _leaves_division(experts):
             chosen, _ = chosen_scores(graph, scores, ranks, experts, at)

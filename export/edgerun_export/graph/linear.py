@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgerun_export.architectures import DecoderSpec, Projection
 from edgerun_export.architectures.decoder.storage import HEAD_BIAS, HEAD_WEIGHT
-from edgerun_export.graph.blocks import FLOAT
+from edgerun_export.graph.blocks import FLOAT, softcapped
 from edgerun_export.graph.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path
 from edgerun_export.graph.weight_store import StoredMatrix, WeightStore
 from edgerun_export.quantize import block_layout
@@ -127,10 +127,7 @@ class LinearBuilder:
         """Adds ``softcap * tanh(logits / softcap)``, if the decoder has such."""
         if self._spec.softcap is None:
             return logits
-        add, bound = self._graph.node, self._graph.scalar(self._spec.softcap)
-        scaled = add("Div", [logits, bound], f"{at}/softcap/Div")
-        bounded = add("Tanh", [scaled], f"{at}/softcap/Tanh")
-        return add("Mul", [bounded, bound], f"{at}/softcap/Mul", outputs=["logits"])
+        return softcapped(self._graph, logits, self._spec.softcap, at, ["logits"])
 
     def _lookup(self, stored: StoredMatrix | str, width: int, at: str) -> str:
         """Gathers a token's row, or its codes and scales, of which it dequantises just those."""

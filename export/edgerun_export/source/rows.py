@@ -33,4 +33,4 @@ def picked_rows(spec: DecoderSpec) -> Iterator[tuple[str, PickedRows]]:
                 for kind in ("weight", "bias") if each.bias else ("weight",):
                     stored = f"model.layers.{layer}.{picked.path}.{kind}"
                     own = f"model.layers.{layer}.{each.path}.{kind}"
-                    yield own, PickedRows(stored, picked.rows)
+                    yield own, PickedRows(stored, picked.rows[: each.out_features])

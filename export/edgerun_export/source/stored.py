@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError
+from edgerun_export.architectures import DecoderSpec
 from edgerun_export.architectures.decoder.storage import Storage
 from edgerun_export.checkpoint.base import TensorInfo
 
@@ -17,6 +20,28 @@ _ROUNDED = 2.0**-8  # how far a number may be from what it is in bfloat16, of it
 def path_of(name: str) -> str:
     """The path of a tensor below ``model.layers.N``; empty for one of no layer."""
     return name.partition(".layers.")[2].partition(".")[2]
+
+
+def bare_norms(spec: DecoderSpec) -> frozenset[str]:
+    """Names of the weights of norms that are not stored."""
+    return frozenset(name for name in _norms(spec) if _ends_so(name, spec.storage.bare_norms))
+
+
+def offset_norms(spec: DecoderSpec) -> frozenset[str]:
+    """Names of the weights of norms that are stored less a number."""
+    plain = spec.storage.plain_norms
+    offset = (name for name in _norms(spec) if not _ends_so(name, plain))
+    return frozenset(offset if spec.storage.norm_offset else ())
+
+
+def _norms(spec: DecoderSpec) -> Iterator[str]:
+    yield spec.final_norm_weight
+    for layer in range(spec.num_layers):
+        yield from (f"model.layers.{layer}.{path}.weight" for path in spec.norms(layer))
+
+
+def _ends_so(name: str, ends: tuple[str, ...]) -> bool:
+    return name.removesuffix(".weight").endswith(ends)
 
 
 def from_stored(values: F32, name: str, stored_name: str, storage: Storage) -> F32:

@@ -12,15 +12,18 @@ from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec
+from edgerun_export.architectures.decoder.storage import HeadRows
 from edgerun_export.checkpoint.base import Affine, Checkpoint, Integers
 from edgerun_export.checkpoint.views.base import Parts, Read, read_in_runs
 from edgerun_export.source.masters import absmean, round_by
 from edgerun_export.source.rows import joined_rows, picked_rows
 from edgerun_export.source.stored import (
+    bare_norms,
     check_constant,
     from_stored,
     logical_shape,
     norm_factors,
+    offset_norms,
     path_of,
 )
 
@@ -63,12 +66,8 @@ class SourceWeights:
         self._shapes = spec.tensors()
         self._places = dict(joined_rows(spec))
         self._picked = dict(picked_rows(spec))
-        self._norms = frozenset(
-            f"model.layers.{layer}.{path}.weight"
-            for layer in range(spec.num_layers)
-            for path in spec.norms(layer)
-            if path not in spec.storage.plain_norms
-        ) | {spec.final_norm_weight}
+        self._bare = bare_norms(spec)
+        self._offset = offset_norms(spec)
         self._norms_of = {
             "q": spec.q_norm or spec.q_row_norm,
             "k": spec.k_norm or spec.k_row_norm,
@@ -112,7 +111,9 @@ class SourceWeights:
 
     def unread(self) -> list[str]:
         """Names of the tensors that were not read to the end, of those that carry weights."""
-        return self._without(self._checkpoint.read_to_the_end())
+        rows = self.spec.storage.rows
+        cut_off = {self._stored_name(name) for name in rows if rows[name] > self._shapes[name][0]}
+        return self._without(self._checkpoint.read_to_the_end() | cut_off)
 
     def count(self) -> int:
         """Number of tensors in the checkpoint that carry weights of the decoder."""
@@ -135,7 +136,7 @@ class SourceWeights:
         """Shapes of the tensors that the checkpoint should have."""
         shapes: dict[str, tuple[int, ...]] = {}
         for name, shape in self._shapes.items():
-            if self._is_bare(name):
+            if name in self._bare:
                 continue
             stored, first = self._place(name)
             rows = first + self.spec.storage.rows.get(name, shape[0])
@@ -145,15 +146,11 @@ class SourceWeights:
         return shapes
 
     def _needed(self) -> set[str]:
-        needed = {self._stored_name(each) for each in self._shapes if not self._is_bare(each)}
+        needed = {self._stored_name(each) for each in self._shapes if each not in self._bare}
         ternary = {self._stored_name(name) for name in self._ternary}
         scales = {f"{name}_scale" for name in ternary if self._infos[name].dtype == "U8"}
         # A tied head that is stored as well has been compared with the embedding.
         return needed | scales | ({self.spec.storage.head} if self.spec.tied else set())
-
-    def _is_bare(self, name: str) -> bool:
-        """Whether a tensor is that of a norm without stored weights."""
-        return self.spec.storage.bare_norms and name in self._norms
 
     def _stored_name(self, name: str) -> str:
         return self._place(name)[0]
@@ -199,11 +196,11 @@ class SourceWeights:
         Raises:
             CheckpointError: one is stored as its logarithm, and float32 is too narrow for it.
         """
-        if self._is_bare(name):
+        if name in self._bare:
             return np.ones(self.shape(name), np.float32)
         values = self._floats(name, slice(None))
         values = from_stored(values, name, self._stored_name(name), self.spec.storage)
-        if name in self._norms and self.spec.storage.norm_offset:
+        if name in self._offset:
             values = values + np.float32(self.spec.storage.norm_offset)
         factors = self._row_factors(name, slice(None))
         return values if factors is None else values * factors[:, 0]
@@ -307,20 +304,26 @@ class SourceWeights:
             return np.array(own, np.float32)[:, None]
         if name in storage.normalised:
             return norm_factors(self._floats(name, rows), storage.normalised[name])
-        if storage.head_rows is None or not self._takes_head_factors(name):
+        head_rows = self._head_rows(name)
+        if head_rows is None or not self._takes_head_factors(name):
             return None
         numbers = np.arange(*rows.indices(self.shape(name)[0]))
-        return storage.head_rows.factors[numbers % self.spec.head_dim][:, None]
+        return head_rows.factors[numbers % self.spec.head_dim][:, None]
+
+    def _head_rows(self, name: str) -> HeadRows | None:
+        """How the heads of a tensor are stored; None for as they are, or for one of no heads."""
+        if not _HEADS.search(name) and not name.endswith(self._head_norms):
+            return None
+        storage = self.spec.storage
+        return storage.own_head_rows.get(int(name.split(".")[2]), storage.head_rows)
 
     def _takes_head_factors(self, name: str) -> bool:
-        """Whether factors of head rows, which are the rope's, concern a tensor.
+        """Whether factors of head rows, which are the rope's, concern a tensor of heads.
 
         Where heads are normalised they concern norms alone, which would undo those of the rows
         before, and where nothing is turned none.
         """
         match = _HEADS.search(name)
-        if match is None and not name.endswith(self._head_norms):
-            return False
         is_turned = self.spec.rope_of(int(name.split(".")[2])) is not None
         return is_turned and (match is None or self._norms_of.get(match[1]) is None)
 
@@ -339,8 +342,7 @@ class SourceWeights:
         there = self.spec.storage.rows.get(name, end)
         if end > there:
             return self._like_the_first(name, slice(first, there), end - max(first, there), read)
-        is_of_heads = _HEADS.search(name) or name.endswith(self._head_norms)
-        turned = self.spec.storage.head_rows if is_of_heads else None
+        turned = self._head_rows(name)
         if name in self._picked:
             numbers = np.arange(first, end)
             if turned is not None:

@@ -86,7 +86,7 @@ def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
     if spec.has_keys(layer) and spec.attention_sub_norm is None and not spec.normalises_values:
         kv_heads, head_dim = spec.num_kv_heads_of(layer), spec.head_dim_of(layer)
         values = np.arange(kv_heads * head_dim).reshape(-1, head_dim)
-        read = values.repeat(spec.num_heads // kv_heads, axis=0).ravel()
+        read = values.repeat(spec.num_heads_of(layer) // kv_heads, axis=0).ravel()
         own = spec.attention(layer)
         value = own.get("v_proj", own["k_proj"])
         yield _Pair(value.path, (own["o_proj"],), read)

@@ -19,7 +19,7 @@ from edgerun_export.architectures.decoder.state_space import StateSpace
 from edgerun_export.architectures.decoder.streams import AltUp, Laurel
 from edgerun_export.architectures.decoder.xielu import Xielu
 from edgerun_export.verify import numpy_space
-from edgerun_export.verify.numpy_delta import convolve, linear_attention, sigmoid
+from edgerun_export.verify.numpy_delta import convolve, linear_attention
 from edgerun_export.verify.numpy_ends import embedded, predicted
 from edgerun_export.verify.numpy_ops import (
     attend,
@@ -200,7 +200,8 @@ class Layer:
             sinks = self._weights.vector(f"{self._prefix}.{spec.sinks}")
         mixed = attend(spec, self._layer, query, key, value, sinks)
         if spec.gates_attention:
-            mixed = mixed * sigmoid(self._linear(inner, projections["attention_gate"]))
+            gate = self._linear(inner, projections["attention_gate"])
+            mixed = ACTIVATIONS[spec.attention_gate].product(gate, mixed)
         mixed = self._rounded(self._norm(mixed, spec.attention_sub_norm))
         return self._linear(mixed, projections["o_proj"])
 

@@ -13,11 +13,15 @@ F32 = NDArray[np.float32]
 
 def route(experts: Experts, logits: F32, bias: F32 | None) -> F32:
     """How much each token ``[tokens, experts]`` gets of each expert."""
+    if experts.softcap is not None:
+        logits = np.tanh(logits / experts.softcap) * np.float32(experts.softcap)
     scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
     scores /= scores.sum(axis=-1, keepdims=True)
     if experts.scoring == "sigmoid":
         scores = 1 / (1 + np.exp(-logits))
-    routes, ranks = np.zeros_like(logits), logits if bias is None else scores + bias
+    routes, ranks = np.zeros_like(logits), logits
+    if bias is not None:
+        ranks = bias + (scores if experts.biased == "scores" else logits)
     for token, row in enumerate(ranks):
         chosen = sorted(_in_groups(experts, row), key=lambda expert: (-row[expert], expert))
         routes[token, chosen[: experts.top_k]] = scores[token, chosen[: experts.top_k]]
@@ -101,7 +105,7 @@ def attend(
         scores = np.tanh(scores / spec.score_softcap) * np.float32(spec.score_softcap)
     scores = np.where(visible, scores, np.float32(-np.inf))
     if sinks is not None:
-        column = np.broadcast_to(sinks[:, None, None], (spec.num_heads, tokens, 1))
+        column = np.broadcast_to(sinks[:, None, None], (len(query), tokens, 1))
         scores = np.concatenate([scores, column], axis=-1)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)

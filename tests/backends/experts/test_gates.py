@@ -45,7 +45,7 @@ def test_a_gate_heeds_groups_that_are_chosen_first() -> None:
     assert [gate.guess(row, gate) for gate in gates] == [[0, 5, 4], [0, 2, 3]]
 
 
-@pytest.mark.parametrize("name", ["olmoe", "gpt_oss", "lfm2_moe", "deepseek_v3-groups"])
+@pytest.mark.parametrize("name", ["olmoe", "gpt_oss", "lfm2_moe", "kolibri1", "deepseek_v3-groups"])
 def test_gates_of_a_model_guess_of_their_own_input_what_its_routers_choose(name: str) -> None:
     graph = open_bundle(bundle_of(name, weights="fp32")).graph
     store = WeightStore(selected_isa())

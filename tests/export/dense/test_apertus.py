@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -12,9 +13,13 @@ from safetensors.numpy import load_file, save_file
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
+from edgerun_export.architectures import describe
+from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
+from edgerun_export.source.model import interpret
+from edgerun_export.verify.numpy_model import forward
 from tests.support.altered import AlteredBundle
-from tests.support.bundles import GOLDEN, bundle_of
+from tests.support.bundles import GOLDEN, bundle_of, config_of
 
 LAYER = "model.layers.1.mlp.act_fn"
 
@@ -74,3 +79,37 @@ def test_other_functions_are_not_taken_for_it(tmp_path: Path, function: str) -> 
         altered.node("layers.0/mlp/activation/Relu").op_type = "Abs"
     with pytest.raises(UnsupportedError, match=f"is '{function}', for which"):
         curves(altered.save())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"output_vocab_size": 265}, "'output_vocab_size' is 265 .* from 1 to 264"),
+        ({"output_vocab_size": 0}, "'output_vocab_size' is 0"),
+        ({"tie_word_embeddings": True}, "is 260 of 264 tokens, and the head is the embedding"),
+    ],
+)
+def test_a_head_of_impossible_size_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        describe(config_of("apertus1p5_text", **changes))
+
+
+def test_tokens_without_a_row_in_the_head_are_left_out(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(GOLDEN / "apertus1p5_text", tmp_path / "checkpoint"))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    piece = {**tokenizer["added_tokens"][-1], "id": 261, "content": "<|visual token 1|>"}
+    tokenizer["added_tokens"].append(piece)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    result = export(folder, tmp_path / "bundle", ExportOptions(weights="int4"))
+    assert result.manifest["model"]["vocab_size"] == 260
+    assert result.warnings == [
+        "tokens of the tokenizer are without a row in the embedding, and left out: "
+        "<|visual token 1|>"
+    ]
+    with open_checkpoint(str(folder)) as checkpoint:
+        source, _ = interpret(checkpoint)
+        rows = source.matrix(source.spec.embedding_weight)
+        stored = checkpoint.read(source.spec.embedding_weight, slice(0, 260))
+        np.testing.assert_array_equal(rows, stored.astype(np.float32))
+        forward(source.spec, source, np.arange(4))
+        assert source.unread() == []

@@ -68,7 +68,14 @@ def test_other_runtimes_choose_as_the_op_does(run, groups, axes) -> None:
     ids = run(model_of(ExpertGroups(*groups), axes), given).reshape(ROWS, TOP_K)
     routes = OPS["route"].define(
         ranks,
-        **{"top_k": TOP_K, "scoring": "sigmoid", "normalise": 0, "epsilon": 0.0, "scale": 1.0},
+        **{
+            "top_k": TOP_K,
+            "scoring": "sigmoid",
+            "biased": "scores",
+            "normalise": 0,
+            "epsilon": 0.0,
+            "scale": 1.0,
+        },
         **dict(zip(("groups", "top_groups", "group_top_k"), groups, strict=True)),
     )
     for row, chosen in zip(routes, ids, strict=True):

@@ -248,7 +248,13 @@ def test_scores_may_be_sigmoids_and_have_a_factor(
     with runner(out, "cpu") as model:
         assert error_of(model.run(ids), expected) <= 1e-4
         routes = [node.attrs for node in model.bundle.graph.nodes if node.op == "route"]
-    attributes = {"top_k": 3, "scoring": "sigmoid", "normalise": int(normalise), **NO_GROUPS}
+    attributes = {
+        "top_k": 3,
+        "scoring": "sigmoid",
+        "biased": "scores",
+        "normalise": int(normalise),
+        **NO_GROUPS,
+    }
     assert routes == [attributes | {"epsilon": epsilon, "scale": scale}] * 2
 
 

@@ -51,8 +51,12 @@ def interpreted(folder: Path) -> Any:
         ("qwen2_5_vl", QWEN_INSIDE, "visual.blocks.0.norm1.weight"),
         ("qwen2_5_vl", QWEN_INSIDE, "model.norm.weight"),
         ("qwen3_vl", QWEN_INSIDE, "model.visuals.norm.weight"),
+        ("apertus1p5", None, "model.vision_tower.norm.weight"),
+        ("exaone4_5", None, "model.mtp.norm.weight"),
         ("idefics3", None, "model.perceiver.norm.weight"),
         ("llava", None, "image_newline"),
+        ("muse_glimmer", None, "model.perception_emb_norm.weight"),
+        ("muse_glimmer", None, "model.language_model.layers.0.self_attn.q_norm.weight"),
     ],
 )
 def test_a_tensor_of_neither_part_is_named(
@@ -130,6 +134,8 @@ def test_a_text_config_that_is_no_object_is_refused() -> None:
         ("mistral3", "mistral4", r"'mistral4' is not supported.*: mistral, ministral3$"),
         ("llava", "mamba2", "'mamba2' is not supported: a bundle has no form for linear recur"),
         ("llava_next", "granite", "'llava_next' with a text model of 'granite' is not supported"),
+        ("exaone4_5", "exaone_moe", "of 'exaone_moe' is not.*: exaone4, exaone4_5_text$"),
+        ("muse_glimmer", "gemma2", "with a text model of 'gemma2' is not supported"),
         ("gemma3", "llama", "'gemma3' with a text model of 'llama' is not supported"),
         ("gemma3", 3, "'gemma3' with a text model of 3 is not supported"),
         ("gemma3", ["gemma3_text"], "'gemma3' with a text model of .* is not supported"),

@@ -211,3 +211,12 @@ def test_silence_of_qwen_means_what_transformers_takes() -> None:
     spec = describe({**config, "text_config": text})
     assert spec.head_dim == 64
     assert spec.ropes[0].inv_freq[1] == pytest.approx(500000 ** (-2 / 64))
+
+
+def test_sizes_that_exaone_4_5_leaves_out_are_the_same_by_either_name() -> None:
+    specs = [
+        describe({"model_type": "exaone4_5", "text_config": {"model_type": kind}})
+        for kind in ("exaone4", "exaone4_5_text")
+    ]
+    assert specs[0].layers == specs[1].layers
+    assert {(spec.hidden_size, spec.vocab_size) for spec in specs} == {(4096, 102400)}

@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from edgerun_export.pipeline import ExportOptions, ExportResult, export
 from tests.support.bundles import GOLDEN
 
+FILES = ("model.onnx", "model.onnx.data")
 Tensors = dict[str, NDArray]
 Config = dict[str, Any]
 
@@ -53,6 +55,20 @@ NEXT = Layout(BESIDE.text, BESIDE.head, (*BESIDE.others, "image_newline"))
 NEXT_INSIDE = Layout(INSIDE.text, HEAD, (*INSIDE.others, "model.image_newline"))
 QWEN = Layout("model.", HEAD, ("visual.patch_embed.proj.weight", "visual.merger.mlp.0.bias"))
 QWEN_INSIDE = Layout(INSIDE.text, HEAD, ("model.visual.blocks.0.norm1.weight",))
+TOKENIZERS = Layout(
+    INSIDE.text,
+    HEAD,
+    ("model.vision_tokenizer.quant_conv.bias", "model.audio_tokenizer.quantizer.codebook.embed"),
+)
+ADAPTER = Layout(
+    INSIDE.text,
+    HEAD,
+    (
+        "model.vision_tower.ln_pre.weight",
+        "model.vision_adapter.fc1.weight",
+        "model.vision_projection.weight",
+    ),
+)
 ALONE_INSIDE = Layout(INSIDE.text, HEAD, ())
 IDEFICS = Layout(
     "model.text_model.",
@@ -102,6 +118,9 @@ CASES = {
     "lfm3_vl": Case("lfm3_vl", "lfm3", "lfm3", (INSIDE,)),
     "idefics3": Case("idefics3", "llama-llama3", "llama", (IDEFICS,)),
     "smolvlm": Case("smolvlm", "llama", "llama", (IDEFICS,)),
+    "apertus1p5": Case("apertus1p5", "apertus1p5_text", "apertus1p5_text", (TOKENIZERS,)),
+    "exaone4_5": Case("exaone4_5", "exaone4", "exaone4_5_text", (QWEN_INSIDE,)),
+    "muse_glimmer": Case("muse_glimmer", "muse_glimmer_text", "muse_glimmer_text", (ADAPTER,)),
     "qwen2_vl": Case(
         "qwen2_vl",
         "qwen2",
@@ -180,3 +199,15 @@ def wrap(
     content = config(content) or content
     (folder / "config.json").write_text(json.dumps(content))
     return folder
+
+
+def exported_to(folder: Path, out: Path) -> ExportResult:
+    """Exports a checkpoint as it is."""
+    return export(folder, out, ExportOptions(weights="fp32"))
+
+
+def same_bytes(result: ExportResult, plain: ExportResult) -> bool:
+    """Whether two bundles have the same graph and weights."""
+    return all(
+        (result.folder / file).read_bytes() == (plain.folder / file).read_bytes() for file in FILES
+    )

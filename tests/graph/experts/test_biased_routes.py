@@ -37,7 +37,13 @@ def test_choices_with_a_bias_become_one_node(altered: AlteredBundle) -> None:
     graph = lowered(altered)
     routes = [node for node in graph.nodes if node.op == "route"]
     assert len(routes) == 3
-    attributes = {"top_k": 2, "scoring": "sigmoid", "normalise": 1, "scale": 1.5}
+    attributes = {
+        "top_k": 2,
+        "scoring": "sigmoid",
+        "biased": "scores",
+        "normalise": 1,
+        "scale": 1.5,
+    }
     attributes |= {"epsilon": float(np.float32(1e-6)), **NO_GROUPS}
     for node in routes:
         assert node.attrs == attributes
@@ -67,6 +73,18 @@ def a_bias_of_logits(bundle: AlteredBundle) -> None:
     bundle.node(f"{ROUTER}/ranks").input[0] = bundle.value(f"{ROUTER}/MatMul")
 
 
+def is_route(node: Node) -> bool:
+    return node.op == "route"
+
+
+def test_a_bias_may_be_added_to_logits(altered: AlteredBundle) -> None:
+    before = [node for node in lowered(altered).nodes if is_route(node)]
+    a_bias_of_logits(altered)
+    after = [node for node in lowered(altered).nodes if is_route(node)]
+    assert [node.attrs["biased"] for node in after] == ["logits", "scores", "scores"]
+    assert after[0] == before[0].replace(attrs={**before[0].attrs, "biased": "logits"})
+
+
 def weights_with_the_bias(bundle: AlteredBundle) -> None:
     bundle.node(f"{ROUTER}/GatherElements").input[0] = bundle.value(f"{ROUTER}/ranks")
 
@@ -84,7 +102,6 @@ REFUSED: dict[str, tuple[Alteration, type[EdgerunError], str]] = {
     "no number": (bias(1, 2, 3, 4, 5, np.nan), BundleError, "infinite or no numbers"),
     "infinite": (bias(1, 2, np.inf, 4, 5, 6), BundleError, "infinite or no numbers"),
     "computed": (a_computed_bias, UnsupportedError, NO_FORM),
-    "of logits": (a_bias_of_logits, UnsupportedError, NO_FORM),
     "in weights": (weights_with_the_bias, UnsupportedError, NO_FORM),
     "negative epsilon": (
         constant("total", 1, np.float32(-1e-6)),
@@ -122,23 +139,28 @@ def fused(tmp_path: Path) -> AlteredBundle:
     return AlteredBundle(folder, tmp_path / "fused")
 
 
+@pytest.mark.parametrize(
+    ("name", "biased"), [("lfm2_moe", "scores"), ("kolibri1", "logits"), ("laguna", "scores")]
+)
 def test_operators_with_a_bias_become_the_same_nodes(
-    fused: AlteredBundle, altered: AlteredBundle
+    name: str, biased: str, tmp_path: Path
 ) -> None:
-    assert fused.node(QMOE).op_type == "QMoE"
+    folders = (
+        bundle_of(name, weights="int4", profile="genai", group_size=16),
+        bundle_of(name, weights="int4"),
+    )
+    bundles = [AlteredBundle(folder, tmp_path / str(place)) for place, folder in enumerate(folders)]
+    assert any(node.op_type == "QMoE" for node in bundles[0].model.graph.node)
     pairs = [
         [
             (node.attrs, graph.array(node.inputs[1]).tolist())
             for node in graph.nodes
             if is_route(node)
         ]
-        for graph in map(lowered, (fused, altered))
+        for graph in map(lowered, bundles)
     ]
-    assert len(pairs[0]) == 3 and pairs[0] == pairs[1]
-
-
-def is_route(node: Node) -> bool:
-    return node.op == "route"
+    assert pairs[0] and pairs[0] == pairs[1]
+    assert {attributes["biased"] for attributes, _ in pairs[0]} == {biased}
 
 
 def divided_again(bundle: AlteredBundle) -> None:

@@ -42,11 +42,25 @@ def route_of(bundle: AlteredBundle) -> Node:
 def test_a_choice_in_groups_becomes_one_node(profile: str, tmp_path: Path) -> None:
     second = route_of(altered("deepseek_v2-groups", profile, tmp_path / "2"))
     assert len(second.inputs) == 1
-    attributes = {"top_k": 3, "scoring": "softmax", "normalise": 0, "epsilon": 0.0, "scale": 2.5}
+    attributes = {
+        "top_k": 3,
+        "scoring": "softmax",
+        "biased": "scores",
+        "normalise": 0,
+        "epsilon": 0.0,
+        "scale": 2.5,
+    }
     assert second.attrs == attributes | GROUPS | {"group_top_k": 1}
     third = route_of(altered("deepseek_v3-groups", profile, tmp_path / "3"))
     assert len(third.inputs) == 2
-    attributes = {"top_k": 3, "scoring": "sigmoid", "normalise": 1, "epsilon": 0.0, "scale": 2.5}
+    attributes = {
+        "top_k": 3,
+        "scoring": "sigmoid",
+        "biased": "scores",
+        "normalise": 1,
+        "epsilon": 0.0,
+        "scale": 2.5,
+    }
     assert third.attrs == attributes | GROUPS | {"group_top_k": 2}
 
 
@@ -129,9 +143,10 @@ def test_numbers_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize("bias", [None, np.float32([0, -2, 0.5, 0, 0.5, 0, 1, -1, 0, 0, -3, 1])])
+@pytest.mark.parametrize("biased", ["scores", "logits"])
 @pytest.mark.parametrize("best", [1, 2])
 def test_a_row_goes_to_the_best_experts_of_the_best_groups(
-    best: int, bias: NDArray[np.float32] | None
+    best: int, biased: str, bias: NDArray[np.float32] | None
 ) -> None:
     """Written out once more, one row and one group after the other."""
     rng = np.random.default_rng(1)
@@ -139,11 +154,19 @@ def test_a_row_goes_to_the_best_experts_of_the_best_groups(
     routes = OPS["route"].define(
         logits,
         bias,
-        **{"top_k": 3, "scoring": "sigmoid", "normalise": 0, "epsilon": 0.0, "scale": 1.0},
+        **{
+            "top_k": 3,
+            "scoring": "sigmoid",
+            "biased": biased,
+            "normalise": 0,
+            "epsilon": 0.0,
+            "scale": 1.0,
+        },
         **{"groups": 4, "top_groups": 2, "group_top_k": best},
     )
     for row, scores in zip(logits, routes, strict=True):
-        ranks = row if bias is None else 1 / (1 + np.exp(-row)) + bias
+        scored = 1 / (1 + np.exp(-row)) if biased == "scores" else row
+        ranks = row if bias is None else scored + bias
         groups = np.arange(12).reshape(4, 3)
         worth = [sum(sorted(ranks[group])[-best:]) for group in groups]
         ordered = sorted(range(4), key=lambda group: (-worth[group], group))
@@ -155,7 +178,14 @@ def test_a_row_goes_to_the_best_experts_of_the_best_groups(
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
 def test_logits_of_damaged_weights_are_no_warning(scoring: str) -> None:
     """Differences and sums beyond float32 are infinite, and so are compared."""
-    given = {"top_k": 2, "scoring": scoring, "normalise": 1, "epsilon": 0.0, "scale": 1.0}
+    given = {
+        "top_k": 2,
+        "scoring": scoring,
+        "biased": "scores",
+        "normalise": 1,
+        "epsilon": 0.0,
+        "scale": 1.0,
+    }
     logits = np.float32([[-3e38, 2, 3e38, 3e38], [-3e38, -3e38, 1, 2]])
     with np.errstate(all="raise", under="ignore"):
         routes = OPS["route"].define(

@@ -128,6 +128,24 @@ def gemma4_text(draw: Draw) -> Config:
     }
 
 
+def muse_glimmer_text(draw: Draw) -> Config:
+    sizes, turning = own_heads(draw), rope(draw)
+    thetas = [draw.of(0, turning["rope_theta"]) for _ in range(sizes["num_hidden_layers"])]
+    return {
+        **sizes,
+        **draw.of({}, usual_windows(draw, sizes, {})),
+        **flags(draw, "attention_bias"),
+        **draw.of({}, {"layer_rope_theta": thetas}),
+        **draw.of({}, {"post_norm_eps": draw.of(1e-8, 1e-6, 1e-2)}),
+        "tie_word_embeddings": False,
+        "rope_parameters": turning,
+        "qk_scale_factor": draw.of(1.0, 3.87),
+        "output_multiplier": draw.of(0.2, 1.5),
+        "final_logit_softcapping": draw.of(5.0, 20.0),
+        "hidden_activation": draw.of("silu", "silu", "gelu_pytorch_tanh"),
+    }
+
+
 FAMILIES = {
     "gemma": gemma,
     "gemma2": gemma2,

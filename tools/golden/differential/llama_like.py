@@ -181,6 +181,11 @@ def apertus(draw: Draw) -> Config:
     }
 
 
+def apertus1p5_text(draw: Draw) -> Config:
+    sizes, fewer = apertus(draw), {"tie_word_embeddings": False, "output_vocab_size": 258}
+    return {**sizes, **draw.of({}, fewer, fewer)}
+
+
 def arcee(draw: Draw) -> Config:
     return {
         **any_heads(draw),
@@ -261,6 +266,7 @@ def granite_swa(draw: Draw) -> Config:
 
 FAMILIES = {
     "apertus": apertus,
+    "apertus1p5_text": apertus1p5_text,
     "arcee": arcee,
     "cwm": cwm,
     "ernie4_5": ernie4_5,

@@ -78,6 +78,28 @@ def smolvlm(draw: Draw) -> Config:
     return _pictured(text, dict(_CLIP))
 
 
+def apertus1p5(draw: Draw) -> Config:
+    text = {**llama_like.apertus1p5_text(draw), "model_type": "apertus1p5_text"}
+    offset = text["vocab_size"] - 4
+    eye = {"codebook_size": 2, "embed_dim": 4, "latent_channels": 4, "base_channels": 32}
+    eye |= {"channel_multiplier": [1, 1], "num_res_blocks": 1, "attn_resolutions": []}
+    ear = {"codebook_size": 2, "codebook_dim": 8, "hidden_size": 8, "num_filters": 2}
+    ear |= {"model_type": "wavtokenizer_encoder", "num_lstm_layers": 1}
+    tokens = {"image_token_offset": offset, "audio_token_offset": offset + 2}
+    return _pictured(text, eye, audio_config=ear, **tokens)
+
+
+def exaone4_5(draw: Draw) -> Config:
+    text = {**llama_like.exaone4(draw), "model_type": draw.of("exaone4", "exaone4_5_text")}
+    return _pictured(text, {**_QWEN, "num_key_value_heads": 1, "out_hidden_size": 64})
+
+
+def muse_glimmer(draw: Draw) -> Config:
+    vision = {key: size for key, size in _CLIP.items() if key not in ("image_size", "patch_size")}
+    text = {**gemma.muse_glimmer_text(draw), "model_type": "muse_glimmer_text"}
+    return _pictured(text, vision, out_hidden_size=128, projector_hidden_size=32)
+
+
 _LLAVA = partial(
     _around,
     texts=("llama", "mistral", "qwen2"),
@@ -85,6 +107,8 @@ _LLAVA = partial(
     more=_TOKEN,
 )
 FAMILIES: dict[str, Family] = {
+    "apertus1p5": apertus1p5,
+    "exaone4_5": exaone4_5,
     "gemma3": partial(
         _around,
         texts=("gemma3_text",),
@@ -110,6 +134,7 @@ FAMILIES: dict[str, Family] = {
         vision={"model_type": "pixtral", "head_dim": 16},
         more=_TOKEN,
     ),
+    "muse_glimmer": muse_glimmer,
     "qwen2_5_vl": qwen2_5_vl,
     "qwen2_vl": qwen2_vl,
     "qwen3_5": partial(_qwen3_5, text_model=linear.qwen3_5_text),

@@ -35,6 +35,7 @@ WITHOUT = {
     "minicpm": "is not in transformers",
     "gemma3n": "its text model is gemma3n_text",
     "gemma4": "its text model is gemma4_text",
+    "muse_glimmer_text": "is in transformers within muse_glimmer alone",
     "gemma4_unified": "its text model is gemma4_unified_text",
 }
 

@@ -62,6 +62,43 @@ def granitemoe_swa(draw: Draw) -> Config:
     return {**sizes, **sinks(draw, sizes)}
 
 
+def kolibri1(draw: Draw) -> Config:
+    sizes = own_heads(draw)
+    return {
+        **sizes,
+        **usual_windows(draw, sizes, {}),
+        **experts(draw),
+        **expert_width(draw),
+        **flags(draw, "norm_topk_prob"),
+        "shared_expert_intermediate_size": draw.of(33, 48),
+        "rope_parameters": rope(draw),
+    }
+
+
+def laguna(draw: Draw) -> Config:
+    sizes = own_heads(draw)
+    layers, key_heads = sizes["num_hidden_layers"], sizes["num_key_value_heads"]
+    heads = [key_heads * draw.of(1, 2, 3) for _ in range(layers)]
+    networks = [draw.of("dense", "sparse") for _ in range(layers)]
+    ropes = ropes_by_type(draw, 500000.0, 10000.0, ("default", "linear"))
+    for each in ropes.values():
+        each |= part_that_turns(draw, head_dim_of(sizes), 0.25, 0.5, 1.0)
+    return {
+        **sizes,
+        **draw.of({}, usual_windows(draw, sizes, {})),
+        **experts(draw),
+        **expert_width(draw),
+        **flags(draw, "attention_bias"),
+        **draw.of({}, {"num_attention_heads_per_layer": heads}),
+        **draw.of({}, {"mlp_layer_types": networks}),
+        **draw.of({}, {"rope_parameters": ropes}),
+        **draw.of({}, {"gating": draw.of(True, "per-head", "per-element")}),
+        **draw.of({}, {"moe_router_logit_softcapping": draw.of(0.0, 0.5, 2.0)}),
+        "moe_routed_scaling_factor": draw.of(1.0, 2.5),
+        "shared_expert_intermediate_size": draw.of(33, 48),
+    }
+
+
 def mellum(draw: Draw) -> Config:
     sizes = own_heads(draw)
     networks = [draw.of("dense", "sparse") for _ in range(sizes["num_hidden_layers"])]
@@ -140,6 +177,20 @@ def minimax_m2(draw: Draw) -> Config:
     }
 
 
+def flint(draw: Draw) -> Config:
+    sizes = own_heads(draw)
+    return {
+        **sizes,
+        **usual_windows(draw, sizes, {}),
+        **experts(draw),
+        **expert_width(draw),
+        **draw.of({}, dense_layers(draw)),
+        **flags(draw, "norm_topk_prob", "attention_bias"),
+        "shared_expert_intermediate_size": draw.of(33, 48),
+        "rope_parameters": rope(draw),
+    }
+
+
 def gpt_oss(draw: Draw) -> Config:
     sizes = own_heads(draw)
     return {
@@ -154,11 +205,14 @@ def gpt_oss(draw: Draw) -> Config:
 FAMILIES = {
     "ernie4_5_moe": ernie4_5_moe,
     "flex_olmo": olmoe,
+    "flint": flint,
     "gpt_oss": gpt_oss,
     "granitemoe": granitemoe,
     "granitemoe_swa": granitemoe_swa,
     "granitemoeshared": granitemoeshared,
     "hunyuan_v1_moe": hunyuan_v1_moe,
+    "kolibri1": kolibri1,
+    "laguna": laguna,
     "mellum": mellum,
     "minimax_m2": minimax_m2,
     "mixtral": mixtral,

@@ -7,6 +7,12 @@ from typing import Any
 from tools.golden.base import BASE, LATENT, LONG, ONE_LAYER, Golden
 
 _UNTIED: dict[str, Any] = {"tie_word_embeddings": False, "pad_token_id": None}
+_EYE = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
 _EXAONE = {
     "model.embed_tokens.": "transformer.wte.",
     "model.layers.": "transformer.h.",
@@ -63,6 +69,12 @@ LIKE_OTHERS: dict[str, Golden] = {
         {**_UNTIED, **ONE_LAYER, "head_dim": 32, "attention_bias": True, "mlp_bias": True},
         model="Llama",
     ),
+    # Whose head has fewer rows than its embedding.
+    "apertus1p5_text": Golden(
+        "Apertus1p5Text",
+        {**_UNTIED, **ONE_LAYER, "output_vocab_size": 260},
+        reply=64,
+    ),
     "minicpm": Golden(
         "Granite",
         {
@@ -91,6 +103,24 @@ LIKE_OTHERS: dict[str, Golden] = {
         "MiniCPM3",
         {**LATENT, "scale_depth": 1.4, "dim_model_base": 32, "pad_token_id": None},
         reply=64,
+    ),
+    "muse_glimmer_text": Golden(
+        "MuseGlimmer",
+        {
+            **_UNTIED,
+            "head_dim": 32,
+            "sliding_window": 8,
+            "attention_bias": True,
+            "rms_norm_eps": 0.01,
+            "post_norm_eps": 0.001,
+            "output_multiplier": 8.0,
+            "final_logit_softcapping": 5.0,
+        },
+        norm_offset=1.0,
+        reply=64,
+        names={"model.language_model.": "model."},
+        said={"architectures": ["MuseGlimmerTextModel"]},
+        beside={"vision_config": _EYE, "out_hidden_size": 128, "projector_hidden_size": 32},
     ),
     "nanochat": Golden("NanoChat", {**_UNTIED, "final_logit_softcapping": 5.0}, reply=64),
 }

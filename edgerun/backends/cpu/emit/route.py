@@ -20,7 +20,7 @@ def emit_route(binder: Binder, node: Node, index: int) -> None:
         "route",
         {
             "scoring": node.attrs["scoring"],
-            "biased": bias is not None,
+            "biased": "" if bias is None else node.attrs["biased"],
             "grouped": node.attrs["groups"] > 1,
         },
         {

@@ -29,7 +29,8 @@ class Gate:
             unlike in other layers.
         top_k: how many experts a row goes to.
         scoring: what makes scores of logits.
-        selection_bias: float32 ``[experts]``, what is added to scores for the choice, or None.
+        selection_bias: float32 ``[experts]``, what is added to something for the choice, or None.
+        biased: what that is: scores or logits.
         groups: of experts, of which some are chosen first.
         ratios: of the norm to those of other gates, by their ``id``; with these, since an ``id``
             may be given again to what comes after them.
@@ -41,6 +42,7 @@ class Gate:
     top_k: int
     scoring: str = "softmax"
     selection_bias: NDArray[np.float32] | None = None
+    biased: str = "scores"
     groups: Groups = ALL
     ratios: dict[int, tuple[Gate, NDArray[np.float32]]] = field(
         default_factory=dict, repr=False, compare=False
@@ -59,7 +61,13 @@ class Gate:
         logits = np.einsum("ij,j->i", self.weight[:, : len(row)], row)
         if self.bias is not None:
             logits += self.bias
-        ranks = ranking(logits, self.selection_bias, scoring=self.scoring, groups=self.groups)
+        ranks = ranking(
+            logits,
+            self.selection_bias,
+            scoring=self.scoring,
+            biased=self.biased,
+            groups=self.groups,
+        )
         return [int(expert) for expert in np.argsort(-ranks, kind="stable")[: self.top_k]]
 
 
@@ -97,6 +105,7 @@ def gate_of(binder: Binder, node: Node) -> Gate | None:
         node.attrs["top_k"],
         route.attrs["scoring"],
         _vector(constants.get(route.inputs[1])) if len(route.inputs) > 1 else None,
+        route.attrs["biased"],
         Groups.of(route.attrs),
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.graph.mapped_file import read_array
 from edgerun.graph.match import Const, Match, Matcher, Num, Op, Pattern, Var
 from edgerun.graph.passes.base import Pass
-from edgerun.graph.passes.experts import groups
+from edgerun.graph.passes.experts import biases, groups
 from edgerun.graph.passes.linear import FORMAT_KEY, FORMATS
 from edgerun.graph.shapes import ALTERED
 
@@ -36,7 +36,6 @@ _SCORES: Mapping[str, Pattern] = {
     "softmax": Op("Softmax", _LOGITS, axis=-1),
     "sigmoid": Op("Sigmoid", _LOGITS),
 }
-_OPTIONAL = ("bias", "epsilon", "scale")  # constants of a routing, of which any may be missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +76,7 @@ def _routings() -> Iterator[_Routing]:
     yield _Routing("softmax", False, False, frozenset(), _LOGITS, None)
     chosen = groups.in_chosen_groups(_LOGITS, _AXES)
     yield _Routing("softmax", False, True, frozenset(), chosen, None)
-    sets = (combinations(_OPTIONAL, count) for count in range(len(_OPTIONAL) + 1))
-    options = [frozenset(names) for each in sets for names in each]
-    ways = product(_SCORES, (False, True), (False, True), options)
+    ways = product(_SCORES, (False, True), (False, True), biases.options())
     for scoring, divided, grouped, constants in ways:
         if divided or "epsilon" not in constants:
             yield _routing(scoring, divided, grouped, constants)
@@ -88,6 +85,8 @@ def _routings() -> Iterator[_Routing]:
 def _routing(scoring: str, divided: bool, grouped: bool, constants: frozenset[str]) -> _Routing:
     scores = weights = _SCORES[scoring]
     ranks: Pattern = Op("Add", scores, Const("bias")) if "bias" in constants else _LOGITS
+    if "logit_bias" in constants:
+        ranks = Op("Add", ranks, Const("logit_bias"))
     if grouped:
         ranks = groups.in_chosen_groups(ranks, _AXES)
     if divided:
@@ -167,9 +166,8 @@ def _route(node: Node, ranks: str, weights: str, matcher: Matcher) -> Node | Non
         match = routing.match(ranks, weights, matcher)
         attributes = None if match is None else _attributes(node, routing, match, matcher)
         if match is not None and attributes is not None:
-            bias = [match["bias"]] if "bias" in routing.constants else []
             outputs = (f"{node.name}/routes",)
-            inputs = (match["logits"], *bias)
+            inputs = (match["logits"], *biases.bias_of(match, routing.constants))
             return Node("route", f"{node.name}/route", inputs, outputs, attributes)
     return None
 
@@ -178,7 +176,7 @@ def _attributes(
     node: Node, routing: _Routing, match: Match, matcher: Matcher
 ) -> dict[str, Any] | None:
     """Of the choice of experts; None if what is written out and the operator contradict."""
-    numbers = matcher.numbers(match, routing.constants - {"bias"})
+    numbers = matcher.numbers(match, routing.constants - biases.ADDED_TO.keys())
     flat = matcher.graph.array(match["shape"]).reshape(-1).tolist()[:1] == [-1]
     normalise, top_k = node.attrs["normalize_routing_weights"], node.attrs["k"]
     if routing.weights is None:
@@ -193,6 +191,7 @@ def _attributes(
     return {
         "top_k": top_k,
         "scoring": routing.scoring,
+        "biased": biases.added_to(routing.constants),
         "normalise": int(routing.divided) or normalise,
         **{"epsilon": 0.0, "scale": 1.0},
         **numbers,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations, product
+from itertools import product
 
 from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Pattern, Var
 from edgerun.graph.passes.base import Pass
-from edgerun.graph.passes.experts import groups
+from edgerun.graph.passes.experts import biases, groups
 
 LAST = -1
 _AXES = 2  # of logits, before that of experts
@@ -19,8 +19,6 @@ _SCORES: Mapping[str, Pattern] = {
     "sigmoid": Op("Sigmoid", Var("logits")),
 }
 _NOTHING = Op("ConstantOfShape", Op("Shape", Var("logits"), start=0, end=None))
-# What else is written out, by the name of its constant.
-_OPTIONAL = ("bias", "epsilon", "scale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ class _Form:
         scoring: what makes scores of logits.
         normalised: whether scores are divided by their sum.
         grouped: whether groups of experts are chosen first.
-        constants: those of ``_OPTIONAL`` that there are.
+        constants: those of ``biases.options`` that there are.
         pattern: its nodes.
     """
 
@@ -43,9 +41,7 @@ class _Form:
 
 
 def _forms() -> Iterator[_Form]:
-    sets = (combinations(_OPTIONAL, count) for count in range(len(_OPTIONAL) + 1))
-    options = [frozenset(names) for each in sets for names in each]
-    ways = product(_SCORES, (False, True), (False, True), options)
+    ways = product(_SCORES, (False, True), (False, True), biases.options())
     for scoring, normalised, grouped, constants in ways:
         if normalised or "epsilon" not in constants:
             pattern = _pattern(scoring, normalised, grouped, constants)
@@ -57,6 +53,8 @@ def _pattern(scoring: str, normalised: bool, grouped: bool, constants: frozenset
     ranks: Pattern = Var("logits")
     if "bias" in constants:
         ranks = Op("Add", scores, Const("bias"))
+    elif "logit_bias" in constants:
+        ranks = Op("Add", ranks, Const("logit_bias"))
     if grouped:
         ranks = groups.in_chosen_groups(ranks, _AXES)
     ids = Op("TopK", ranks, Const("top_k"), output=1, axis=LAST, largest=1, sorted=1)
@@ -91,20 +89,21 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
         if match is None:
             continue
         top_k = matcher.number(match["top_k"])
-        numbers = matcher.numbers(match, form.constants - {"bias"})
+        numbers = matcher.numbers(match, form.constants - biases.ADDED_TO.keys())
         of_groups = groups.groups_of(match, matcher, _AXES) if form.grouped else groups.NO_GROUPS
         if top_k is None or numbers is None or of_groups is None or not top_k.is_integer():
             continue
         attributes = {
             "top_k": int(top_k),
             "scoring": form.scoring,
+            "biased": biases.added_to(form.constants),
             "normalise": int(form.normalised),
             **{"epsilon": 0.0, "scale": 1.0},
             **numbers,
             **of_groups,
         }
-        bias = [match["bias"]] if "bias" in form.constants else []
-        return node.replace(op="route", inputs=(match["logits"], *bias), attrs=attributes)
+        inputs = (match["logits"], *biases.bias_of(match, form.constants))
+        return node.replace(op="route", inputs=inputs, attrs=attributes)
     return node
 
 

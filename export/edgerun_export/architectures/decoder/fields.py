@@ -107,6 +107,25 @@ def said_of_rope(config: Config) -> Config:
     return section(config, "rope_scaling") or section(config, "rope_parameters")
 
 
+def layer_thetas(config: Config, num_layers: int) -> list[float] | None:
+    """Returns the base of each layer's rope, 0 for none; None where ``config`` lists none.
+
+    Raises:
+        CheckpointError: ``layer_rope_theta`` is no list of as many numbers as there are layers.
+    """
+    key = "layer_rope_theta"
+    listed = config.get(key)
+    if listed is None:
+        return None
+    if not isinstance(listed, list) or any(type(each) not in (int, float) for each in listed):
+        raise CheckpointError(f"config.json: '{key}' is {listed!r} and must be a list of numbers")
+    if len(listed) != num_layers:
+        raise CheckpointError(
+            f"config.json: '{key}' has {len(listed)} numbers, the model has {num_layers} layers"
+        )
+    return [float(each) for each in listed]
+
+
 def check_activation(config: Config, name: str, activation: str) -> None:
     """Refuses an activation that is not the only one of an architecture.
 

@@ -137,8 +137,10 @@ class Experts:
         width: of what is between the projections of one.
         normalise: whether the scores of those that are chosen add up to 1.
         scoring: what makes scores of the router's logits.
-        selection_bias: path below ``model.layers.N`` of what is added to scores for the choice
-            alone, ``[count]``; none where it is empty, and logits decide.
+        softcap: these become ``softcap * tanh(logits / softcap)``; ``None`` for as they are.
+        selection_bias: path below ``model.layers.N`` of what is added for the choice alone,
+            ``[count]``; none where it is empty, and logits decide.
+        biased: what it is added to.
         selection_bias_axes: axes that it has in checkpoints, all but the last of one element.
         groups: of experts, of which some are chosen first; ``None`` where all experts compete.
         epsilon: what is added to the sum that scores are divided by.
@@ -157,7 +159,9 @@ class Experts:
     width: int
     normalise: bool
     scoring: Literal["softmax", "sigmoid"] = "softmax"
+    softcap: float | None = None
     selection_bias: str = ""
+    biased: Literal["scores", "logits"] = "scores"
     selection_bias_axes: int = 1
     groups: ExpertGroups | None = None
     epsilon: float = 0.0
@@ -345,6 +349,7 @@ class LayerSpec:
         window: number of latest positions that it attends to, or ``None`` for all.
         rope: which of the decoder's ropes its queries and keys go through; ``None`` for none.
         head_dim: width of a head; ``None`` for the decoder's.
+        num_heads: query heads; ``None`` for the decoder's.
         num_kv_heads: key and value heads; ``None`` for the decoder's.
         keys_are_values: values are what keys are made of, before their norm and rope.
         kv_source: the earlier layer whose keys and values it attends to; ``None`` for its own.
@@ -358,6 +363,7 @@ class LayerSpec:
     window: int | None = None
     rope: int | None = 0
     head_dim: int | None = None
+    num_heads: int | None = None
     num_kv_heads: int | None = None
     keys_are_values: bool = False
     kv_source: int | None = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+from edgerun_export.architectures.decoder.attention import attention_projections
 from edgerun_export.architectures.decoder.layer import (
     Dense,
     Experts,
@@ -38,7 +39,7 @@ class DecoderSpec:
         architecture: the checkpoint's ``model_type``.
         hidden_size: width of the residual stream.
         layers: what differs between its layers, in their order.
-        num_heads: query heads.
+        num_heads: query heads, where a layer does not say otherwise.
         num_kv_heads: key and value heads, where a layer does not say otherwise.
         head_dim: width of a head, likewise.
         vocab_size: rows of the embedding.
@@ -66,7 +67,8 @@ class DecoderSpec:
         norms_after_rope: both come after the rope, not before.
         attention_sub_norm: norm before the output projection.
         mlp_sub_norm: norm before the down projection; experts have none.
-        gates_attention: what attention makes is multiplied by the sigmoid of one more projection.
+        gates_attention: what attention makes is multiplied by one more projection, once that went
+            through ``attention_gate``, the name of a file in ``edgerun/activations``.
         normalises_values: each value head goes through a norm without a weight.
         layer_scale: what the residual stream is multiplied by at the end of a layer, ``[1]``.
         per_layer: what layers are given beside the residual stream.
@@ -112,6 +114,7 @@ class DecoderSpec:
     attention_sub_norm: str | None = None
     mlp_sub_norm: str | None = None
     gates_attention: bool = False
+    attention_gate: str = "sigmoid"
     normalises_values: bool = False
     layer_scale: str | None = None
     per_layer: PerLayerInputs | None = None
@@ -195,39 +198,17 @@ class DecoderSpec:
         """Width of a layer's heads."""
         return self.layers[layer].head_dim or self.head_dim
 
+    def num_heads_of(self, layer: int) -> int:
+        """Query heads of a layer."""
+        return self.layers[layer].num_heads or self.num_heads
+
     def num_kv_heads_of(self, layer: int) -> int:
         """Key and value heads of a layer."""
         return self.layers[layer].num_kv_heads or self.num_kv_heads
 
     def attention(self, layer: int) -> dict[str, Projection]:
         """The projections of a layer's attention, by their short names."""
-        part, width = self.layers[layer], self.head_dim_of(layer)
-        queries = self.num_heads * width
-        keys = self.num_kv_heads_of(layer) * width
-        latent, hidden = self.latent, self.hidden_size
-        shapes: dict[str, tuple[int, int]] = {}
-        of_queries = of_keys = hidden
-        if latent is not None:
-            of_keys = latent.rank
-            shapes |= {"kv_a_proj": (latent.rank, hidden), "k_rope_proj": (self.head_dim, hidden)}
-        if latent is not None and latent.query_rank is not None:
-            of_queries = latent.query_rank
-            shapes["q_a_proj"] = (latent.query_rank, hidden)
-        shapes |= {
-            "q_proj": (queries, of_queries),
-            "attention_gate": (queries, hidden),
-            "k_proj": (keys, of_keys),
-            "v_proj": (keys, of_keys),
-            "o_proj": (hidden, queries),
-        }
-        absent = {"v_proj"} if part.keys_are_values else set()
-        absent |= set() if part.kv_source is None else {"k_proj", "v_proj"}
-        absent |= set() if self.gates_attention else {"attention_gate"}
-        return {
-            name: Projection(name, f"self_attn.{name}", *shape, name in self.biases)
-            for name, shape in shapes.items()
-            if name not in absent
-        }
+        return attention_projections(self, layer)
 
     def attends(self, layer: int) -> bool:
         """Whether a layer has attention."""

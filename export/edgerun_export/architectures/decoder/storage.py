@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Factor: TypeAlias = float | tuple[float, ...]
+EVERY_NORM = ("",)
 MODEL, HEAD_WEIGHT, HEAD_BIAS = "model.", "lm_head.weight", "lm_head.bias"
 MTP_LEFT_OUT = "its layers for multi-token prediction (MTP) are left out"
 
@@ -37,7 +38,8 @@ class PickedRows:
 
     Attributes:
         path: of the stored tensor below ``model.layers.N``, without ``.weight``.
-        rows: int64 ``[out_features]``, the stored row of each of its rows.
+        rows: int64 ``[out_features]``, the stored row of each of its rows, of which layers with
+            fewer have the first.
     """
 
     path: str
@@ -95,8 +97,8 @@ class Storage:
         names: by the name of a tensor the one that it is stored under, if it is another.
         factors: by the name of a tensor what its values are multiplied by, or each of its rows.
         norm_offset: what is added to the stored weights of norms.
-        bare_norms: whether norms have no weights there: all are 1.
-        plain_norms: paths of norms below ``model.layers.N`` to which nothing is added.
+        bare_norms: how the paths of norms end that have no weights there: all are 1.
+        plain_norms: how the paths of norms end to whose weights nothing is added.
         logarithms: paths of vectors below ``model.layers.N`` whose negatives are stored as
             logarithms.
         softplus: paths of vectors below ``model.layers.N`` that are the softplus of what is stored,
@@ -104,9 +106,10 @@ class Storage:
         constants: paths of what layers have besides, by the one value that it has in all of them.
         normalised: by the name of a matrix the epsilon of a norm without a weight that its rows
             have gone through.
-        rows: by the name of a tensor how many rows of it there are, if fewer; those behind are like
-            the first.
+        rows: by the name of a tensor how many rows of it there are: if fewer, those behind are like
+            the first; if more, they are left out.
         head_rows: how query and key heads are stored; ``None`` for as they are.
+        own_head_rows: likewise by the number of a layer, of those that differ in it.
         unused: how the names of tensors begin that the decoder does not compute with.
         said_of_unused: by how their names begin a sentence, which a user should know of the model
             if there are such tensors.
@@ -119,7 +122,7 @@ class Storage:
     names: Mapping[str, str] = field(default_factory=dict)
     factors: Mapping[str, Factor] = field(default_factory=dict)
     norm_offset: float = 0.0
-    bare_norms: bool = False
+    bare_norms: tuple[str, ...] = ()
     plain_norms: tuple[str, ...] = ()
     logarithms: tuple[str, ...] = ()
     softplus: Mapping[str, float] = field(default_factory=dict)
@@ -127,6 +130,7 @@ class Storage:
     normalised: Mapping[str, float] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
     head_rows: HeadRows | None = None
+    own_head_rows: Mapping[int, HeadRows] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     said_of_unused: Mapping[str, str] = field(default_factory=dict)
     prefix: str = MODEL

@@ -48,7 +48,7 @@ def _of_layer(spec: DecoderSpec, layer: int) -> dict[str, tuple[int, ...]]:
     if matrices is not None:
         shapes |= matrices.tensors()
     if spec.sinks is not None and spec.attends(layer):
-        shapes[spec.sinks] = (spec.num_heads,)
+        shapes[spec.sinks] = (spec.num_heads_of(layer),)
     part = spec.layers[layer].feed_forward
     if isinstance(part, Experts) and part.selection_bias:
         ones = (1,) * (part.selection_bias_axes - 1)
@@ -87,9 +87,9 @@ def norms_of(spec: DecoderSpec, layer: int) -> dict[str, int]:
         }
     if spec.attends(layer):
         widths |= {
-            spec.q_row_norm: spec.num_heads * width,
+            spec.q_row_norm: spec.num_heads_of(layer) * width,
             spec.q_norm: width,
-            spec.attention_sub_norm: spec.num_heads * width,
+            spec.attention_sub_norm: spec.num_heads_of(layer) * width,
         }
         if spec.latent is not None:
             widths.update(spec.latent.norms)

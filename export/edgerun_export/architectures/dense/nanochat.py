@@ -12,7 +12,12 @@ from edgerun_export.architectures.decoder.biases import declared_biases
 from edgerun_export.architectures.decoder.fields import check_activation, number, positive
 from edgerun_export.architectures.decoder.layer import Dense
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
-from edgerun_export.architectures.decoder.storage import HeadRows, Storage, stored_modules
+from edgerun_export.architectures.decoder.storage import (
+    EVERY_NORM,
+    HeadRows,
+    Storage,
+    stored_modules,
+)
 
 _CAP = "final_logit_softcapping"
 _MODULES = {"mlp.up_proj": "mlp.fc1", "mlp.down_proj": "mlp.fc2"}
@@ -44,7 +49,7 @@ def describe(config: Config) -> DecoderSpec:
         softcap=None if cap[_CAP] is None else number(cap, _CAP),
         storage=Storage(
             names=stored_modules(spec.num_layers, _MODULES),
-            bare_norms=True,
+            bare_norms=EVERY_NORM,
             normalised={spec.embedding_weight: spec.norm_eps},
             head_rows=_turned_back(spec.head_dim),
         ),

@@ -8,7 +8,7 @@ from edgerun_export.architectures.decoder.biases import declared_biases
 from edgerun_export.architectures.decoder.fields import check_off
 from edgerun_export.architectures.decoder.rope import rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
-from edgerun_export.architectures.decoder.storage import Storage
+from edgerun_export.architectures.decoder.storage import EVERY_NORM, Storage
 from edgerun_export.architectures.layer_norms.parts import described, gated
 
 
@@ -25,7 +25,7 @@ def describe(config: Config) -> DecoderSpec:
         spec,
         ropes=(rope(config, spec.head_dim),),
         biases=declared_biases(config, ("attention_bias",)),
-        storage=Storage(bare_norms=True),
+        storage=Storage(bare_norms=EVERY_NORM),
     )
 
 

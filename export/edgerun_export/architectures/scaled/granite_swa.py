@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgerun.errors import CheckpointError
 from edgerun_export.architectures.decoder.fields import (
     flag,
+    layer_thetas,
     number,
     positive,
     said_of_rope,
@@ -15,8 +15,6 @@ from edgerun_export.architectures.decoder.fields import (
 from edgerun_export.architectures.decoder.rope import rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.scaled import granite
-
-_THETAS = "layer_rope_theta"
 
 
 def describe(config: Config) -> DecoderSpec:
@@ -46,26 +44,13 @@ def with_sinks(spec: DecoderSpec, config: Config) -> DecoderSpec:
         window = positive(config, "sliding_window", 128)
         spec = spec.with_windows(typed_windows(config, window, slides))
     spec = replace(spec, sinks="self_attn.sinks")
-    if config.get(_THETAS) is None:
+    thetas = layer_thetas(config, spec.num_layers)
+    if thetas is None:
         return spec
-    thetas = _thetas(config, spec.num_layers)
     bases = [*dict.fromkeys(theta for theta in thetas if theta)]
     ropes = tuple(rope(_with_base(config, base), spec.head_dim) for base in bases)
     which = [bases.index(theta) if theta else None for theta in thetas]
     return replace(spec.with_ropes(which), ropes=ropes or spec.ropes)
-
-
-def _thetas(config: Config, num_layers: int) -> list[float]:
-    listed = config[_THETAS]
-    if not isinstance(listed, list) or any(type(each) not in (int, float) for each in listed):
-        raise CheckpointError(
-            f"config.json: '{_THETAS}' is {listed!r} and must be a list of numbers"
-        )
-    if len(listed) != num_layers:
-        raise CheckpointError(
-            f"config.json: '{_THETAS}' has {len(listed)} numbers, the model has {num_layers} layers"
-        )
-    return [float(each) for each in listed]
 
 
 def _with_base(config: Config, base: float) -> Config:

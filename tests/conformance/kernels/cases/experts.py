@@ -60,9 +60,9 @@ NAN, INFINITY = np.nan, np.inf
     scoring=["softmax", "sigmoid"],
     shape=[(3, 8, 2), (1, 128, 8), (4, 5, 5), (2, 1, 1), (20, 70, 6)],
     normalise=[0, 1],
-    biased=[False, True],
+    biased=["", "scores", "logits"],
 )
-def route(scoring: str, shape: tuple[int, int, int], normalise: int, biased: bool) -> Call:
+def route(scoring: str, shape: tuple[int, int, int], normalise: int, biased: str) -> Call:
     rows, experts, top_k = shape
     x, out = random((rows, experts), gap=2), untouched((rows, experts + 3))
     x[-1, : experts // 2] = x[-1, 0]
@@ -72,6 +72,7 @@ def route(scoring: str, shape: tuple[int, int, int], normalise: int, biased: boo
     if bias is not None:
         bias[: experts // 2] = bias[0]
     given = {"top_k": top_k, "scoring": scoring, "normalise": normalise, **grouping(1, 1, 1)}
+    given |= {"biased": biased or "scores"}
     expected = OPS["route"].define(x[:, :experts], bias, **given, epsilon=0.25, scale=2.5)
 
     def check() -> None:
@@ -101,10 +102,10 @@ def grouping(*numbers: int) -> dict[str, int]:
         (2, 6, 2, (6, 2, 1)),
         (3, 30, 30, (2, 2, 2)),
     ],
-    biased=[False, True],
+    biased=["", "scores", "logits"],
 )
 def route_in_groups(
-    scoring: str, shape: tuple[int, int, int, tuple[int, ...]], biased: bool
+    scoring: str, shape: tuple[int, int, int, tuple[int, ...]], biased: str
 ) -> Call:
     """Most experts and groups are as good as another."""
     (rows, experts, top_k, groups), rng = shape, np.random.default_rng(shape[:2])
@@ -113,6 +114,7 @@ def route_in_groups(
     bias = rng.choice(np.float32([-2, 0, 0.4]), experts) if biased else None
     out, numbers = untouched((rows, experts + 3)), grouping(*groups)
     given = {"top_k": top_k, "scoring": scoring, "normalise": 1, **numbers}
+    given |= {"biased": biased or "scores"}
     expected = OPS["route"].define(x, bias, **given, epsilon=0.25, scale=2.5)
 
     def check() -> None:
@@ -138,15 +140,16 @@ def route_in_groups(
         (-INFINITY, NAN, 5, 5),
         (INFINITY, -INFINITY, 1, 2),
     ],
-    biased=[False, True],
+    biased=["", "scores", "logits"],
     groups=[(1, 1, 1), (2, 1, 1), (2, 1, 2)],
 )
 def route_of_no_numbers(
-    scoring: str, wrong: tuple[float, ...], biased: bool, groups: tuple[int, ...]
+    scoring: str, wrong: tuple[float, ...], biased: str, groups: tuple[int, ...]
 ) -> Call:
     x, out = np.float32([wrong]), untouched((1, 4))
     bias = np.float32([-2, 1, 0, 3]) if biased else None
     given = {"top_k": 2, "scoring": scoring, "normalise": 0, "epsilon": 0.0, "scale": 1.0}
+    given |= {"biased": biased or "scores"}
     expected = OPS["route"].define(x, bias, **given, **grouping(*groups))
 
     def check() -> None:
