@@ -13,7 +13,7 @@ from numba import float32, njit
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang import vectormath
-from edgerun.kernels.lang.simd import load, store
+from edgerun.kernels.lang.simd import load, reduce_add, splat, store
 from edgerun.kernels.lang.word import byte_at, float_at, int_at, set_float
 from edgerun.kernels.pointwise.pieces import piece_of
 
@@ -110,6 +110,36 @@ def gate(activation: str, lanes: int) -> Body:
         for index in range(whole, last):
             x1, y1 = load(g + index * 4, "f32", 1), load(u + index * 4, "f32", 1)
             store(out + index * 4, combine(x1, y1))
+
+    return body
+
+
+@kernel(
+    "gate_heads",
+    "rows:i64[1] gate:f32[rows, heads; gate_stride] gate_stride"
+    " up:f32[rows, heads, width; up_stride] up_stride"
+    " out:f32[rows, heads, width; out_stride] out_stride heads width",
+)
+def gate_heads(activation: str, lanes: int) -> Body:
+    """``out = activation(gate) * up`` with a gate a head; ``out`` may be ``up``; a chunk is a row.
+
+    Relative error below 4e-7.
+    """
+    of_gate = njit(ACTIVATIONS[activation].vector(vectormath))
+
+    def body(a: Arguments, chunk: int) -> None:
+        width, gate = a.width, a.gate + chunk * a.gate_stride * 4
+        up, out = a.up + chunk * a.up_stride * 4, a.out + chunk * a.out_stride * 4
+        whole = width // lanes * lanes
+        for head in range(a.heads):
+            factor = reduce_add(of_gate(load(gate + head * 4, "f32", 1)))
+            factors = splat(factor, "f32", lanes)
+            for index in range(0, whole, lanes):
+                store(out + index * 4, load(up + index * 4, "f32", lanes) * factors)
+            for index in range(whole, width):
+                set_float(out, index, float_at(up, index) * factor)
+            up += width * 4
+            out += width * 4
 
     return body
 

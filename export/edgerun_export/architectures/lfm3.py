@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures import lfm2
 from edgerun_export.architectures.decoder.biases import declared_biases
 from edgerun_export.architectures.decoder.fields import flag, names, positive
 from edgerun_export.architectures.decoder.rope import rope_of_type
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
-from edgerun_export.architectures.decoder.storage import PickedRows
+from edgerun_export.architectures.decoder.storage import stored_modules
 
 _CONV, _FULL, _SLIDING = "conv", "full_attention", "sliding_attention"
 # Lfm3Config's, where what is reused has others or none.
@@ -46,9 +44,8 @@ def describe(config: Config) -> DecoderSpec:
     spec = spec.with_windows([window if kind == _SLIDING else None for kind in kinds])
     ropes = {"rope_parameters": _USUAL_ROPES, **said}
     after, gated = flag(said, "use_sandwich_norm", True), flag(said, "use_attention_gate", True)
-    # A row of the checkpoint's is a head's, and gates all that it makes.
-    rows = np.repeat(np.arange(spec.num_heads), spec.head_dim)
-    gates = {"attention_gate": PickedRows("self_attn.gate_proj", rows)} if gated else {}
+    stored = lfm2.stored_names(spec, lfm2.NETWORK)
+    gates = stored_modules(spec.num_layers, {"self_attn.attention_gate": "self_attn.gate_proj"})
     return replace(
         spec.with_ropes([1 if kind == _SLIDING else 0 for kind in kinds]),
         ropes=(
@@ -61,7 +58,8 @@ def describe(config: Config) -> DecoderSpec:
         attention_out_norm="post_operator_norm" if after else None,
         feed_forward_out_norm="post_ffn_norm" if after else None,
         gates_attention=gated,
-        storage=replace(spec.storage, names=lfm2.stored_names(spec, lfm2.NETWORK), picked=gates),
+        gates_by_head=gated,
+        storage=replace(spec.storage, names={**stored, **(gates if gated else {})}),
     )
 
 

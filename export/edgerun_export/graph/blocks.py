@@ -155,6 +155,19 @@ def gated(graph: OnnxGraph, name: str, gate: str, up: str, at: str) -> str:
     return graph.node("Mul", [active, other], f"{at}/Mul")
 
 
+def gated_heads(
+    graph: OnnxGraph, name: str, gate: str, up: str, sizes: tuple[int, int], at: str
+) -> str:
+    """Adds the product of what each head makes, so many and so wide, with the head's gate."""
+    heads, width = sizes
+    add, integers = graph.node, graph.integers
+    active = activated(graph, name, gate, f"{at}/activation")
+    active = add("Unsqueeze", [active, integers(3)], f"{at}/Unsqueeze")
+    apart = add("Reshape", [up, integers(0, 0, heads, width)], f"{at}/Reshape")
+    product = add("Mul", [active, apart], f"{at}/Mul")
+    return add("Reshape", [product, integers(0, 0, heads * width)], f"{at}/Reshape_flat")
+
+
 def xielu(graph: OnnxGraph, value: str, square: str, bend: str, slope: float, at: str) -> str:
     """Adds an activation with a curve of its own; see ``edgerun/ops/pointwise/xielu.py``."""
     add = graph.node

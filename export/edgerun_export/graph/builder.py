@@ -11,7 +11,7 @@ from edgerun_export.architectures import DecoderSpec
 from edgerun_export.architectures.decoder.layer import Dense, Experts
 from edgerun_export.architectures.decoder.xielu import Xielu
 from edgerun_export.graph.attention import ATTENTION
-from edgerun_export.graph.blocks import gated, largest, quantised_activations, xielu
+from edgerun_export.graph.blocks import gated, gated_heads, largest, quantised_activations, xielu
 from edgerun_export.graph.experts import ExpertsBuilder, Projections
 from edgerun_export.graph.fused_experts import FusedExperts, obstacle
 from edgerun_export.graph.gated_delta import DeltaBuilder
@@ -167,10 +167,17 @@ class _DecoderBuilder:
         )
         if self._spec.gates_attention:
             gate = self._linear.projection(hidden, module, projections["attention_gate"])
-            joined = gated(self._graph, self._spec.attention_gate, gate, joined, f"{at}/gate")
+            joined = self._gated(gate, joined, layer, f"{at}/gate")
         joined = self._optional_norm(joined, module, self._spec.attention_sub_norm)
         joined = self._activations(joined, f"{at}/output")
         return self._linear.projection(joined, module, projections["o_proj"])
+
+    def _gated(self, gate: str, joined: str, layer: int, at: str) -> str:
+        spec, graph = self._spec, self._graph
+        if not spec.gates_by_head:
+            return gated(graph, spec.attention_gate, gate, joined, at)
+        sizes = spec.num_heads_of(layer), spec.head_dim_of(layer)
+        return gated_heads(graph, spec.attention_gate, gate, joined, sizes, at)
 
     def _convolution(self, hidden: str, layer: int) -> str:
         module, conv = f"model.layers.{layer}", self._spec.layers[layer].conv

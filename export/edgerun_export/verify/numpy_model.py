@@ -201,6 +201,7 @@ class Layer:
         mixed = attend(spec, self._layer, query, key, value, sinks)
         if spec.gates_attention:
             gate = self._linear(inner, projections["attention_gate"])
+            gate = np.repeat(gate, mixed.shape[1] // gate.shape[1], axis=1)
             mixed = ACTIVATIONS[spec.attention_gate].product(gate, mixed)
         mixed = self._rounded(self._norm(mixed, spec.attention_sub_norm))
         return self._linear(mixed, projections["o_proj"])

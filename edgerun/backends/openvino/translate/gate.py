@@ -32,16 +32,19 @@ OPERATIONS = {
 }
 
 
-class _Writer:
+class Writer:
     """Writes a function in OpenVINO's ops."""
 
     def __init__(self, translation: Translation) -> None:
+        """Takes the network that is written."""
         self._translation = translation
 
     def __call__(self, op: str, *inputs: Any) -> Any:
+        """The output of an op of ONNX's."""
         return getattr(self._translation.ops, OPERATIONS[op])(*inputs)
 
     def number(self, value: float) -> Any:
+        """A constant."""
         return self._translation.constant(np.float32(value))
 
 
@@ -61,14 +64,15 @@ class _Reader:
 def _translate(translation: Translation, node: Node) -> Any:
     gate, up = (translation.value(name) for name in node.inputs)
     activation = ACTIVATIONS[node.attrs["activation"]]
-    return activation.onnx_product(_Writer(translation), gate, up)
+    return activation.onnx_product(Writer(translation), gate, up)
 
 
-def _supports(graph: Graph, node: Node) -> Support:
+def supports_activation(graph: Graph, node: Node) -> Support:
+    """Whether there is a translation of a node's activation function."""
     reader = _Reader()
     ACTIVATIONS[node.attrs["activation"]].onnx_product(reader, None, None)
     unknown = [op for op in reader.ops if op not in OPERATIONS]
     return Support(not unknown, f"no translation of {', '.join(unknown)}" if unknown else "")
 
 
-TRANSLATOR = Translator(_translate, _supports)
+TRANSLATOR = Translator(_translate, supports_activation)

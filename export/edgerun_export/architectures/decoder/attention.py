@@ -26,7 +26,7 @@ def attention_projections(spec: DecoderSpec, layer: int) -> dict[str, Projection
         shapes["q_a_proj"] = (latent.query_rank, hidden)
     shapes |= {
         "q_proj": (queries, of_queries),
-        "attention_gate": (queries, hidden),
+        "attention_gate": (spec.num_heads_of(layer) if spec.gates_by_head else queries, hidden),
         "k_proj": (keys, of_keys),
         "v_proj": (keys, of_keys),
         "o_proj": (hidden, queries),

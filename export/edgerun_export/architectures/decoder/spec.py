@@ -69,6 +69,7 @@ class DecoderSpec:
         mlp_sub_norm: norm before the down projection; experts have none.
         gates_attention: what attention makes is multiplied by one more projection, once that went
             through ``attention_gate``, the name of a file in ``edgerun/activations``.
+        gates_by_head: that projection has an output for each head, which multiplies all of it.
         normalises_values: each value head goes through a norm without a weight.
         layer_scale: what the residual stream is multiplied by at the end of a layer, ``[1]``.
         per_layer: what layers are given beside the residual stream.
@@ -115,6 +116,7 @@ class DecoderSpec:
     mlp_sub_norm: str | None = None
     gates_attention: bool = False
     attention_gate: str = "sigmoid"
+    gates_by_head: bool = False
     normalises_values: bool = False
     layer_scale: str | None = None
     per_layer: PerLayerInputs | None = None
@@ -149,7 +151,7 @@ class DecoderSpec:
     @property
     def intermediate_size(self) -> int:
         """Width of whatever layers gate, feed-forward parts as a rule; 0 where it differs."""
-        if self.per_layer is not None or self.gates_attention:
+        if self.per_layer is not None or (self.gates_attention and not self.gates_by_head):
             return 0
         shared = [part for layer in range(self.num_layers) if (part := self.shared_expert(layer))]
         own = [layer.feed_forward for layer in self.layers if layer.feed_forward]

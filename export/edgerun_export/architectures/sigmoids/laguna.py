@@ -1,15 +1,13 @@
 """Poolside's Laguna: gated attention whose heads differ in number from layer to layer (2026).
 
 Windows have a rope of their own, and in other layers a part of each head is turned. Every head has
-a gate, the softplus of one more projection, which is written out for each element.
+a gate, the softplus of one more projection.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun.values import shown
@@ -28,7 +26,7 @@ from edgerun_export.architectures.decoder.fields import (
 from edgerun_export.architectures.decoder.layer import Dense, Experts, SharedExpert
 from edgerun_export.architectures.decoder.rope import partial, rope_of_part
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
-from edgerun_export.architectures.decoder.storage import PickedRows, Storage, stored_modules
+from edgerun_export.architectures.decoder.storage import stored_modules
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _CAP = "moe_router_logit_softcapping"
@@ -116,14 +114,12 @@ def _with_heads(spec: DecoderSpec, config: Config) -> DecoderSpec:
     check_width(f"{max(counts)} heads of {spec.head_dim}", max(counts) * spec.head_dim)
     pairs = zip(spec.layers, counts, strict=True)
     modules = {"self_attn.attention_gate": "self_attn.g_proj"}
-    storage = Storage(names=stored_modules(spec.num_layers, modules))
-    if _is_by_head(config):  # a row of the checkpoint's gates all that a head makes
-        rows = np.repeat(np.arange(max(counts)), spec.head_dim)
-        storage = Storage(picked={"attention_gate": PickedRows("self_attn.g_proj", rows)})
+    names = stored_modules(spec.num_layers, modules)
     return replace(
         spec,
         layers=tuple(replace(layer, num_heads=heads) for layer, heads in pairs),
-        storage=replace(storage, own_head_rows=spec.storage.own_head_rows),
+        gates_by_head=_is_by_head(config),
+        storage=replace(spec.storage, names=names),
     )
 
 

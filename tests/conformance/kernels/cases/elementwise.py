@@ -111,6 +111,30 @@ def add_to_heads(isa: str, shape: tuple[int, int, int]) -> Call:
     return Call({"lanes": float_lanes(isa)}, fields | strides, rows, check)
 
 
+@cases_of(
+    "gate_heads",
+    isa=ISAS,
+    activation=["sigmoid", "softplus"],
+    shape=[(1, 3, 5), (3, 2, 64), (2, 16, 24)],
+)
+def gate_heads(isa: str, activation: str, shape: tuple[int, int, int]) -> Call:
+    rows, heads, width = shape
+    gate, up = random((rows, heads), 1, gap=3), random((rows, heads * width), 2, gap=2)
+    out = untouched((rows, heads * width + 1))
+
+    def check() -> None:
+        expected = OPS["gate_heads"].define(
+            gate[:, :-3], up[:, :-2], heads=heads, head_dim=width, activation=activation
+        )
+        assert_near(out[:, :-1], expected, 1e-6)
+        assert (out[:, -1] == UNTOUCHED).all()
+
+    fields = {"gate": gate, "up": up, "out": out, "heads": heads, "width": width}
+    strides = {"gate_stride": gate.shape[1], "up_stride": up.shape[1], "out_stride": out.shape[1]}
+    params = {"activation": activation, "lanes": float_lanes(isa)}
+    return Call(params, fields | strides, rows, check)
+
+
 @cases_of("scale", isa=ISAS, shape=SHAPES)
 def scale(isa: str, shape: tuple[int, int]) -> Call:
     x, out, factor = random(shape, 1), untouched(shape), np.array([-0.37], np.float32)
