@@ -114,6 +114,7 @@ def test_replies_equal_transformers(backend):
         "gemma4_text",
         "apertus",
         "arcee",
+        "cohere-norms",
         "cohere2",
         "gpt_neox",
         "granite_swa",

@@ -38,6 +38,7 @@ FAMILIES = [
     "ernie4_5",
     "apertus",
     "arcee",
+    "cohere-norms",
     "cohere2",
     "gpt_neox",
     "granite_swa",
@@ -47,6 +48,7 @@ FAMILIES = [
     "nanochat",
     "phi",
     "stablelm",
+    "stablelm-norms",
     "starcoder2",
     "youtu",
 ]

@@ -115,25 +115,31 @@ def _standard(x, weight, bias, index, mean, inverse, lanes):  # type: ignore[no-
 
 @kernel(
     "layer_norm",
-    "rows:i64[1] x:f32[rows, width; x_stride] x_stride weight:f32[width] bias:f32[width]"
-    " out:f32[rows, width; out_stride] out_stride width epsilon:f32[1]",
+    "rows:i64[1] x:f32[rows, groups, size; x_stride] x_stride weight:f32[groups, size]"
+    " bias:f32[groups, size] out:f32[rows, groups, size; out_stride] out_stride groups size"
+    " epsilon:f32[1]",
 )
 def layer_norm(lanes: int) -> Body:
     """See ``ops/layer_norm.py``; ``out`` may be ``x``.
 
-    ``epsilon`` is the address of a float32.
+    ``size`` are the elements of a group; ``epsilon`` is the address of a float32.
     """
 
     def body(a: Arguments, chunk: int) -> None:
-        width, weight, bias = a.width, a.weight, a.bias
+        size, weight, bias = a.size, a.weight, a.bias
         x, out = a.x + chunk * a.x_stride * 4, a.out + chunk * a.out_stride * 4
-        mean = mean_of(x, width, lanes)
-        variance = variance_of(x, width, mean, lanes)
-        inverse = float32(1) / float32(sqrt(variance + float_at(a.epsilon, 0)))
-        whole = width // lanes * lanes
-        for index in range(0, whole, lanes):
-            store(out + index * 4, _standard(x, weight, bias, index, mean, inverse, lanes))
-        for index in range(whole, width):
-            store(out + index * 4, _standard(x, weight, bias, index, mean, inverse, 1))
+        whole = size // lanes * lanes
+        for _group in range(a.groups):
+            mean = mean_of(x, size, lanes)
+            variance = variance_of(x, size, mean, lanes)
+            inverse = float32(1) / float32(sqrt(variance + float_at(a.epsilon, 0)))
+            for index in range(0, whole, lanes):
+                store(out + index * 4, _standard(x, weight, bias, index, mean, inverse, lanes))
+            for index in range(whole, size):
+                store(out + index * 4, _standard(x, weight, bias, index, mean, inverse, 1))
+            x += size * 4
+            out += size * 4
+            weight += size * 4
+            bias += size * 4
 
     return body

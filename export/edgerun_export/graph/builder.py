@@ -11,7 +11,13 @@ from edgerun_export.architectures import DecoderSpec
 from edgerun_export.architectures.decoder.layer import Dense, Experts
 from edgerun_export.architectures.decoder.xielu import Xielu
 from edgerun_export.graph.attention import ATTENTION
-from edgerun_export.graph.blocks import gated, largest, quantised_activations, xielu
+from edgerun_export.graph.blocks import (
+    gated,
+    largest,
+    norm_of_groups,
+    quantised_activations,
+    xielu,
+)
 from edgerun_export.graph.experts import ExpertsBuilder, Projections
 from edgerun_export.graph.fused_experts import FusedExperts, obstacle
 from edgerun_export.graph.gated_delta import DeltaBuilder
@@ -160,8 +166,8 @@ class _DecoderBuilder:
             value = value or key
         else:
             query, key, value = self._latent.add(hidden, layer, self._spec.latent)
-        query = self._optional_norm(query, module, self._spec.q_row_norm)
-        key = self._optional_norm(key, module, self._spec.k_row_norm) if key else ""
+        query = self._row_norm(query, layer, self._spec.q_row_norm)
+        key = self._row_norm(key, layer, self._spec.k_row_norm) if key else ""
         joined = self._attention_op.attend(
             layer, query, key, value, lambda heads, path: self._optional_norm(heads, module, path)
         )
@@ -276,15 +282,28 @@ class _DecoderBuilder:
             return value
         return self._norm(value, f"{module}.{path}", self._spec.epsilon(path))
 
+    def _row_norm(self, value: str, layer: int, path: str | None) -> str:
+        """Adds a norm of all queries or keys of a token: of all together, or of each head."""
+        module, spec = f"model.layers.{layer}", self._spec
+        if path is None or not spec.is_by_head(path):
+            return self._optional_norm(value, module, path)
+        name, size = f"{module}.{path}", spec.head_dim_of(layer)
+        sizes, epsilon = (spec.norms(layer)[path] // size, size), spec.epsilon(path)
+        weight = self._store.vector(f"{name}.weight")
+        return norm_of_groups(self._graph, self._norm_op, value, weight, sizes, epsilon, name)
+
+    @property
+    def _norm_op(self) -> str:
+        return "LayerNormalization" if self._spec.centres else "RMSNormalization"
+
     def _norm(self, value: str, module: str, epsilon: float) -> str:
         """Adds a norm over the last axis; once, where two parts of a layer have the same."""
         key = value, module
         if key not in self._norms:
             kinds = ("weight", "bias") if self._spec.norm_biases else ("weight",)
             inputs = [value, *(self._store.vector(f"{module}.{kind}") for kind in kinds)]
-            op = "LayerNormalization" if self._spec.centres else "RMSNormalization"
-            at = f"{node_path(module)}/{op}"
-            self._norms[key] = self._graph.node(op, inputs, at, axis=-1, epsilon=epsilon)
+            at = f"{node_path(module)}/{self._norm_op}"
+            self._norms[key] = self._graph.node(self._norm_op, inputs, at, axis=-1, epsilon=epsilon)
         return self._norms[key]
 
 

@@ -24,6 +24,7 @@ from edgerun_export.verify.numpy_ends import embedded, predicted
 from edgerun_export.verify.numpy_ops import (
     attend,
     largest,
+    layer_norm,
     norm,
     normed,
     rotate,
@@ -189,7 +190,7 @@ class Layer:
             value = products.get("v_proj", key)
         else:
             query, key, value = self._from_latent_rows(spec.latent, inner)
-        query = self._norm(query, spec.q_row_norm)
+        query = self._row_norm(query, spec.q_row_norm)
         query = self._turned(query, spec.q_norm)
         if key is None or value is None:
             key, value = self._shared_keys(stream)
@@ -207,7 +208,7 @@ class Layer:
     def _keys(self, key: F32, value: F32, stream: F32) -> tuple[F32, F32]:
         """Keys and values ``[heads, tokens, head_dim]`` as they are cached."""
         spec = self._spec
-        key = self._observer.cached(self._turned(self._norm(key, spec.k_row_norm), spec.k_norm))
+        key = self._observer.cached(self._turned(self._row_norm(key, spec.k_row_norm), spec.k_norm))
         value = self._heads(value, None)
         if spec.normalises_values:
             value = norm(value, np.ones(value.shape[2], np.float32), spec.norm_eps)
@@ -339,6 +340,16 @@ class Layer:
             return value
         module = f"{self._prefix}.{path}"
         return normed(self._spec, self._weights, module, value, self._spec.epsilon(path))
+
+    def _row_norm(self, value: F32, path: str | None) -> F32:
+        """A norm of all queries or keys of a token: of all together, or of each head."""
+        if path is None or not self._spec.is_by_head(path):
+            return self._norm(value, path)
+        weight = self._weights.vector(f"{self._prefix}.{path}.weight")
+        heads = weight.reshape(-1, self._spec.head_dim_of(self._layer))
+        parts, epsilon = value.reshape(len(value), *heads.shape), self._spec.epsilon(path)
+        normalise = layer_norm if self._spec.centres else norm
+        return normalise(parts, heads, epsilon).reshape(value.shape)
 
     def _rounded(self, value: F32) -> F32:
         return value if self._spec.ternary is None else round_rows(value)

@@ -44,10 +44,9 @@ def norm(value: F32, weight: F32, epsilon: float) -> F32:
     return value / length * weight
 
 
-def layer_norm(value: F32, weight: F32, bias: F32 | None, epsilon: float) -> F32:
-    """Norm of what a row deviates from its mean, with a bias or without."""
-    scaled = norm(value - value.mean(axis=-1, keepdims=True), weight, epsilon)
-    return scaled if bias is None else scaled + bias
+def layer_norm(value: F32, weight: F32, epsilon: float) -> F32:
+    """Norm of what a row deviates from its mean."""
+    return norm(value - value.mean(axis=-1, keepdims=True), weight, epsilon)
 
 
 def normed(spec: DecoderSpec, weights: Weights, module: str, value: F32, epsilon: float) -> F32:
@@ -55,8 +54,8 @@ def normed(spec: DecoderSpec, weights: Weights, module: str, value: F32, epsilon
     weight = weights.vector(f"{module}.weight")
     if not spec.centres:
         return norm(value, weight, epsilon)
-    bias = weights.vector(f"{module}.bias") if spec.norm_biases else None
-    return layer_norm(value, weight, bias, epsilon)
+    scaled = layer_norm(value, weight, epsilon)
+    return scaled + weights.vector(f"{module}.bias") if spec.norm_biases else scaled
 
 
 def largest(value: F32, deviations: float) -> F32:

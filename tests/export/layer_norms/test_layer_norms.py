@@ -32,7 +32,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 @pytest.mark.parametrize(
     ("name", "changes", "error", "message"),
     [
-        ("cohere", {"use_qk_norm": True}, UnsupportedError, "cohere .* with use_qk_norm True"),
+        ("cohere2", {"use_qk_norm": True}, UnsupportedError, "cohere2 .* with use_qk_norm True"),
         ("cohere", {"logit_scale": 0}, CheckpointError, "'logit_scale' is 0"),
         ("cohere2", {"layer_types": [FULL]}, CheckpointError, "names 1 layers, the model has 3"),
         ("cohere2", {"sliding_window": 0}, CheckpointError, "'sliding_window' is 0"),
@@ -41,7 +41,6 @@ FULL, SLIDING = "full_attention", "sliding_attention"
         ("olmo", {"clip_qkv": 8.0}, UnsupportedError, "olmo checkpoints with clip_qkv 8.0"),
         ("phi", {"qk_layernorm": True}, UnsupportedError, "phi checkpoints with qk_layernorm True"),
         ("phi", {"layer_norm_eps": -1}, CheckpointError, "'layer_norm_eps' is -1"),
-        ("stablelm", {"qk_layernorm": True}, UnsupportedError, "stablelm .* with qk_layernorm"),
         ("stablelm", {"hidden_act": "elu"}, UnsupportedError, "activation 'elu'"),
         ("starcoder2", {"sliding_window": -4}, CheckpointError, "'sliding_window' is -4"),
         ("starcoder2", {"norm_epsilon": "x"}, CheckpointError, "'norm_epsilon' is 'x'"),

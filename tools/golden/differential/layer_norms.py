@@ -12,6 +12,7 @@ from tools.golden.differential.parts import (
     rope,
     shared_width,
     usual_windows,
+    without,
 )
 
 _UNGATED = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu2")
@@ -30,14 +31,14 @@ def cohere(draw: Draw) -> Config:
     return {
         **shared_width(draw),
         **epsilon(draw),
-        **flags(draw, "attention_bias"),
+        **flags(draw, "attention_bias", "use_qk_norm"),
         "rope_parameters": rope(draw),
         "logit_scale": draw.of(0.0625, 0.25, 0.8333),
     }
 
 
 def cohere2(draw: Draw) -> Config:
-    sizes = cohere(draw)
+    sizes = without(cohere(draw), "use_qk_norm")
     return {**sizes, **usual_windows(draw, sizes, {})}
 
 
@@ -93,7 +94,7 @@ def stablelm(draw: Draw) -> Config:
         **sizes,
         **epsilon(draw),
         **turned_in_part(draw, sizes),
-        **flags(draw, "use_qkv_bias", "use_parallel_residual"),
+        **flags(draw, "use_qkv_bias", "use_parallel_residual", "qk_layernorm"),
         "hidden_act": draw.of("silu", "gelu_pytorch_tanh"),
     }
 

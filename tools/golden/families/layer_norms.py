@@ -10,6 +10,10 @@ _UNTIED: dict[str, Any] = {"tie_word_embeddings": False, "pad_token_id": None}
 
 LAYER_NORMS: dict[str, Golden] = {
     "cohere": Golden("Cohere", {**ONE_LAYER, "logit_scale": 0.25}),
+    # As Command R+ is, whose heads have norms.
+    "cohere-norms": Golden(
+        "Cohere", {"logit_scale": 0.25, "use_qk_norm": True, "pad_token_id": None}, reply=64
+    ),
     "cohere2": Golden(
         "Cohere2",
         {
@@ -26,5 +30,10 @@ LAYER_NORMS: dict[str, Golden] = {
     "olmo": Golden("Olmo", {**_UNTIED, **ONE_LAYER}),
     "phi": Golden("Phi", _UNTIED, reply=64),
     "stablelm": Golden("StableLm", {**_UNTIED, "use_qkv_bias": True}),
+    # As StableLM 2 12B is.
+    "stablelm-norms": Golden(
+        "StableLm",
+        {**_UNTIED, **ONE_LAYER, "qk_layernorm": True, "use_parallel_residual": True},
+    ),
     "starcoder2": Golden("Starcoder2", {"sliding_window": 8, "pad_token_id": None}),
 }

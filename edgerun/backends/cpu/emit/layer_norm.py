@@ -14,10 +14,11 @@ def _emit(binder: Binder, node: Node, index: int) -> None:
     source, weight_name, bias_name = (*node.inputs, "")[:3]
     x, counted_by = binder.values[source], binder.counted_by[source]
     out = binder.over(source, node.outputs[0], index)
-    weight = binder.vector(weight_name)
+    weight, groups = binder.vector(weight_name), node.attrs["groups"]
+    size = x.width // groups
     binder.emit(
         "layer_norm",
-        {"lanes": binder.isa.float_lanes},
+        {"lanes": min(binder.isa.float_lanes, size)},
         {
             "rows": binder.count(counted_by),
             "x": x,
@@ -26,7 +27,8 @@ def _emit(binder: Binder, node: Node, index: int) -> None:
             "bias": binder.vector(bias_name) if bias_name else np.zeros_like(weight),
             "out": out,
             "out_stride": out.stride,
-            "width": x.width,
+            "groups": groups,
+            "size": size,
             "epsilon": np.array([node.attrs["epsilon"]], np.float32),
         },
         chunks=(counted_by, 1, 1),

@@ -20,7 +20,13 @@ from edgerun_export.architectures.decoder.layer import (
 from edgerun_export.architectures.decoder.state_space import StateSpace
 from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT, PLAIN, Storage
 from edgerun_export.architectures.decoder.streams import AltUp, Laurel, PerLayerInputs
-from edgerun_export.architectures.decoder.tensors import norms_of, tensors_of
+from edgerun_export.architectures.decoder.tensors import (
+    attention_of,
+    experts_of,
+    gated_width_of,
+    norms_of,
+    tensors_of,
+)
 
 Config = Mapping[str, Any]
 NETWORK = ("gate_proj", "up_proj", "down_proj")
@@ -61,6 +67,8 @@ class DecoderSpec:
         sinks: of attention, one more score for each head, whose weight goes to nothing.
         q_row_norm: norm of all queries of a token together.
         k_row_norm: norm of all its keys together.
+        row_norms_by_head: of these two, mean and length are those of each head by itself, while
+            heads have weights of their own; without biases, whatever other norms have.
         q_norm: norm of each query head.
         k_norm: norm of each key head.
         norms_after_rope: both come after the rope, not before.
@@ -106,6 +114,7 @@ class DecoderSpec:
     sinks: str | None = None
     q_row_norm: str | None = None
     k_row_norm: str | None = None
+    row_norms_by_head: bool = False
     q_norm: str | None = None
     k_norm: str | None = None
     norms_after_rope: bool = False
@@ -146,13 +155,7 @@ class DecoderSpec:
     @property
     def intermediate_size(self) -> int:
         """Width of whatever layers gate, feed-forward parts as a rule; 0 where it differs."""
-        if self.per_layer is not None or self.gates_attention:
-            return 0
-        shared = [part for layer in range(self.num_layers) if (part := self.shared_expert(layer))]
-        own = [layer.feed_forward for layer in self.layers if layer.feed_forward]
-        widths = {part.width for part in (*own, *shared)}
-        widths |= {layer.space.inner for layer in self.layers if layer.space}
-        return widths.pop() if len(widths) == 1 else 0
+        return gated_width_of(self)
 
     @property
     def experts(self) -> tuple[int, int]:
@@ -160,15 +163,21 @@ class DecoderSpec:
 
         A shared expert with a gate is a layer of one.
         """
-        layers = [part for layer in self.layers if isinstance(part := layer.feed_forward, Experts)]
-        shared = [each.as_experts() for part in layers if (each := part.shared) and each.gate]
-        parts = {(part.count, part.top_k) for part in (*layers, *shared)}
-        return parts.pop() if len(parts) == 1 else (0, 0)
+        return experts_of(self)
 
     def epsilon(self, path: str) -> float:
         """Epsilon of the norm at a path below ``model.layers.N``."""
         latent = self.latent
         return latent.norm_eps if latent is not None and path in latent.norms else self.norm_eps
+
+    def is_by_head(self, path: str) -> bool:
+        """Whether the norm at such a path is one of each head with weights of its own."""
+        return self.row_norms_by_head and path in (self.q_row_norm, self.k_row_norm)
+
+    def norm_kinds(self, path: str) -> tuple[str, ...]:
+        """What the norm at such a path has: a weight, and a bias or none."""
+        has_bias = self.norm_biases and not self.is_by_head(path)
+        return ("weight", "bias") if has_bias else ("weight",)
 
     def rope_of(self, layer: int) -> Rope | None:
         """What a layer's queries and keys are turned by; None if they are not."""
@@ -201,33 +210,7 @@ class DecoderSpec:
 
     def attention(self, layer: int) -> dict[str, Projection]:
         """The projections of a layer's attention, by their short names."""
-        part, width = self.layers[layer], self.head_dim_of(layer)
-        queries = self.num_heads * width
-        keys = self.num_kv_heads_of(layer) * width
-        latent, hidden = self.latent, self.hidden_size
-        shapes: dict[str, tuple[int, int]] = {}
-        of_queries = of_keys = hidden
-        if latent is not None:
-            of_keys = latent.rank
-            shapes |= {"kv_a_proj": (latent.rank, hidden), "k_rope_proj": (self.head_dim, hidden)}
-        if latent is not None and latent.query_rank is not None:
-            of_queries = latent.query_rank
-            shapes["q_a_proj"] = (latent.query_rank, hidden)
-        shapes |= {
-            "q_proj": (queries, of_queries),
-            "attention_gate": (queries, hidden),
-            "k_proj": (keys, of_keys),
-            "v_proj": (keys, of_keys),
-            "o_proj": (hidden, queries),
-        }
-        absent = {"v_proj"} if part.keys_are_values else set()
-        absent |= set() if part.kv_source is None else {"k_proj", "v_proj"}
-        absent |= set() if self.gates_attention else {"attention_gate"}
-        return {
-            name: Projection(name, f"self_attn.{name}", *shape, name in self.biases)
-            for name, shape in shapes.items()
-            if name not in absent
-        }
+        return attention_of(self, layer)
 
     def attends(self, layer: int) -> bool:
         """Whether a layer has attention."""

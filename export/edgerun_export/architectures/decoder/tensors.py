@@ -1,10 +1,10 @@
-"""Which tensors a decoder consists of, and which norms."""
+"""Which tensors a decoder consists of, and which norms; what sizes all of its layers share."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgerun_export.architectures.decoder.layer import Dense, Experts
+from edgerun_export.architectures.decoder.layer import Dense, Experts, Projection
 from edgerun_export.architectures.decoder.storage import HEAD_BIAS
 
 if TYPE_CHECKING:
@@ -34,9 +34,10 @@ def tensors_of(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
 
 
 def _of_layer(spec: DecoderSpec, layer: int) -> dict[str, tuple[int, ...]]:
-    kinds = ("weight", "bias") if spec.norm_biases else ("weight",)
     shapes: dict[str, tuple[int, ...]] = {
-        f"{path}.{kind}": (width,) for path, width in spec.norms(layer).items() for kind in kinds
+        f"{path}.{kind}": (width,)
+        for path, width in spec.norms(layer).items()
+        for kind in spec.norm_kinds(path)
     }
     if spec.layer_scale is not None:
         shapes[spec.layer_scale] = (1,)
@@ -60,6 +61,56 @@ def _of_layer(spec: DecoderSpec, layer: int) -> dict[str, tuple[int, ...]]:
         if linear.bias:
             shapes[f"{linear.path}.bias"] = (linear.out_features,)
     return shapes
+
+
+def attention_of(spec: DecoderSpec, layer: int) -> dict[str, Projection]:
+    """The projections of a layer's attention, by their short names."""
+    part, width = spec.layers[layer], spec.head_dim_of(layer)
+    queries = spec.num_heads * width
+    keys = spec.num_kv_heads_of(layer) * width
+    latent, hidden = spec.latent, spec.hidden_size
+    shapes: dict[str, tuple[int, int]] = {}
+    of_queries = of_keys = hidden
+    if latent is not None:
+        of_keys = latent.rank
+        shapes |= {"kv_a_proj": (latent.rank, hidden), "k_rope_proj": (spec.head_dim, hidden)}
+    if latent is not None and latent.query_rank is not None:
+        of_queries = latent.query_rank
+        shapes["q_a_proj"] = (latent.query_rank, hidden)
+    shapes |= {
+        "q_proj": (queries, of_queries),
+        "attention_gate": (queries, hidden),
+        "k_proj": (keys, of_keys),
+        "v_proj": (keys, of_keys),
+        "o_proj": (hidden, queries),
+    }
+    absent = {"v_proj"} if part.keys_are_values else set()
+    absent |= set() if part.kv_source is None else {"k_proj", "v_proj"}
+    absent |= set() if spec.gates_attention else {"attention_gate"}
+    return {
+        name: Projection(name, f"self_attn.{name}", *shape, name in spec.biases)
+        for name, shape in shapes.items()
+        if name not in absent
+    }
+
+
+def gated_width_of(spec: DecoderSpec) -> int:
+    """Width of whatever layers gate; 0 where it differs."""
+    if spec.per_layer is not None or spec.gates_attention:
+        return 0
+    shared = [part for layer in range(spec.num_layers) if (part := spec.shared_expert(layer))]
+    own = [layer.feed_forward for layer in spec.layers if layer.feed_forward]
+    widths = {part.width for part in (*own, *shared)}
+    widths |= {layer.space.inner for layer in spec.layers if layer.space}
+    return widths.pop() if len(widths) == 1 else 0
+
+
+def experts_of(spec: DecoderSpec) -> tuple[int, int]:
+    """Experts of a layer and how many a token goes to; 0 where layers differ or have none."""
+    layers = [part for layer in spec.layers if isinstance(part := layer.feed_forward, Experts)]
+    shared = [each.as_experts() for part in layers if (each := part.shared) and each.gate]
+    parts = {(part.count, part.top_k) for part in (*layers, *shared)}
+    return parts.pop() if len(parts) == 1 else (0, 0)
 
 
 def norms_of(spec: DecoderSpec, layer: int) -> dict[str, int]:
