@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from tools.golden.differential.parts import (
+    FULL,
+    SLIDING,
     Config,
     Draw,
     any_heads,
+    experts,
     flags,
     head_dim_of,
+    layer_types,
+    own_heads,
     part_that_turns,
     rope,
     shared_width,
     usual_windows,
+    window,
     without,
 )
 
@@ -40,6 +46,28 @@ def cohere(draw: Draw) -> Config:
 def cohere2(draw: Draw) -> Config:
     sizes = without(cohere(draw), "use_qk_norm")
     return {**sizes, **usual_windows(draw, sizes, {})}
+
+
+def cohere2_moe(draw: Draw) -> Config:
+    sizes = {**own_heads(draw), **epsilon(draw), **window(draw)}
+    networks = [draw.of("dense", "sparse") for _ in range(sizes["num_hidden_layers"])]
+    patterns = {"sliding_window_pattern": draw.of(2, 3)}
+    types = {"layer_types": layer_types(draw, sizes, *draw.of((SLIDING, FULL), (FULL, SLIDING)))}
+    return {
+        **sizes,
+        **flags(draw, "attention_bias", "norm_topk_prob"),
+        **experts(draw),
+        **draw.of(types, patterns),
+        **draw.of({"mlp_layer_types": networks}, {"first_k_dense_replace": draw.of(0, 1, 2)}),
+        "prefix_dense_sliding_window_pattern": draw.of(1, 1, 2),
+        "prefix_dense_intermediate_size": draw.of(None, 33, 64),
+        "expert_selection_fn": draw.of("softmax", "sigmoid"),
+        "num_shared_experts": draw.of(0, 1, 2),
+        "shared_expert_combination_strategy": draw.of("average", "sum"),
+        "rms_norm_eps": draw.of(None, None, 1e-5, 1e-2),
+        "rope_parameters": rope(draw),
+        "logit_scale": draw.of(0.0625, 0.25, 0.8333),
+    }
 
 
 def gpt_neox(draw: Draw) -> Config:
@@ -113,6 +141,7 @@ def starcoder2(draw: Draw) -> Config:
 FAMILIES = {
     "cohere": cohere,
     "cohere2": cohere2,
+    "cohere2_moe": cohere2_moe,
     "gpt_neox": gpt_neox,
     "jais2": jais2,
     "nemotron": nemotron,
