@@ -116,6 +116,7 @@ def test_replies_equal_transformers(backend):
         "arcee",
         "cohere-norms",
         "cohere2",
+        "cohere2_moe",
         "gpt_neox",
         "granite_swa",
         "lfm3",
@@ -124,6 +125,7 @@ def test_replies_equal_transformers(backend):
         "phi",
         "youtu",
         "afmoe",
+        "hy_v3",
         "granitemoe_swa",
         "mellum",
     ]
