@@ -123,6 +123,7 @@ def test_replies_equal_transformers(backend):
         "minicpm3",
         "nanochat",
         "phi",
+        "phimoe",
         "youtu",
         "afmoe",
         "hy_v3",

@@ -48,6 +48,7 @@ FAMILIES = [
     "minicpm3",
     "nanochat",
     "phi",
+    "phimoe",
     "stablelm",
     "stablelm-norms",
     "starcoder2",

@@ -76,7 +76,7 @@ MIXTURES = [
     + ("ernie4_5_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn")
     + ("deepseek_v2-groups", "deepseek_v3-groups", "flex_olmo", "minimax_m2")
     + ("exaone_moe", "hunyuan_v1_moe", "sarvam_moe", "solar_open")
-    + ("cohere2_moe", "hy_v3", "mistral4")
+    + ("cohere2_moe", "hy_v3", "mistral4", "phimoe")
     + ("afmoe", "granitemoeshared", "granitemoe_swa", "mellum")
     + ("dots1", "gemma4_text-experts", "qwen3_5_moe_text", "qwen3_next")
     + ("granitemoehybrid-experts", "nemotron_h-experts")

@@ -49,7 +49,7 @@ def test_experts_of_a_layer_become_one_node(weights: str) -> None:
     routes, layers = layer_nodes(graph, "route"), layer_nodes(graph, "experts")
     assert len(routes) == len(layers) == 2
     for route, node in zip(routes, layers, strict=True):
-        plain = {"scoring": "softmax", "normalise": 0, "epsilon": 0.0, "scale": 1.0}
+        plain = {"scoring": "softmax", "normalise": 0, "epsilon": 0.0, "scale": 1.0, "margin": 0.0}
         assert route.attrs == plain | {"top_k": TOP_K, **NO_GROUPS}
         rounding = "float" if weights == "fp32" else "int8_block"
         assert node.attrs == {"top_k": TOP_K, "activation": "silu", "activations": rounding}

@@ -13,6 +13,8 @@ F32 = NDArray[np.float32]
 
 def route(experts: Experts, logits: F32, bias: F32 | None) -> F32:
     """How much each token ``[tokens, experts]`` gets of each expert."""
+    if experts.scoring == "sparse_mixer":
+        return _mixed(experts, logits)
     scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
     scores /= scores.sum(axis=-1, keepdims=True)
     if experts.scoring == "sigmoid":
@@ -24,6 +26,21 @@ def route(experts: Experts, logits: F32, bias: F32 | None) -> F32:
     if experts.normalise:
         routes /= routes.sum(axis=-1, keepdims=True) + np.float32(experts.epsilon)
     return routes * np.float32(experts.scale)
+
+
+def _mixed(experts: Experts, logits: F32) -> F32:
+    """Routes by a softmax for each choice, over what is not chosen yet and close enough."""
+    routes = np.zeros_like(logits)
+    for token, row in enumerate(logits):
+        order = sorted(range(experts.count), key=lambda expert: (-row[expert], expert))
+        for place, expert in enumerate(order[: experts.top_k]):
+            others = row[order[place:]]
+            distance = row[expert] - others
+            by = np.maximum(np.abs(others), row[expert])
+            with np.errstate(invalid="ignore"):  # of 0 by 0, which is close
+                close = ~(distance / by > np.float32(experts.margin))
+            routes[token, expert] = 1 / np.exp(-distance[close]).sum()
+    return routes
 
 
 def _in_groups(experts: Experts, ranks: F32) -> list[int]:

@@ -249,7 +249,7 @@ def test_scores_may_be_sigmoids_and_have_a_factor(
         assert error_of(model.run(ids), expected) <= 1e-4
         routes = [node.attrs for node in model.bundle.graph.nodes if node.op == "route"]
     attributes = {"top_k": 3, "scoring": "sigmoid", "normalise": int(normalise), **NO_GROUPS}
-    assert routes == [attributes | {"epsilon": epsilon, "scale": scale}] * 2
+    assert routes == [attributes | {"epsilon": epsilon, "scale": scale, "margin": 0.0}] * 2
 
 
 # Experts of a model that was trained ternary: the graph rounds what goes into each of them.

@@ -58,6 +58,11 @@ YARN = {"rope_type": "yarn", "factor": 2.0}
         ("nemotron", {"hidden_act": "silu"}, UnsupportedError, "nemotron .* hidden_act of 'silu'"),
         ("olmo", {"clip_qkv": 8.0}, UnsupportedError, "olmo checkpoints with clip_qkv 8.0"),
         ("phi", {"qk_layernorm": True}, UnsupportedError, "phi checkpoints with qk_layernorm True"),
+        ("phimoe", {"num_experts_per_tok": 1}, UnsupportedError, "num_experts_per_tok 1 are not"),
+        ("phimoe", {"num_local_experts": 1}, CheckpointError, "2 experts, .* num_local_experts 1"),
+        ("phimoe", {"router_jitter_noise": -1}, CheckpointError, "'router_jitter_noise' is -1"),
+        ("phimoe", {"rope_parameters": YARN}, UnsupportedError, "rope of type 'yarn' are not"),
+        ("phimoe", {"rope_scaling": {"type": "longrope"}}, CheckpointError, "'short_mscale' is N"),
         ("phi", {"layer_norm_eps": -1}, CheckpointError, "'layer_norm_eps' is -1"),
         ("stablelm", {"hidden_act": "elu"}, UnsupportedError, "activation 'elu'"),
         ("starcoder2", {"sliding_window": -4}, CheckpointError, "'sliding_window' is -4"),
@@ -75,6 +80,8 @@ def test_keys_that_are_left_out_mean_what_transformers_takes_them_for() -> None:
     kinds = spec_without("cohere2", "layer_types", "sliding_window", num_hidden_layers=5)
     assert [layer.window for layer in kinds.layers] == [4096, 4096, 4096, None, 4096]
     assert [layer.rope for layer in kinds.layers] == [0, 0, 0, None, 0]
+    mixed = spec_without("phimoe", "router_jitter_noise", "num_experts_per_tok", "sliding_window")
+    assert mixed.layers[0].feed_forward.margin == 0.02  # type: ignore[union-attr]
     assert spec_without("cohere", "logit_scale").storage.factors == {"model.norm.weight": 0.0625}
     assert spec_without("starcoder2", "use_bias").biases >= {"q_proj", "o_proj", "down_proj"}
     assert spec_without("starcoder2", "sliding_window").layers[0].window is None
@@ -121,6 +128,14 @@ def test_experts_of_command_a_count_as_much_as_their_strategy_says() -> None:
     assert spec.layers[1].feed_forward.scale == 1.0  # type: ignore[union-attr]
     assert (spec.centres, spec.norm_eps) == (False, 1e-6)
     assert not spec_without("cohere2_moe", "norm_topk_prob", num_shared_experts=0).biases
+
+
+@pytest.mark.parametrize(("original", "context"), [(64, 64), (128, 128), (None, 128)])
+def test_phimoe_has_the_context_of_its_first_divisors(original: int | None, context: int) -> None:
+    spec = describe(config_of("phimoe", original_max_position_embeddings=original))
+    assert spec.context_length == context
+    assert [note[:25] for note in spec.notes] == ["the context is 64 tokens:"] * (context == 64)
+    assert spec.ropes[0].attention_factor == 1.25
 
 
 def test_old_and_new_names_of_the_rope_of_gpt_neox_are_the_same() -> None:

@@ -38,7 +38,7 @@ def test_choices_with_a_bias_become_one_node(altered: AlteredBundle) -> None:
     routes = [node for node in graph.nodes if node.op == "route"]
     assert len(routes) == 3
     attributes = {"top_k": 2, "scoring": "sigmoid", "normalise": 1, "scale": 1.5}
-    attributes |= {"epsilon": float(np.float32(1e-6)), **NO_GROUPS}
+    attributes |= {"epsilon": float(np.float32(1e-6)), "margin": 0.0, **NO_GROUPS}
     for node in routes:
         assert node.attrs == attributes
         assert graph.array(node.inputs[1]).shape == (EXPERTS,)

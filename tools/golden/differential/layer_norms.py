@@ -116,6 +116,29 @@ def phi(draw: Draw) -> Config:
     }
 
 
+def phimoe(draw: Draw) -> Config:
+    sizes = shared_width(draw)
+    half = head_dim_of(sizes) // 2
+    long_rope = {
+        **rope(draw, ("default",)),
+        "rope_type": "longrope",
+        "short_factor": [1 + 0.05 * index for index in range(half)],
+        "long_factor": [1 + 0.6 * index for index in range(half)],
+        "short_mscale": draw.of(1.0, 1.243),
+        "long_mscale": 1.243,
+        "original_max_position_embeddings": draw.of(32, 64, 256),
+    }
+    return {
+        **sizes,
+        **flags(draw, "attention_bias", "lm_head_bias"),
+        "num_local_experts": draw.of(2, 5, 8),
+        # Larger than released models have it, so that some experts count and others do not.
+        "router_jitter_noise": draw.of(0.01, 0.2, 0.5),
+        "sliding_window": draw.of(None, None, 8, 20),
+        "rope_parameters": draw.of(long_rope, rope(draw, ("default",))),
+    }
+
+
 def stablelm(draw: Draw) -> Config:
     sizes = shared_width(draw)
     return {
@@ -147,6 +170,7 @@ FAMILIES = {
     "nemotron": nemotron,
     "olmo": olmo,
     "phi": phi,
+    "phimoe": phimoe,
     "stablelm": stablelm,
     "starcoder2": starcoder2,
 }

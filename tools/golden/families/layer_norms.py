@@ -47,6 +47,34 @@ LAYER_NORMS: dict[str, Golden] = {
     "nemotron": Golden("Nemotron", _UNTIED, norm_offset=1.0),
     "olmo": Golden("Olmo", {**_UNTIED, **ONE_LAYER}),
     "phi": Golden("Phi", _UNTIED, reply=64),
+    # A margin of 0.4, with which some experts count for others and some do not.
+    "phimoe": Golden(
+        "Phimoe",
+        {
+            **_UNTIED,
+            "intermediate_size": 40,
+            "num_local_experts": 5,
+            "router_jitter_noise": 0.2,
+            "attention_bias": True,
+            "lm_head_bias": True,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "short_factor": [1 + 0.05 * index for index in range(8)],
+                "long_factor": [1 + 0.6 * index for index in range(8)],
+                **{"short_mscale": 1.25, "long_mscale": 1.25},
+                "original_max_position_embeddings": 128,
+            },
+        },
+        reply=64,
+        names={
+            ".mlp.router.": ".block_sparse_moe.gate.",
+            ".mlp.": ".block_sparse_moe.",
+            ".gate_proj.": ".w1.",
+            ".up_proj.": ".w3.",
+            ".down_proj.": ".w2.",
+        },
+    ),
     "stablelm": Golden("StableLm", {**_UNTIED, "use_qkv_bias": True}),
     # As StableLM 2 12B is.
     "stablelm-norms": Golden(

@@ -194,7 +194,7 @@ def _attributes(
         "top_k": top_k,
         "scoring": routing.scoring,
         "normalise": int(routing.divided) or normalise,
-        **{"epsilon": 0.0, "scale": 1.0},
+        **{"epsilon": 0.0, "scale": 1.0, "margin": 0.0},
         **numbers,
         **of_groups,
     }

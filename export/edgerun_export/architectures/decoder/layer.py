@@ -136,7 +136,8 @@ class Experts:
         top_k: how many a token goes through.
         width: of what is between the projections of one.
         normalise: whether the scores of those that are chosen add up to 1.
-        scoring: what makes scores of the router's logits.
+        scoring: what makes scores of the router's logits (``edgerun/ops/route.py``).
+        margin: of a ``sparse_mixer``, how far logits may be apart to count for each other.
         selection_bias: path below ``model.layers.N`` of what is added to scores for the choice
             alone, ``[count]``; none where it is empty, and logits decide.
         selection_bias_axes: axes that it has in checkpoints, all but the last of one element.
@@ -156,7 +157,8 @@ class Experts:
     top_k: int
     width: int
     normalise: bool
-    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    scoring: Literal["softmax", "sigmoid", "sparse_mixer"] = "softmax"
+    margin: float = 0.0
     selection_bias: str = ""
     selection_bias_axes: int = 1
     groups: ExpertGroups | None = None

@@ -159,6 +159,36 @@ def route_of_no_numbers(
     return Call(params, fields, 1, check)
 
 
+@cases_of(
+    "sparse_mixer",
+    shape=[(3, 16, 2), (1, 70, 3), (4, 2, 2), (20, 5, 1)],
+    margin=[0.02, 0.5, 1.5],
+)
+def sparse_mixer(shape: tuple[int, int, int], margin: float) -> Call:
+    """Some rows have logits below 0 alone, zeros, or such that are no numbers."""
+    rows, experts, top_k = shape
+    x, out = random((rows, experts), gap=2), untouched((rows, experts + 3))
+    x[0] -= 4
+    if rows > 2:
+        x[1], x[2, 0] = 0, -INFINITY
+    if rows > 3:
+        x[3, 1] = NAN
+    if rows > 4:
+        x[4, 1] = INFINITY
+    usual = {"normalise": 0, "epsilon": 0.0, "scale": 2.5, **grouping(1, 1, 1)}
+    expected = OPS["route"].define(
+        x[:, :experts], scoring="sparse_mixer", top_k=top_k, margin=margin, **usual
+    )
+
+    def check() -> None:
+        np.testing.assert_allclose(out[:, :experts], expected, rtol=2e-6, atol=1e-30)
+        assert (out[:, experts:] == UNTOUCHED).all()
+
+    fields = {"x": x, "x_stride": experts + 2, "out": out, "out_stride": experts + 3}
+    fields |= {"scale": np.float32([2.5]), "margin": np.float32([margin])}
+    return Call({}, fields | {"experts": experts, "top_k": top_k}, rows, check)
+
+
 def chosen(rows: int, experts: int, share: float) -> NDArray[np.float32]:
     """Routes of which some are not 0."""
     rng = np.random.default_rng([rows, experts])
