@@ -14,6 +14,7 @@ FAMILIES = [
     "smollm3",
     "olmo2",
     "olmo3",
+    "olmo_hybrid",
     "granite",
     "granitemoehybrid",
     "granitemoehybrid-mamba",

@@ -95,6 +95,7 @@ FAMILIES = [
         "gemma4_text-per-layer",
         "lfm2",
         "qwen3_5_text",
+        "olmo_hybrid",
         "granitemoehybrid-mamba",
         "bamba",
         "nemotron_h",

@@ -114,7 +114,7 @@ class _DecoderBuilder:
             return hidden
         module, spec = f"model.layers.{layer}", self._spec
         fed = self._feed_forward(before if spec.parallel else hidden, layer)
-        fed = self._optional_norm(fed, module, spec.feed_forward_out_norm)
+        fed = self._optional_norm(fed, module, spec.norms_around(layer).behind_feed_forward)
         return self._graph.node("Add", [hidden, fed], f"{node_path(module)}/mlp_residual")
 
     def _mixed(self, hidden: str, layer: int) -> str:
@@ -124,12 +124,13 @@ class _DecoderBuilder:
         mix = self._linear_attention if spec.layers[layer].delta is not None else mix
         space, at = spec.layers[layer].space, f"{node_path(module)}/attention_residual"
         mix = self._state_space if space is not None and not space.is_beside else mix
-        normed = self._optional_norm(hidden, module, spec.input_norm)
+        around = spec.norms_around(layer)
+        normed = self._optional_norm(hidden, module, around.before)
         mixed = mix(normed, layer)
         if space is not None and space.is_beside:
             beside = self._state_space(normed, layer)
             mixed = self._graph.node("Add", [beside, mixed], f"{node_path(module)}/mixers")
-        attended = self._optional_norm(mixed, module, spec.attention_out_norm)
+        attended = self._optional_norm(mixed, module, around.behind)
         hidden = self._graph.node("Add", [hidden, attended], at)
         if spec.laurel is not None:
             hidden = self._streams.laurel(hidden, normed, layer, spec.laurel)
@@ -220,7 +221,8 @@ class _DecoderBuilder:
 
     def _feed_forward(self, residual: str, layer: int) -> str:
         module, part = f"model.layers.{layer}", self._spec.layers[layer].feed_forward
-        hidden = self._optional_norm(residual, module, self._spec.feed_forward_norm)
+        around = self._spec.norms_around(layer)
+        hidden = self._optional_norm(residual, module, around.before_feed_forward)
         networks, router = self._spec.feed_forward(layer), self._spec.router(layer)
         at = node_path(f"{module}.mlp")
         if router is None or not isinstance(part, Experts):

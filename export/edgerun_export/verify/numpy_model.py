@@ -92,9 +92,10 @@ class Layer:
         if spec.parallel:
             after[:, self._stream.before] = residual
         delta, space = spec.layers[self._layer].delta, spec.layers[self._layer].space
-        is_added = spec.attention_out_norm is None and (space is None or not space.is_beside)
+        around = spec.norms_around(self._layer)
+        is_added = around.behind is None and (space is None or not space.is_beside)
         self._observer.residual(residual if is_added else None)
-        inner, attended = self._norm(residual, spec.input_norm), np.zeros_like(residual)
+        inner, attended = self._norm(residual, around.before), np.zeros_like(residual)
         if delta is not None:
             attended = self._linear_attention(inner, delta)
         if space is not None:
@@ -103,7 +104,7 @@ class Layer:
             attended = attended + self._attention(inner, after)
         elif spec.layers[self._layer].conv is not None:
             attended = self._convolution(inner)
-        after[:, self._stream.residual] += self._norm(attended, spec.attention_out_norm)
+        after[:, self._stream.residual] += self._norm(attended, around.behind)
         if spec.laurel is not None:
             after[:, self._stream.residual] += self._past_attention(spec.laurel, inner)
             after[:, self._stream.residual] *= np.float32(0.5**0.5)
@@ -142,10 +143,11 @@ class Layer:
         if spec.layers[self._layer].feed_forward is None:
             return after
         residual = hidden[:, self._stream.residual]
-        added_plainly = spec.router(self._layer) is None and spec.feed_forward_out_norm is None
+        behind = spec.norms_around(self._layer).behind_feed_forward
+        added_plainly = spec.router(self._layer) is None and behind is None
         self._observer.residual(residual if added_plainly else None)
         fed = self._feed_forward(hidden[:, self._stream.before] if spec.parallel else residual)
-        after[:, self._stream.residual] += self._norm(fed, spec.feed_forward_out_norm)
+        after[:, self._stream.residual] += self._norm(fed, behind)
         return after if spec.per_layer else self._scaled(after)
 
     def per_layer_input(self, hidden: F32) -> F32:
@@ -282,7 +284,8 @@ class Layer:
         return self._linear(self._rounded(result), output)
 
     def _feed_forward(self, residual: F32) -> F32:
-        hidden = own = routed = self._norm(residual, self._spec.feed_forward_norm)
+        around = self._spec.norms_around(self._layer)
+        hidden = own = routed = self._norm(residual, around.before_feed_forward)
         networks, router = self._spec.feed_forward(self._layer), self._spec.router(self._layer)
         if router is None:
             return self._network(hidden, networks[0])

@@ -38,7 +38,9 @@ NAMES += [
 # One after the other, of all layers that are turned at once: attention, experts, what is recurrent.
 BOTH = ["llama", "gpt_oss", "lfm2_moe", "qwen3_next", "nemotron_h", "deepseek_v2"]
 TRANSFORMED = [(name, (transform,)) for name in NAMES for transform in ("rotate", "awq")]
-TRANSFORMED += [(name, ("awq",)) for name in ("cohere2", "gpt_neox", "phi", "stablelm")]
+TRANSFORMED += [
+    (name, ("awq",)) for name in ("cohere2", "gpt_neox", "phi", "stablelm", "olmo_hybrid")
+]
 TRANSFORMED += [
     pytest.param(name, ("rotate", "awq"), marks=[] if name in BOTH else pytest.mark.slow)
     for name in NAMES
@@ -181,6 +183,7 @@ def test_weights_that_are_something_else_are_found_out(golden, source_weights):
         ("bitnet-packed", "rotate", "--transform rotate: .* ternary already"),
         ("llama", "awq", "--transform awq looks at activations; .* --calibrate"),
         ("olmo2", "rotate", "have norms behind their parts"),
+        ("olmo_hybrid", "rotate", "have norms behind their parts"),
         ("stablelm", "rotate", "norms of this stablelm subtract the mean"),
     ],
 )

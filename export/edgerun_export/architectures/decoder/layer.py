@@ -212,6 +212,8 @@ class GatedDelta:
         key_dim: elements of a query or key head.
         value_dim: elements of a value head.
         taps: tokens that the convolution reads, the row's own included.
+        strength: the most that a token's change may count, which a sigmoid is multiplied by.
+        norm_eps: epsilon of the norm of heads; ``None`` for the decoder's.
         module: its path below ``model.layers.N``.
     """
 
@@ -220,6 +222,8 @@ class GatedDelta:
     key_dim: int
     value_dim: int
     taps: int
+    strength: float = 1.0
+    norm_eps: float | None = None
     module: str = "linear_attn"
 
     epsilon: ClassVar[float] = 1e-6  # of the lengths that queries and keys are divided by
@@ -335,6 +339,23 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class NormsAround:
+    """Norms before the parts of a layer and of what these add, by their paths; ``None`` for none.
+
+    Attributes:
+        before: attention, or what stands in its place.
+        behind: it.
+        before_feed_forward: the feed-forward part.
+        behind_feed_forward: that.
+    """
+
+    before: str | None
+    behind: str | None
+    before_feed_forward: str | None
+    behind_feed_forward: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
     """What may differ from layer to layer.
 
@@ -350,6 +371,7 @@ class LayerSpec:
         num_kv_heads: key and value heads; ``None`` for the decoder's.
         keys_are_values: values are what keys are made of, before their norm and rope.
         kv_source: the earlier layer whose keys and values it attends to; ``None`` for its own.
+        norms: those around its parts; ``None`` for the decoder's.
     """
 
     feed_forward: FeedForward | None
@@ -363,3 +385,4 @@ class LayerSpec:
     num_kv_heads: int | None = None
     keys_are_values: bool = False
     kv_source: int | None = None
+    norms: NormsAround | None = None

@@ -13,6 +13,7 @@ from edgerun_export.architectures.decoder.layer import (
     GatedDelta,
     LatentAttention,
     LayerSpec,
+    NormsAround,
     Projection,
     Rope,
     SharedExpert,
@@ -49,7 +50,8 @@ class DecoderSpec:
         head_dim: width of a head, likewise.
         vocab_size: rows of the embedding.
         context_length: positions the model was made for, in tokens.
-        norm_eps: epsilon of norms, but those of ``latent`` and of state spaces.
+        norm_eps: epsilon of norms, but those of ``latent``, of linear attention that says another,
+            and of state spaces.
         activation: of the feed-forward gate, the name of a file in ``edgerun/activations``.
         ropes: rotary position embeddings, of which layers name theirs.
         tied: the head reads the embedding's weights.
@@ -59,7 +61,8 @@ class DecoderSpec:
         norm_biases: whether these have biases.
         parallel: whether the feed-forward part reads what the layer reads, not what attention has
             been added to; where both have the same norm, it is computed once.
-        input_norm: norm before attention, or what stands in its place.
+        input_norm: norm before attention, or what stands in its place; these four are those of
+            layers that have no norms of their own.
         attention_out_norm: norm of what attention adds.
         feed_forward_norm: norm before the feed-forward part.
         feed_forward_out_norm: norm of what that adds.
@@ -167,8 +170,19 @@ class DecoderSpec:
 
     def epsilon(self, path: str) -> float:
         """Epsilon of the norm at a path below ``model.layers.N``."""
-        latent = self.latent
-        return latent.norm_eps if latent is not None and path in latent.norms else self.norm_eps
+        parts = (self.latent, *(layer.delta for layer in self.layers))
+        own = (part.norm_eps for part in parts if part is not None and path in part.norms)
+        return next(own, None) or self.norm_eps
+
+    def norms_around(self, layer: int) -> NormsAround:
+        """Paths of the norms around the parts of a layer."""
+        usual = NormsAround(
+            self.input_norm,
+            self.attention_out_norm,
+            self.feed_forward_norm,
+            self.feed_forward_out_norm,
+        )
+        return self.layers[layer].norms or usual
 
     def is_by_head(self, path: str) -> bool:
         """Whether the norm at such a path is one of each head with weights of its own."""

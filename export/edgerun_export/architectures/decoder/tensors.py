@@ -102,6 +102,7 @@ def gated_width_of(spec: DecoderSpec) -> int:
     own = [layer.feed_forward for layer in spec.layers if layer.feed_forward]
     widths = {part.width for part in (*own, *shared)}
     widths |= {layer.space.inner for layer in spec.layers if layer.space}
+    widths |= {layer.delta.value_width for layer in spec.layers if layer.delta}
     return widths.pop() if len(widths) == 1 else 0
 
 
@@ -116,10 +117,11 @@ def experts_of(spec: DecoderSpec) -> tuple[int, int]:
 def norms_of(spec: DecoderSpec, layer: int) -> dict[str, int]:
     """Paths of a layer's norms with their widths."""
     part, widths = spec.layers[layer].feed_forward, dict[str | None, int]()
+    around = spec.norms_around(layer)
     if spec.layers[layer].mixes:
-        widths |= dict.fromkeys((spec.input_norm, spec.attention_out_norm), spec.hidden_size)
+        widths |= dict.fromkeys((around.before, around.behind), spec.hidden_size)
     if part is not None:
-        both = (spec.feed_forward_norm, spec.feed_forward_out_norm)
+        both = (around.before_feed_forward, around.behind_feed_forward)
         widths |= dict.fromkeys(both, spec.hidden_size)
         widths[spec.sub_norm(layer)] = part.width
     if isinstance(part, Experts) and part.beside is not None:
