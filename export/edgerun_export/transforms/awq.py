@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edgerun.activations.base import UNCHANGED
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun_export.architectures import DecoderSpec, Projection
-from edgerun_export.architectures.decoder.layer import Dense
+from edgerun_export.architectures.decoder.layer import Dense, Experts
 from edgerun_export.calibrate.observed import batches, products
 from edgerun_export.calibrate.taps import all_groups
 from edgerun_export.calibrate.text import CalibrationText
@@ -77,8 +77,10 @@ def apply(source: SourceWeights, recipe: Recipe, text: CalibrationText | None) -
 def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
     hidden = np.arange(spec.hidden_size)
     # Laurel adds what it reads.
-    around = spec.norms_around(layer)
-    if spec.mixer(layer) and around.before is not None and spec.laurel is None:
+    around, part = spec.norms_around(layer), spec.layers[layer].feed_forward
+    # Experts, which are left as they are, may read the norm as well.
+    is_own = not isinstance(part, Experts) or around.before_feed_forward != around.before
+    if spec.mixer(layer) and around.before is not None and spec.laurel is None and is_own:
         readers = spec.mixer_groups(layer)[0][0]
         if around.before_feed_forward == around.before:
             readers += tuple(spec.feed_forward(layer)[0].values())[:-1]
@@ -91,7 +93,6 @@ def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
         own = spec.attention(layer)
         value = own.get("v_proj", own["k_proj"])
         yield _Pair(value.path, (own["o_proj"],), read)
-    part = spec.layers[layer].feed_forward
     if not isinstance(part, Dense):
         return
     (network,) = spec.feed_forward(layer)

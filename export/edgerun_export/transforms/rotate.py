@@ -66,10 +66,9 @@ def _rotate_layer(
     spec, module = source.spec, f"model.layers.{layer}"
     rotation, outputs = turns
     around = spec.norms_around(layer)
-    readers = {
-        around.before: [each.name for each in spec.mixer_readers(layer)],
-        around.before_feed_forward: ["gate_proj", "up_proj", "router", "shared_gate"],
-    }
+    readers = {around.before: [each.name for each in spec.mixer_readers(layer)]}
+    of_networks = readers.setdefault(around.before_feed_forward, [])  # which may be the same norm
+    of_networks += ["gate_proj", "up_proj", "router", "shared_gate"]
     projections = [*spec.projections(layer), *spec.float_projections(layer)]
     for norm, names in readers.items():
         if norm not in spec.norms(layer):

@@ -78,10 +78,27 @@ def test_a_head_without_its_norm_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "tensor", "values", "message"),
+    [
+        ("cohere-norms", "q_norm", np.ones((2, 32)), "of 2 heads at '.*q_norm'; .* asks for 4"),
+        ("cohere-norms", "k_norm", np.ones((4, 8)), "of 4 heads at '.*k_norm'; .* asks for 2"),
+        ("stablelm-norms", "k_layernorm.norms.1", None, "of 1 heads at '.*'; .* asks for 2"),
+    ],
+)
+def test_norms_of_another_number_of_heads_are_refused(
+    name: str, tensor: str, values: np.ndarray | None, message: str, tmp_path: Path
+) -> None:
+    other = None if values is None else values.astype(np.float32)
+    folder = changed(tmp_path, name, {f"{AT}.{tensor}.weight": other})
+    with pytest.raises(CheckpointError, match=message):
+        open_checkpoint(str(folder))
+
+
+@pytest.mark.parametrize(
     ("tensors", "message"),
     [
         (
-            {"q_norm": np.ones((5, 16), np.float32)},
+            {"q_norm": np.ones((4, 20), np.float32)},
             r"has shape \[80\]; config.json asks for \[64\]",
         ),
         ({"q_norm": None}, "has no tensor '.*q_norm.weight', which cohere needs"),

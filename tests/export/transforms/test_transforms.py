@@ -11,15 +11,18 @@ from edgerun_export.calibrate import observed
 from edgerun_export.calibrate.moments import Moments
 from edgerun_export.calibrate.step import CalibrationOptions
 from edgerun_export.calibrate.text import CalibrationText
+from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout, quantise_rows
 from edgerun_export.recipe import make_recipe
+from edgerun_export.source.model import interpret
 from edgerun_export.transforms import check_unchanged, transformed
 from edgerun_export.transforms.awq import _pairs
 from edgerun_export.transforms.registry import BOUND
 from edgerun_export.transforms.weights import Change, TransformedWeights
 from edgerun_export.verify.compare import VerificationError, relative_error
 from edgerun_export.verify.numpy_model import forward
+from tests.support.bundles import GOLDEN, config_of
 
 NAMES = ["llama", "qwen2", "qwen3", "mixtral", "olmoe", "gpt_oss", "lfm2", "lfm2_moe"]
 NAMES += [
@@ -38,9 +41,8 @@ NAMES += [
 # One after the other, of all layers that are turned at once: attention, experts, what is recurrent.
 BOTH = ["llama", "gpt_oss", "lfm2_moe", "qwen3_next", "nemotron_h", "deepseek_v2"]
 TRANSFORMED = [(name, (transform,)) for name in NAMES for transform in ("rotate", "awq")]
-TRANSFORMED += [
-    (name, ("awq",)) for name in ("cohere2", "gpt_neox", "phi", "stablelm", "olmo_hybrid")
-]
+TRANSFORMED += [(name, ("awq",)) for name in ("cohere2", "gpt_neox", "phi", "stablelm")]
+TRANSFORMED += [(name, ("awq",)) for name in ("cohere2_moe", "olmo_hybrid")]
 TRANSFORMED += [
     pytest.param(name, ("rotate", "awq"), marks=[] if name in BOTH else pytest.mark.slow)
     for name in NAMES
@@ -69,6 +71,18 @@ def test_float_logits_stay_what_they_were(name, transforms, golden, source_weigh
     assert relative_error(logits, forward(source.spec, source, reference.ids)) < BOUND
     names = [f"model.layers.0.{each.path}.weight" for each in source.spec.mixer(0).values()]
     assert any(np.abs(after.matrix(each) - source.matrix(each)).max() > 1e-3 for each in names)
+
+
+@pytest.mark.parametrize("transforms", [("rotate",), ("awq",)], ids="+".join)
+def test_experts_and_attention_may_read_the_same_norm(transforms):
+    """Command A+ with RMS norms, which a rotation passes."""
+    with open_checkpoint(str(GOLDEN / "cohere2_moe")) as checkpoint:
+        checkpoint.config = config_of("cohere2_moe", rms_norm_eps=1e-5)
+        source, _ = interpret(checkpoint)
+        ids = np.arange(9)
+        after = apply(transforms, source)
+        logits = forward(after.spec, after, ids)
+        assert relative_error(logits, forward(source.spec, source, ids)) < BOUND
 
 
 @pytest.mark.parametrize("transforms", [("rotate",), ("awq",)], ids="+".join)

@@ -48,8 +48,16 @@ class JoinedDelta(Replacing):
             if norm is not None:
                 self._rename(name, f"{norm[1]}.{_NORMS[norm[2]]}.weight")
         for name, parts in apart.items():
-            if {*parts} == {*_KINDS}:
+            if {*parts} == {*_KINDS} and self._are_alike(name, parts):
                 self._join(name, [parts[kind] for kind in _KINDS])
+
+    def _are_alike(self, name: str, parts: dict[str, str]) -> bool:
+        """Whether a projection has as many queries as keys.
+
+        Convolutions need not be cut where projections are: transformers writes thirds.
+        """
+        queries, keys = (self._stored[parts[kind]].shape[:1] for kind in "qk")
+        return queries == keys or not name.endswith("in_proj_qkv.weight")
 
     def _rename(self, stored: str, name: str) -> None:
         if name in self._stored:

@@ -28,7 +28,7 @@ class HeadNorms(Replacing):
         """Looks at the names and shapes of a checkpoint's tensors.
 
         Raises:
-            CheckpointError: a layer has norms of some heads alone.
+            CheckpointError: a layer has norms of other heads than ``config.json`` says.
         """
         super().__init__(checkpoint)
         self._heads: dict[str, list[str]] = {}
@@ -40,6 +40,7 @@ class HeadNorms(Replacing):
             if match[2] is not None:
                 single[match[1]][int(match[2])] = name
             elif len(info.shape) == 2:
+                self._check(match[1], info.shape[0])
                 self._join(match[1], [name])
         for module, heads in single.items():
             missing = next((head for head in range(len(heads)) if head not in heads), None)
@@ -48,6 +49,7 @@ class HeadNorms(Replacing):
                     f"the checkpoint has norms of {len(heads)} heads at '{module}.norms' and none "
                     f"of head {missing}"
                 )
+            self._check(module, len(heads))
             self._join(module, [heads[head] for head in range(len(heads))])
 
     def read(self, name: str, rows: slice | None = None) -> Array:
@@ -61,6 +63,17 @@ class HeadNorms(Replacing):
     def integers(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
         """Read codes and scales, which none has by itself; see ``Checkpoint.integers``."""
         return None if name in self._own else self._checkpoint.integers(name, rows)
+
+    def _check(self, module: str, heads: int) -> None:
+        """Compares the number of norms with that of heads, unless none is said."""
+        queries = self.config.get("num_attention_heads")
+        is_of_keys = ".self_attn.k_" in module
+        expected = (self.config.get("num_key_value_heads") if is_of_keys else None) or queries
+        if isinstance(expected, int) and heads != expected:
+            raise CheckpointError(
+                f"the checkpoint has norms of {heads} heads at '{module}'; config.json asks for "
+                f"{expected}"
+            )
 
     def _join(self, module: str, stored: list[str]) -> None:
         name = f"{module}.weight"
