@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgerun.ops.base import COUNT, F32, Attribute, Example, Op, normal, rows, vector
 
@@ -22,6 +23,7 @@ def _sigmoid(logits: F32) -> F32:
 
 
 SCORES = {"softmax": _softmax, "sigmoid": _sigmoid}
+MIXER = "sparse_mixer"  # scores experts one after the other, by those that are not chosen yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,10 @@ def ranking(
     Source: Wang et al. 2024 (Auxiliary-Loss-Free Load Balancing), equation 3, for the bias.
     """
     with np.errstate(invalid="ignore"):
-        ranks = SCORES[scoring](logits) if bias is not None and biased == "scores" else logits
-        ranks = ranks if bias is None else ranks + bias
+        ranks = logits
+        if bias is not None:
+            scored = biased == "scores"
+            ranks = (SCORES.get(scoring, _softmax)(logits) if scored else logits) + bias
     ranks = _comparable(ranks)
     if groups.count == 1:
         return ranks
@@ -90,6 +94,7 @@ def route(
     groups: int,
     top_groups: int,
     group_top_k: int,
+    margin: float = 0.0,
 ) -> F32:
     """Scores of the ``top_k`` experts with the largest logits, 0 for the others.
 
@@ -103,15 +108,23 @@ def route(
     chosen first, by the sum of the ``group_top_k`` largest numbers that experts are chosen by, and
     of equal ones that of the lower number. Experts of others count as minus infinity.
 
+    With a ``scoring`` of "sparse_mixer" each score is that of a softmax by itself, over the expert
+    and those that are not chosen before it and have logits close enough: ``logit - other``, by the
+    larger of ``logit`` and the magnitude of ``other``, is ``margin`` at most.
+
     Source: Jiang et al. 2024 (Mixtral), section 2.1; Muennighoff et al. 2024 (OLMoE) do not
     normalise; Wang et al. 2024 for the bias; DeepSeek-V2 (2024), section 2.2.2, chooses groups by
-    their largest score, DeepSeek-V3 (2024), section 2.1.2, by a sum.
+    their largest score, DeepSeek-V3 (2024), section 2.1.2, by a sum; Liu et al. 2024 (GRIN),
+    section 2.2, for the mixer.
     """
     chosen_groups = Groups(groups, top_groups, group_top_k)
     ranks = ranking(logits, bias, scoring=scoring, biased=biased, groups=chosen_groups)
     chosen = np.argsort(-ranks, axis=-1, kind="stable")[:, :top_k]
     with np.errstate(invalid="ignore"):
-        scores = np.take_along_axis(SCORES[scoring](logits), chosen, axis=-1)
+        if scoring == MIXER:
+            scores = _mixed(logits, chosen, margin)
+        else:
+            scores = np.take_along_axis(SCORES[scoring](logits), chosen, axis=-1)
         if normalise:
             scores = scores / (scores.sum(axis=-1, keepdims=True) + np.float32(epsilon))
     routes = np.zeros_like(logits)
@@ -119,8 +132,22 @@ def route(
     return routes
 
 
+@np.errstate(all="ignore")  # what is infinite or no number makes a score that is none
+def _mixed(logits: F32, chosen: NDArray[np.int64], margin: float) -> F32:
+    """Scores of experts ``[rows, top_k]`` in the order in which they are chosen."""
+    rest, scores = logits.copy(), []
+    for place in range(chosen.shape[1]):
+        expert = chosen[:, place, None]
+        best = np.take_along_axis(logits, expert, axis=-1)
+        is_far = (best - logits) / np.maximum(np.abs(logits), best) > np.float32(margin)
+        weights = np.exp(np.where(is_far, np.float32(-np.inf), rest) - best)
+        scores.append(1 / weights.sum(axis=-1, keepdims=True))
+        np.put_along_axis(rest, expert, np.float32(-np.inf), axis=-1)
+    return np.concatenate(scores, axis=-1)
+
+
 def _examples() -> list[Example]:
-    examples = []
+    examples = _mixer_examples()
     for shape, top_k, scoring, normalise, scale, epsilon, groups in [
         ((1, 8), 2, "softmax", 1, 1.0, 0.0, (1, 1, 1)),
         ((3, 64), 8, "softmax", 0, 1.0, 0.0, (1, 1, 1)),
@@ -146,6 +173,7 @@ def _examples() -> list[Example]:
             "epsilon": epsilon,
             "scale": scale,
             **dict(zip(("groups", "top_groups", "group_top_k"), groups, strict=True)),
+            "margin": 0.0,
         }
         examples.append(Example({"logits": logits}, attributes))
         bias = normal(shape[1:], 2)
@@ -156,13 +184,26 @@ def _examples() -> list[Example]:
     return examples
 
 
+def _mixer_examples() -> list[Example]:
+    examples = []
+    usual = {"biased": "scores", "normalise": 0, "epsilon": 0.0}
+    usual |= {"groups": 1, "top_groups": 1, "group_top_k": 1}
+    for shape, top_k, scale, margin in [((3, 16), 2, 1.0, 0.5), ((9, 5), 3, 2.0, 1.25)]:
+        logits = 3 * normal(shape, 1)
+        logits[0] -= 9  # all below 0, where differences count by other magnitudes
+        logits[-1, -3:] = logits[-1].max()
+        attributes = {"top_k": top_k, "scoring": MIXER, "scale": scale, "margin": margin}
+        examples.append(Example({"logits": logits}, {**usual, **attributes}))
+    return examples
+
+
 OP = Op(
     inputs=(rows("logits", "experts"), vector("bias", "experts", optional=True)),
     outputs=(rows("routes", "experts"),),
     define=route,
     attributes={
         "top_k": COUNT,
-        "scoring": Attribute(str, choices=tuple(SCORES)),
+        "scoring": Attribute(str, choices=(*SCORES, MIXER)),
         "biased": Attribute(str, choices=("scores", "logits")),
         "normalise": Attribute(int, 0, 1),
         "epsilon": Attribute(float, 0),
@@ -170,6 +211,7 @@ OP = Op(
         "groups": COUNT,
         "top_groups": COUNT,
         "group_top_k": Attribute(int, 1, 2),
+        "margin": Attribute(float, 0),
     },
     divides=(("groups", "experts"),),
     at_most=(

@@ -151,7 +151,8 @@ def test_norms_round_what_their_readers_want_rounded(
 ) -> None:
     whole = gate_graph(form, ["y"])
     weight = {"n": np.linspace(-1, 1, K, dtype=np.float32)}
-    norm = Node(op, "n", ("r", "n"), ("x",), {"epsilon": 1e-5})
+    groups = {"groups": 1} if op == "layer_norm" else {}
+    norm = Node(op, "n", ("r", "n"), ("x",), {"epsilon": 1e-5, **groups})
     x = np.random.default_rng(1).standard_normal((3, K)).astype(np.float32)
     results = []
     for outputs in (["y"], ["y", "x"]):

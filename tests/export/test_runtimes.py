@@ -76,6 +76,7 @@ MIXTURES = [
     + ("ernie4_5_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "glm4_moe", "glm4_moe-yarn")
     + ("deepseek_v2-groups", "deepseek_v3-groups", "flex_olmo", "minimax_m2")
     + ("exaone_moe", "hunyuan_v1_moe", "sarvam_moe", "solar_open")
+    + ("cohere2_moe", "hy_v3", "mistral4", "phimoe")
     + ("afmoe", "flint", "kolibri1", "laguna", "granitemoeshared", "granitemoe_swa", "mellum")
     + ("dots1", "gemma4_text-experts", "qwen3_5_moe_text", "qwen3_next")
     + ("granitemoehybrid-experts", "nemotron_h-experts")
@@ -94,6 +95,7 @@ FAMILIES = [
         "gemma4_text-per-layer",
         "lfm2",
         "qwen3_5_text",
+        "olmo_hybrid",
         "granitemoehybrid-mamba",
         "bamba",
         "nemotron_h",
@@ -108,6 +110,7 @@ FAMILIES = [
         "apertus1p5_text",
         "arcee",
         "cohere",
+        "cohere-norms",
         "cohere2",
         "cwm",
         "exaone",
@@ -129,6 +132,7 @@ FAMILIES = [
         "olmo",
         "phi",
         "stablelm",
+        "stablelm-norms",
         "starcoder2",
         "vaultgemma",
         "youtu",

@@ -55,6 +55,7 @@ def test_experts_of_a_layer_become_one_node(weights: str) -> None:
             "normalise": 0,
             "epsilon": 0.0,
             "scale": 1.0,
+            "margin": 0.0,
         }
         assert route.attrs == plain | {"top_k": TOP_K, **NO_GROUPS}
         rounding = "float" if weights == "fp32" else "int8_block"

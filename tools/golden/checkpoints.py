@@ -242,6 +242,26 @@ GOLDEN: dict[str, Golden] = {
         norm_offset=1.0,
         reply=64,
     ),
+    "olmo_hybrid": Golden(
+        "OlmoHybrid",
+        {
+            "tie_word_embeddings": False,
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 16,
+            "rms_norm_eps": 0.01,  # which norms of heads do not have
+            "rope_parameters": {"rope_type": "default", "rope_theta": None},
+            "pad_token_id": None,
+        },
+        reply=64,
+        names={
+            ".input_layernorm.": ".attention_layer_norm.",
+            ".0.post_attention_layernorm.": ".0.feedforward_layer_norm.",
+            ".2.post_attention_layernorm.": ".2.feedforward_layer_norm.",
+        },
+    ),
     "exaone4": Golden(
         "Exaone4",
         {

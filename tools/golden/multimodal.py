@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from tools.golden.base import LATENT
 from tools.golden.byte_tokenizer import BOS, write_tokenizer
 from tools.golden.checkpoints import BASE
 
@@ -40,6 +41,11 @@ _INTERLEAVED = {"rope_type": "default", "mrope_interleaved": True, "mrope_sectio
 _LLAMA4 = {
     **{"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0, "llama_4_scaling_beta": 0.1},
     "original_max_position_embeddings": 64,
+}
+_MISTRAL4 = {
+    **LATENT,
+    **{"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40},
+    "rope_parameters": _LLAMA4,
 }
 _WINDOWS = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
 _SIGLIP, _PIXTRAL = "siglip_vision_model", {"model_type": "pixtral", "head_dim": 16}
@@ -114,6 +120,7 @@ CHECKPOINTS = {
     "gemma3": _llava("Gemma3", "gemma3_text", {"model_type": _SIGLIP}, **_GEMMA),
     "mistral3": _llava("Mistral3", "mistral", _PIXTRAL, head_dim=32, sliding_window=None),
     "mistral3-ministral3": _llava("Mistral3", "ministral3", _PIXTRAL, rope_parameters=_LLAMA4),
+    "mistral3-mistral4": _llava("Mistral3", "mistral4", _PIXTRAL, **_MISTRAL4),
     "llava": _llava("Llava", "llama", {"model_type": "clip_vision_model"}),
     "llava-mistral": _llava("Llava", "mistral", _PIXTRAL, sliding_window=8),
     "llava-qwen2": _llava("Llava", "qwen2", {"model_type": _SIGLIP}),

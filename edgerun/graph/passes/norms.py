@@ -23,7 +23,8 @@ def _rewrite(node: Node, graph: Graph) -> Node:
         return node
     if any(name not in graph.constants for name in node.inputs[1:]):
         return node
-    return node.replace(op=op, attrs={"epsilon": node.attrs["epsilon"]})
+    attributes = {"groups": 1} if op == "layer_norm" else {}
+    return node.replace(op=op, attrs={**attributes, "epsilon": node.attrs["epsilon"]})
 
 
 # From the operator specifications of ONNX (opset 23).

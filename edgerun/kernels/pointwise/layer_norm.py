@@ -33,34 +33,47 @@ def _measure(a, x, lanes):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _element(a, x, index, mean, inverse, lanes):  # type: ignore[no-untyped-def]
+def _standard(x, weight, bias, index, mean, inverse, lanes):  # type: ignore[no-untyped-def]
+    """Elements ``index ..`` of a row, normalised by its mean and its deviation from it."""
     centred = load(x + index * 4, "f32", lanes) - splat(mean, "f32", lanes)
-    scaled, weight = (
-        centred * splat(inverse, "f32", lanes),
-        load(a.weight + index * 4, "f32", lanes),
-    )
-    return fma(scaled, weight, load(a.bias + index * 4, "f32", lanes))
+    scaled = centred * splat(inverse, "f32", lanes)
+    return fma(scaled, load(weight + index * 4, "f32", lanes), load(bias + index * 4, "f32", lanes))
+
+
+@njit(inline="always")
+def _element(a, x, index, mean, inverse, lanes):  # type: ignore[no-untyped-def]
+    return _standard(x, a.weight, a.bias, index, mean, inverse, lanes)
 
 
 LAYER = Norm(_measure, _element)
 
 
-@kernel("layer_norm", f"{NORMED} {_VECTORS} out:f32[rows, size; out_stride] out_stride")
+@kernel(
+    "layer_norm",
+    "rows:i64[1] x:f32[rows, groups, size; x_stride] x_stride weight:f32[groups, size]"
+    " bias:f32[groups, size] out:f32[rows, groups, size; out_stride] out_stride groups size"
+    " epsilon:f32[1]",
+)
 def layer_norm(lanes: int) -> Body:
     """See ``ops/layer_norm.py``; ``out`` may be ``x``.
 
-    ``epsilon`` is the address of a float32.
+    ``size`` are the elements of a group; ``epsilon`` is the address of a float32.
     """
 
     def body(a: Arguments, chunk: int) -> None:
-        size = a.size
+        size, weight, bias = a.size, a.weight, a.bias
         x, out = a.x + chunk * a.x_stride * 4, a.out + chunk * a.out_stride * 4
-        mean, inverse = _measure(a, x, lanes)
         whole = size // lanes * lanes
-        for index in range(0, whole, lanes):
-            store(out + index * 4, _element(a, x, index, mean, inverse, lanes))
-        for index in range(whole, size):
-            store(out + index * 4, _element(a, x, index, mean, inverse, 1))
+        for _group in range(a.groups):
+            mean, inverse = _measure(a, x, lanes)
+            for index in range(0, whole, lanes):
+                store(out + index * 4, _standard(x, weight, bias, index, mean, inverse, lanes))
+            for index in range(whole, size):
+                store(out + index * 4, _standard(x, weight, bias, index, mean, inverse, 1))
+            x += size * 4
+            out += size * 4
+            weight += size * 4
+            bias += size * 4
 
     return body
 

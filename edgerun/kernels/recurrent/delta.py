@@ -35,8 +35,8 @@ _MADE = (
     f"{_BATCH} qkv:f32[rows, width; qkv_stride] qkv_stride"
     " decay:f32[rows, value_heads; decay_stride] decay_stride"
     " write:f32[rows, value_heads; write_stride] write_stride taps:f32[count, width]"
-    f" rate:f32[value_heads] offset:f32[value_heads] epsilon:f32[1] {_MADE} {_SIZES}"
-    " conv:cache turns:cache",
+    " rate:f32[value_heads] offset:f32[value_heads] epsilon:f32[1] strength:f32[1]"
+    f" {_MADE} {_SIZES} conv:cache turns:cache",
 )
 def delta_inputs(lanes: int) -> Body:
     """Makes queries, keys and values of a convolution, and gates; chunk = row * key_heads + head.
@@ -85,7 +85,8 @@ def set_gates(a, row, first, end, product):  # type: ignore[no-untyped-def]
         raw = load_splat(decay + head * 4, 1) + load_splat(a.offset + head * 4, 1)
         forget = exp(load_splat(a.rate + head * 4, 1) * softplus(raw))
         set_float(gates, head, lane(forget, 0))
-        set_float(gates, heads + head, lane(sigmoid(load_splat(write + head * 4, 1)), 0))
+        opened = lane(sigmoid(load_splat(write + head * 4, 1)), 0)
+        set_float(gates, heads + head, opened * float_at(a.strength, 0))
         set_float(gates, 2 * heads + head, product)
 
 

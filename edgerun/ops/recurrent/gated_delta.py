@@ -47,6 +47,7 @@ def gated_delta(
     value_dim: int,
     count: int,
     epsilon: float,
+    strength: float,
 ) -> F32:
     """Lets every token decay, correct and read the matrix of each head, in order of positions.
 
@@ -56,17 +57,18 @@ def gated_delta(
     Queries and keys are divided by their lengths, ``sqrt(sum of squares + epsilon)``, and queries
     by ``sqrt(key_dim)``. Value head h uses key head ``h // (value_heads // key_heads)`` and keeps a
     matrix S, ``[key_dim, value_dim]``, which begins as zeros. With
-    ``g = rate * softplus(decay + offset)`` and ``b = sigmoid(write)``, a token does::
+    ``g = rate * softplus(decay + offset)`` and ``b = strength * sigmoid(write)``, a token does::
 
         S = exp(g) * S;  d = b * (v - S^T k);  S = S + k d^T;  result = S^T q
 
-    (Gated DeltaNet; Yang, Kautz and Hatamizadeh 2024, equation 10, as Qwen3-Next has it).
+    (Gated DeltaNet; Yang, Kautz and Hatamizadeh 2024, equation 10, as Qwen3-Next has it; with a
+    ``strength`` of 2 a change may turn a matrix round, Grazzi et al. 2024).
     ``result`` is ``[rows, value_heads * value_dim]``.
     """
     name, width = attention_name(layer), qkv.shape[1]
     sizes = key_heads, value_heads, key_dim, value_dim
     forget = np.exp(rate * np.logaddexp(np.float32(0), decay + offset))
-    strength = _sigmoid(write)
+    weights = np.float32(strength) * _sigmoid(write)
     results = np.empty((batch.rows, value_heads, value_dim), np.float32)
     for first, stop in batch.runs():
         slot, start = int(batch.sequences[first]), int(batch.positions[first])
@@ -78,7 +80,7 @@ def gated_delta(
         for place, row in enumerate(range(first, stop)):
             q, k, v = queries[place], keys[place], values[place]
             matrix *= forget[row, :, None, None]
-            change = strength[row, :, None] * (v - np.einsum("hkv,hk->hv", matrix, k))
+            change = weights[row, :, None] * (v - np.einsum("hkv,hk->hv", matrix, k))
             matrix += k[:, :, None] * change[:, None]
             results[row] = np.einsum("hkv,hk->hv", matrix, q)
         cache.write_block(name, slot, start, (tokens[len(tokens) - count + 1 :], matrix))
@@ -166,6 +168,7 @@ def _examples() -> list[Example]:
             "value_dim": value_dim,
             "count": count,
             "epsilon": 1e-6,
+            "strength": 2.0 if key_heads < value_heads else 1.0,
         }
         examples.append(Example(inputs, attributes, parts))
     return examples
@@ -190,6 +193,7 @@ OP = Op(
         "value_dim": COUNT,
         "count": Attribute(int, 2, MAX_TAPS),
         "epsilon": Attribute(float, SMALLEST_NORMAL),
+        "strength": Attribute(float, 0, 2),
     },
     divides=(("key_heads", "value_heads"),),
     state=_state,

@@ -37,23 +37,34 @@ def describe(config: Config) -> DecoderSpec:
     spec = llama.describe(config)
     if config.get("sliding_window") is not None:
         spec = spec.with_windows([positive(config, "sliding_window")] * spec.num_layers)
-    context, notes = spec.context_length, tuple[str, ...]()
-    original = positive(parameters, "original_max_position_embeddings", context)
-    if parameters.get("llama_4_scaling_beta") and original < context:
-        notes = (
-            f"the context is {original} tokens: for longer ones, up to {context}, this model "
-            "scales its attention by position, which has no operator",
-        )
-        context = original
     return replace(
-        spec,
+        within_original(spec, parameters),
         architecture="ministral3",
-        context_length=context,
         norm_eps=number(config, "rms_norm_eps", 1e-5),
         ropes=(rope(config, spec.head_dim, default_theta=1000000.0),),
         biases=frozenset(),
-        notes=notes,
     )
+
+
+def within_original(spec: DecoderSpec, parameters: Config) -> DecoderSpec:
+    """The same decoder; where scores grow with positions, with the context where they do not yet.
+
+    Args:
+        spec: the decoder.
+        parameters: what is said of its rope.
+
+    Raises:
+        CheckpointError: the original context is out of range.
+    """
+    context = spec.context_length
+    original = positive(parameters, "original_max_position_embeddings", context)
+    if not parameters.get("llama_4_scaling_beta") or original >= context:
+        return spec
+    note = (
+        f"the context is {original} tokens: for longer ones, up to {context}, this model scales "
+        "its attention by position, which has no operator"
+    )
+    return replace(spec, context_length=original, notes=(note,))
 
 
 ARCHITECTURE = describe

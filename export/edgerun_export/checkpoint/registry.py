@@ -19,6 +19,8 @@ from edgerun.llm.checkpoints import HUB, HUB_ID
 from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.checkpoint.files import check_inside
 from edgerun_export.checkpoint.gguf_parts import first_of_all
+from edgerun_export.checkpoint.views.gathered.delta import with_joined_delta
+from edgerun_export.checkpoint.views.gathered.head_norms import with_joined_norms
 from edgerun_export.checkpoint.views.latent import with_single_heads
 
 # Order matters only for llama2c, whose oldest version has no magic number: it comes last.
@@ -98,7 +100,8 @@ def open_local(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     for name in _READERS:
         reader = _reader(name)
         if reader.claims(path):
-            return with_single_heads(reader.open_path(path, tokenizer))
+            checkpoint = with_single_heads(reader.open_path(path, tokenizer))
+            return with_joined_delta(with_joined_norms(checkpoint))
     files = sorted([*path.glob("*.bin"), *path.glob("*.pt*")]) if path.is_dir() else [path]
     _refuse_folder_of_llama2c(path, files)
     _refuse_pickles(path, files)

@@ -14,7 +14,7 @@ import onnx
 
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun_export.architectures import Rope
-from edgerun_export.graph.onnx_graph import OnnxGraph, numbered
+from edgerun_export.graph.onnx_graph import OnnxGraph, node_path, numbered
 
 BOOL, FLOAT = onnx.TensorProto.BOOL, onnx.TensorProto.FLOAT
 INT64_MAX = 2**63 - 1
@@ -196,6 +196,36 @@ def largest(graph: OnnxGraph, value: str, deviations: float, at: str) -> str:
     cut = add("Mul", [deviation, graph.scalar(deviations)], f"{at}/cut")
     above = add("Sub", [centred, cut], f"{at}/above")
     return add("Relu", [above], f"{at}/Relu")
+
+
+def norm_of_groups(
+    graph: OnnxGraph,
+    op: str,
+    value: str,
+    weight: str,
+    sizes: tuple[int, int],
+    epsilon: float,
+    name: str,
+) -> str:
+    """Adds a norm of each group of a row, with weights that differ from group to group.
+
+    ONNX's norms have one weight for all, so these have ones.
+
+    Args:
+        graph: what nodes are added to.
+        op: ``RMSNormalization`` or ``LayerNormalization``.
+        value: ``[batch, sequence, groups * size]``, as what is returned.
+        weight: ``[groups * size]``.
+        sizes: how many groups there are, and the elements of one.
+        epsilon: of the norm.
+        name: path of the module, ``model.layers.N.<path>``.
+    """
+    add, integers, at = graph.node, graph.integers, node_path(name)
+    groups = add("Reshape", [value, integers(0, 0, *sizes)], f"{at}/groups")
+    ones = graph.constant(np.ones(sizes[1], np.float32), f"{name}.ones")
+    groups = add(op, [groups, ones], f"{at}/{op}", axis=-1, epsilon=epsilon)
+    joined = add("Reshape", [groups, integers(0, 0, sizes[0] * sizes[1])], f"{at}/joined")
+    return add("Mul", [joined, weight], f"{at}/Mul")
 
 
 def quantised_activations(graph: OnnxGraph, value: str, at: str) -> str:

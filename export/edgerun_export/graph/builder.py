@@ -11,7 +11,14 @@ from edgerun_export.architectures import DecoderSpec
 from edgerun_export.architectures.decoder.layer import Dense, Experts
 from edgerun_export.architectures.decoder.xielu import Xielu
 from edgerun_export.graph.attention import ATTENTION
-from edgerun_export.graph.blocks import gated, gated_heads, largest, quantised_activations, xielu
+from edgerun_export.graph.blocks import (
+    gated,
+    gated_heads,
+    largest,
+    norm_of_groups,
+    quantised_activations,
+    xielu,
+)
 from edgerun_export.graph.experts import ExpertsBuilder, Projections
 from edgerun_export.graph.fused_experts import FusedExperts, obstacle
 from edgerun_export.graph.gated_delta import DeltaBuilder
@@ -108,7 +115,7 @@ class _DecoderBuilder:
             return hidden
         module, spec = f"model.layers.{layer}", self._spec
         fed = self._feed_forward(before if spec.parallel else hidden, layer)
-        fed = self._optional_norm(fed, module, spec.feed_forward_out_norm)
+        fed = self._optional_norm(fed, module, spec.norms_around(layer).behind_feed_forward)
         return self._graph.node("Add", [hidden, fed], f"{node_path(module)}/mlp_residual")
 
     def _mixed(self, hidden: str, layer: int) -> str:
@@ -118,12 +125,13 @@ class _DecoderBuilder:
         mix = self._linear_attention if spec.layers[layer].delta is not None else mix
         space, at = spec.layers[layer].space, f"{node_path(module)}/attention_residual"
         mix = self._state_space if space is not None and not space.is_beside else mix
-        normed = self._optional_norm(hidden, module, spec.input_norm)
+        around = spec.norms_around(layer)
+        normed = self._optional_norm(hidden, module, around.before)
         mixed = mix(normed, layer)
         if space is not None and space.is_beside:
             beside = self._state_space(normed, layer)
             mixed = self._graph.node("Add", [beside, mixed], f"{node_path(module)}/mixers")
-        attended = self._optional_norm(mixed, module, spec.attention_out_norm)
+        attended = self._optional_norm(mixed, module, around.behind)
         hidden = self._graph.node("Add", [hidden, attended], at)
         if spec.laurel is not None:
             hidden = self._streams.laurel(hidden, normed, layer, spec.laurel)
@@ -160,8 +168,8 @@ class _DecoderBuilder:
             value = value or key
         else:
             query, key, value = self._latent.add(hidden, layer, self._spec.latent)
-        query = self._optional_norm(query, module, self._spec.q_row_norm)
-        key = self._optional_norm(key, module, self._spec.k_row_norm) if key else ""
+        query = self._row_norm(query, layer, self._spec.q_row_norm)
+        key = self._row_norm(key, layer, self._spec.k_row_norm) if key else ""
         joined = self._attention_op.attend(
             layer, query, key, value, lambda heads, path: self._optional_norm(heads, module, path)
         )
@@ -221,7 +229,8 @@ class _DecoderBuilder:
 
     def _feed_forward(self, residual: str, layer: int) -> str:
         module, part = f"model.layers.{layer}", self._spec.layers[layer].feed_forward
-        hidden = self._optional_norm(residual, module, self._spec.feed_forward_norm)
+        around = self._spec.norms_around(layer)
+        hidden = self._optional_norm(residual, module, around.before_feed_forward)
         networks, router = self._spec.feed_forward(layer), self._spec.router(layer)
         at = node_path(f"{module}.mlp")
         if router is None or not isinstance(part, Experts):
@@ -283,15 +292,28 @@ class _DecoderBuilder:
             return value
         return self._norm(value, f"{module}.{path}", self._spec.epsilon(path))
 
+    def _row_norm(self, value: str, layer: int, path: str | None) -> str:
+        """Adds a norm of all queries or keys of a token: of all together, or of each head."""
+        module, spec = f"model.layers.{layer}", self._spec
+        if path is None or not spec.is_by_head(path):
+            return self._optional_norm(value, module, path)
+        name, size = f"{module}.{path}", spec.head_dim_of(layer)
+        sizes, epsilon = (spec.norms(layer)[path] // size, size), spec.epsilon(path)
+        weight = self._store.vector(f"{name}.weight")
+        return norm_of_groups(self._graph, self._norm_op, value, weight, sizes, epsilon, name)
+
+    @property
+    def _norm_op(self) -> str:
+        return "LayerNormalization" if self._spec.centres else "RMSNormalization"
+
     def _norm(self, value: str, module: str, epsilon: float) -> str:
         """Adds a norm over the last axis; once, where two parts of a layer have the same."""
         key = value, module
         if key not in self._norms:
             kinds = ("weight", "bias") if self._spec.norm_biases else ("weight",)
             inputs = [value, *(self._store.vector(f"{module}.{kind}") for kind in kinds)]
-            op = "LayerNormalization" if self._spec.centres else "RMSNormalization"
-            at = f"{node_path(module)}/{op}"
-            self._norms[key] = self._graph.node(op, inputs, at, axis=-1, epsilon=epsilon)
+            at = f"{node_path(module)}/{self._norm_op}"
+            self._norms[key] = self._graph.node(self._norm_op, inputs, at, axis=-1, epsilon=epsilon)
         return self._norms[key]
 
 

@@ -106,6 +106,33 @@ def chosen_scores(
     return graph.node("GatherElements", [scores, ids], f"{at}/GatherElements", axis=-1), ids
 
 
+def mixed_scores(graph: OnnxGraph, logits: str, experts: Experts, at: str) -> tuple[str, str]:
+    """Adds the choice of experts one by one: their scores, and their numbers.
+
+    Each has a score by a softmax of its own, over what is not chosen yet and close enough.
+    """
+    add, nothing, rest = graph.node, graph.scalar(-np.inf), logits
+    size, parts = add("Abs", [logits], f"{at}/Abs"), []
+    for place in range(experts.top_k):
+        own = f"{at}/choice.{place}"
+        best, chosen = _largest(graph, rest, 1, f"{own}/TopK")
+        difference = add("Sub", [best, logits], f"{own}/Sub")
+        by = add("Max", [size, best], f"{own}/Max")
+        apart = add("Div", [difference, by], f"{own}/Div")
+        is_far = add("Greater", [apart, graph.scalar(experts.margin)], f"{own}/Greater")
+        close = add("Where", [is_far, nothing, rest], f"{own}/Where")
+        shares = add("Softmax", [close], f"{own}/Softmax", axis=-1)
+        score = add("GatherElements", [shares, chosen], f"{own}/GatherElements", axis=-1)
+        parts.append((score, chosen))
+        if place + 1 < experts.top_k:
+            removed = add("Add", [best, nothing], f"{own}/Add")
+            inputs = [rest, chosen, removed]
+            rest = add("ScatterElements", inputs, f"{own}/rest", axis=-1)
+    scores, ids = zip(*parts, strict=True)
+    both = add("Concat", [*scores], f"{at}/scores", axis=-1)
+    return both, add("Concat", [*ids], f"{at}/ids", axis=-1)
+
+
 def divided(graph: OnnxGraph, scores: str, chosen: str, experts: Experts, at: str) -> str:
     """Adds scores divided by the sum of those that are chosen."""
     total = graph.node("ReduceSum", [chosen, graph.integers(-1)], f"{at}/ReduceSum", keepdims=1)
@@ -176,6 +203,10 @@ class ExpertsBuilder:
     def _routes(self, logits: str, module: str, experts: Experts, at: str) -> str:
         """How much each token gets of each expert, ``[batch, sequence, experts]``."""
         graph, add = self._graph, self._graph.node
+        if experts.scoring == "sparse_mixer":
+            scores, ids = mixed_scores(graph, logits, experts, at)
+            nothing = self._nothing(logits, at)
+            return add("ScatterElements", [nothing, ids, scores], f"{at}/route", axis=-1)
         every = expert_scores(graph, logits, experts, at)
         ranks = expert_ranks(graph, self._store, logits, every, module, experts, at)
         ranks = ranks_in_groups(graph, ranks, experts, 2, at)

@@ -56,6 +56,8 @@ def obstacle(spec: DecoderSpec, recipe: Recipe) -> str:
         return "it does not round rows as natively ternary models do"
     if not all(part.gated for part in experts):
         return "it takes experts with gates only"
+    if any(part.scoring == "sparse_mixer" for part in experts):
+        return "it does not score experts one after the other"
     if spec.activation not in SWIGLU:
         return f"it does not know the activation {spec.activation}"
     inexact = [each.weights for kind in kinds for each in kind if each.bits != EXACT_BITS]

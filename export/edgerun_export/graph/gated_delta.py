@@ -63,7 +63,8 @@ class DeltaBuilder:
         shape = integers(0, 0, delta.value_heads, 1, delta.value_dim)
         value = add("Reshape", [parts[2], shape], f"{at}/value/row")
         number = self._spec.state(layer)
-        scan_inputs = [query, key, value, self._decay(layer, decay, at), self._strength(write, at)]
+        scan_inputs = [query, key, value, self._decay(layer, decay, at)]
+        scan_inputs.append(self._strength(write, delta, at))
         result = self._graph.value()
         add(
             "Scan",
@@ -107,9 +108,12 @@ class DeltaBuilder:
         value = add("Exp", [value], f"{at}/decay/Exp")
         return add("Unsqueeze", [value, self._graph.integers(3, 4)], f"{at}/decay/Unsqueeze")
 
-    def _strength(self, write: str, at: str) -> str:
+    def _strength(self, write: str, delta: GatedDelta, at: str) -> str:
+        """How much of a change is made, ``strength * sigmoid(write)``."""
         add = self._graph.node
         value = add("Sigmoid", [write], f"{at}/write/Sigmoid")
+        if delta.strength != 1:
+            value = add("Mul", [value, self._graph.scalar(delta.strength)], f"{at}/write/Mul")
         return add("Unsqueeze", [value, self._graph.integers(3, 4)], f"{at}/write/Unsqueeze")
 
 

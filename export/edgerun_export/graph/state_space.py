@@ -8,7 +8,7 @@ from onnx import helper
 
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.architectures.decoder.state_space import StateSpace
-from edgerun_export.graph.blocks import activated, gated
+from edgerun_export.graph.blocks import activated, gated, norm_of_groups
 from edgerun_export.graph.gated_delta import ACTIVATION, TOKENS, declared
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
 from edgerun_export.graph.short_conv import ConvBuilder
@@ -106,18 +106,12 @@ class SpaceBuilder:
     def _normed(self, value: str, space: StateSpace, module: str) -> str:
         """Adds the norm, of each group by itself."""
         (path,) = space.norms
-        add, integers, at = self._graph.node, self._graph.integers, node_path(f"{module}.{path}")
-        weight = self._store.vector(f"{module}.{path}.weight")
-        op = "RMSNormalization"
-        name, epsilon = f"{at}/{op}", space.norm_eps
+        name, op, epsilon = f"{module}.{path}", "RMSNormalization", space.norm_eps
+        weight, at = self._store.vector(f"{name}.weight"), node_path(name)
         if space.groups == 1:
-            return add(op, [value, weight], name, axis=-1, epsilon=epsilon)
-        size = space.inner // space.groups
-        groups = add("Reshape", [value, integers(0, 0, space.groups, size)], f"{at}/groups")
-        ones = self._graph.constant(np.ones(size, np.float32), f"{module}.{path}.ones")
-        groups = add(op, [groups, ones], name, axis=-1, epsilon=epsilon)
-        joined = add("Reshape", [groups, integers(0, 0, space.inner)], f"{at}/joined")
-        return add("Mul", [joined, weight], f"{at}/Mul")
+            return self._graph.node(op, [value, weight], f"{at}/{op}", axis=-1, epsilon=epsilon)
+        sizes = space.groups, space.inner // space.groups
+        return norm_of_groups(self._graph, op, value, weight, sizes, epsilon, name)
 
 
 def scan_body(space: StateSpace) -> onnx.GraphProto:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edgerun.activations.base import UNCHANGED
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun_export.architectures import DecoderSpec, Projection
-from edgerun_export.architectures.decoder.layer import Dense
+from edgerun_export.architectures.decoder.layer import Dense, Experts
 from edgerun_export.calibrate.observed import batches, products
 from edgerun_export.calibrate.taps import all_groups
 from edgerun_export.calibrate.text import CalibrationText
@@ -77,12 +77,15 @@ def apply(source: SourceWeights, recipe: Recipe, text: CalibrationText | None) -
 def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
     hidden = np.arange(spec.hidden_size)
     # Laurel adds what it reads.
-    if spec.mixer(layer) and spec.input_norm is not None and spec.laurel is None:
+    around, part = spec.norms_around(layer), spec.layers[layer].feed_forward
+    # Experts, which are left as they are, may read the norm as well.
+    is_own = not isinstance(part, Experts) or around.before_feed_forward != around.before
+    if spec.mixer(layer) and around.before is not None and spec.laurel is None and is_own:
         readers = spec.mixer_groups(layer)[0][0]
-        if spec.feed_forward_norm == spec.input_norm:
+        if around.before_feed_forward == around.before:
             readers += tuple(spec.feed_forward(layer)[0].values())[:-1]
         others = tuple(each for each in spec.mixer_readers(layer) if each not in readers)
-        yield _Pair(spec.input_norm, readers, hidden, others)
+        yield _Pair(around.before, readers, hidden, others)
     if spec.has_keys(layer) and spec.attention_sub_norm is None and not spec.normalises_values:
         kv_heads, head_dim = spec.num_kv_heads_of(layer), spec.head_dim_of(layer)
         values = np.arange(kv_heads * head_dim).reshape(-1, head_dim)
@@ -90,12 +93,11 @@ def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
         own = spec.attention(layer)
         value = own.get("v_proj", own["k_proj"])
         yield _Pair(value.path, (own["o_proj"],), read)
-    part = spec.layers[layer].feed_forward
     if not isinstance(part, Dense):
         return
     (network,) = spec.feed_forward(layer)
-    if spec.feed_forward_norm not in (None, spec.input_norm):
-        yield _Pair(spec.feed_forward_norm, tuple(network.values())[:-1], hidden)
+    if around.before_feed_forward not in (None, around.before):
+        yield _Pair(around.before_feed_forward, tuple(network.values())[:-1], hidden)
     if part.gated and spec.sub_norm(layer) is None and ACTIVATIONS[spec.activation].up is UNCHANGED:
         width = np.arange(network["down_proj"].in_features)
         yield _Pair(network["up_proj"].path, (network["down_proj"],), width)

@@ -42,7 +42,8 @@ def apply(source: SourceWeights, recipe: Recipe, text: CalibrationText | None) -
 
 
 def _check(spec: DecoderSpec) -> None:
-    if spec.attention_out_norm or spec.feed_forward_out_norm:
+    around = [spec.norms_around(layer) for layer in range(spec.num_layers)]
+    if any(norms.behind or norms.behind_feed_forward for norms in around):
         raise UnsupportedError(
             f"--transform rotate: the layers of this {spec.architecture} have norms behind their "
             "parts, through which a rotation does not pass; leave it out"
@@ -64,10 +65,10 @@ def _rotate_layer(
     """Turns what reads the residual stream, and back what is added to it; ``turns`` are both."""
     spec, module = source.spec, f"model.layers.{layer}"
     rotation, outputs = turns
-    readers = {
-        spec.input_norm: [each.name for each in spec.mixer_readers(layer)],
-        spec.feed_forward_norm: ["gate_proj", "up_proj", "router", "shared_gate"],
-    }
+    around = spec.norms_around(layer)
+    readers = {around.before: [each.name for each in spec.mixer_readers(layer)]}
+    of_networks = readers.setdefault(around.before_feed_forward, [])  # which may be the same norm
+    of_networks += ["gate_proj", "up_proj", "router", "shared_gate"]
     projections = [*spec.projections(layer), *spec.float_projections(layer)]
     for norm, names in readers.items():
         if norm not in spec.norms(layer):

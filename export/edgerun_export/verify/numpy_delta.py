@@ -49,7 +49,7 @@ def linear_attention(
     query = query / np.float32(delta.key_dim**0.5)
     value = qkv[:, 2 * keys :].reshape(-1, delta.value_heads, delta.value_dim)
     left = np.exp(rate * np.logaddexp(np.float32(0), decay + offset))[:, :, None, None]
-    strength = sigmoid(write)[:, :, None, None]
+    strength = delta.strength * sigmoid(write)[:, :, None, None]
     shared = delta.value_heads // delta.key_heads
     query, key = (np.repeat(each, shared, axis=1)[:, :, None] for each in (query, key))
     results, value = np.empty_like(value), value[:, :, None]

@@ -24,6 +24,7 @@ from edgerun_export.verify.numpy_ends import embedded, predicted
 from edgerun_export.verify.numpy_ops import (
     attend,
     largest,
+    layer_norm,
     norm,
     normed,
     rotate,
@@ -91,9 +92,10 @@ class Layer:
         if spec.parallel:
             after[:, self._stream.before] = residual
         delta, space = spec.layers[self._layer].delta, spec.layers[self._layer].space
-        is_added = spec.attention_out_norm is None and (space is None or not space.is_beside)
+        around = spec.norms_around(self._layer)
+        is_added = around.behind is None and (space is None or not space.is_beside)
         self._observer.residual(residual if is_added else None)
-        inner, attended = self._norm(residual, spec.input_norm), np.zeros_like(residual)
+        inner, attended = self._norm(residual, around.before), np.zeros_like(residual)
         if delta is not None:
             attended = self._linear_attention(inner, delta)
         if space is not None:
@@ -102,7 +104,7 @@ class Layer:
             attended = attended + self._attention(inner, after)
         elif spec.layers[self._layer].conv is not None:
             attended = self._convolution(inner)
-        after[:, self._stream.residual] += self._norm(attended, spec.attention_out_norm)
+        after[:, self._stream.residual] += self._norm(attended, around.behind)
         if spec.laurel is not None:
             after[:, self._stream.residual] += self._past_attention(spec.laurel, inner)
             after[:, self._stream.residual] *= np.float32(0.5**0.5)
@@ -141,10 +143,11 @@ class Layer:
         if spec.layers[self._layer].feed_forward is None:
             return after
         residual = hidden[:, self._stream.residual]
-        added_plainly = spec.router(self._layer) is None and spec.feed_forward_out_norm is None
+        behind = spec.norms_around(self._layer).behind_feed_forward
+        added_plainly = spec.router(self._layer) is None and behind is None
         self._observer.residual(residual if added_plainly else None)
         fed = self._feed_forward(hidden[:, self._stream.before] if spec.parallel else residual)
-        after[:, self._stream.residual] += self._norm(fed, spec.feed_forward_out_norm)
+        after[:, self._stream.residual] += self._norm(fed, behind)
         return after if spec.per_layer else self._scaled(after)
 
     def per_layer_input(self, hidden: F32) -> F32:
@@ -189,7 +192,7 @@ class Layer:
             value = products.get("v_proj", key)
         else:
             query, key, value = self._from_latent_rows(spec.latent, inner)
-        query = self._norm(query, spec.q_row_norm)
+        query = self._row_norm(query, spec.q_row_norm)
         query = self._turned(query, spec.q_norm)
         if key is None or value is None:
             key, value = self._shared_keys(stream)
@@ -209,7 +212,7 @@ class Layer:
     def _keys(self, key: F32, value: F32, stream: F32) -> tuple[F32, F32]:
         """Keys and values ``[heads, tokens, head_dim]`` as they are cached."""
         spec = self._spec
-        key = self._observer.cached(self._turned(self._norm(key, spec.k_row_norm), spec.k_norm))
+        key = self._observer.cached(self._turned(self._row_norm(key, spec.k_row_norm), spec.k_norm))
         value = self._heads(value, None)
         if spec.normalises_values:
             value = norm(value, np.ones(value.shape[2], np.float32), spec.norm_eps)
@@ -283,7 +286,8 @@ class Layer:
         return self._linear(self._rounded(result), output)
 
     def _feed_forward(self, residual: F32) -> F32:
-        hidden = own = routed = self._norm(residual, self._spec.feed_forward_norm)
+        around = self._spec.norms_around(self._layer)
+        hidden = own = routed = self._norm(residual, around.before_feed_forward)
         networks, router = self._spec.feed_forward(self._layer), self._spec.router(self._layer)
         if router is None:
             return self._network(hidden, networks[0])
@@ -341,6 +345,16 @@ class Layer:
             return value
         module = f"{self._prefix}.{path}"
         return normed(self._spec, self._weights, module, value, self._spec.epsilon(path))
+
+    def _row_norm(self, value: F32, path: str | None) -> F32:
+        """A norm of all queries or keys of a token: of all together, or of each head."""
+        if path is None or not self._spec.is_by_head(path):
+            return self._norm(value, path)
+        weight = self._weights.vector(f"{self._prefix}.{path}.weight")
+        heads = weight.reshape(-1, self._spec.head_dim_of(self._layer))
+        parts, epsilon = value.reshape(len(value), *heads.shape), self._spec.epsilon(path)
+        normalise = layer_norm if self._spec.centres else norm
+        return normalise(parts, heads, epsilon).reshape(value.shape)
 
     def _rounded(self, value: F32) -> F32:
         return value if self._spec.ternary is None else round_rows(value)

@@ -15,6 +15,8 @@ def route(experts: Experts, logits: F32, bias: F32 | None) -> F32:
     """How much each token ``[tokens, experts]`` gets of each expert."""
     if experts.softcap is not None:
         logits = np.tanh(logits / experts.softcap) * np.float32(experts.softcap)
+    if experts.scoring == "sparse_mixer":
+        return _mixed(experts, logits)
     scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
     scores /= scores.sum(axis=-1, keepdims=True)
     if experts.scoring == "sigmoid":
@@ -28,6 +30,21 @@ def route(experts: Experts, logits: F32, bias: F32 | None) -> F32:
     if experts.normalise:
         routes /= routes.sum(axis=-1, keepdims=True) + np.float32(experts.epsilon)
     return routes * np.float32(experts.scale)
+
+
+def _mixed(experts: Experts, logits: F32) -> F32:
+    """Routes by a softmax for each choice, over what is not chosen yet and close enough."""
+    routes = np.zeros_like(logits)
+    for token, row in enumerate(logits):
+        order = sorted(range(experts.count), key=lambda expert: (-row[expert], expert))
+        for place, expert in enumerate(order[: experts.top_k]):
+            others = row[order[place:]]
+            distance = row[expert] - others
+            by = np.maximum(np.abs(others), row[expert])
+            with np.errstate(invalid="ignore"):  # of 0 by 0, which is close
+                close = ~(distance / by > np.float32(experts.margin))
+            routes[token, expert] = 1 / np.exp(-distance[close]).sum()
+    return routes
 
 
 def _in_groups(experts: Experts, ranks: F32) -> list[int]:
@@ -48,10 +65,9 @@ def norm(value: F32, weight: F32, epsilon: float) -> F32:
     return value / length * weight
 
 
-def layer_norm(value: F32, weight: F32, bias: F32 | None, epsilon: float) -> F32:
-    """Norm of what a row deviates from its mean, with a bias or without."""
-    scaled = norm(value - value.mean(axis=-1, keepdims=True), weight, epsilon)
-    return scaled if bias is None else scaled + bias
+def layer_norm(value: F32, weight: F32, epsilon: float) -> F32:
+    """Norm of what a row deviates from its mean."""
+    return norm(value - value.mean(axis=-1, keepdims=True), weight, epsilon)
 
 
 def normed(spec: DecoderSpec, weights: Weights, module: str, value: F32, epsilon: float) -> F32:
@@ -59,8 +75,8 @@ def normed(spec: DecoderSpec, weights: Weights, module: str, value: F32, epsilon
     weight = weights.vector(f"{module}.weight")
     if not spec.centres:
         return norm(value, weight, epsilon)
-    bias = weights.vector(f"{module}.bias") if spec.norm_biases else None
-    return layer_norm(value, weight, bias, epsilon)
+    scaled = layer_norm(value, weight, epsilon)
+    return scaled + weights.vector(f"{module}.bias") if spec.norm_biases else scaled
 
 
 def largest(value: F32, deviations: float) -> F32:

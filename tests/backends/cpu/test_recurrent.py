@@ -71,7 +71,7 @@ DELTA = Mixing(
     "gated_delta",
     {
         **{"key_heads": 2, "value_heads": HEADS, "key_dim": 32, "value_dim": 48, "count": 4},
-        **{"layer": 0, "epsilon": 1e-6},
+        **{"layer": 0, "epsilon": 1e-6, "strength": 1.0},
     },
     {"qkv": WIDTH, "decay": HEADS, "write": HEADS},
     {

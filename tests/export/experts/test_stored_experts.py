@@ -255,7 +255,7 @@ def test_scores_may_be_sigmoids_and_have_a_factor(
         "normalise": int(normalise),
         **NO_GROUPS,
     }
-    assert routes == [attributes | {"epsilon": epsilon, "scale": scale}] * 2
+    assert routes == [attributes | {"epsilon": epsilon, "scale": scale, "margin": 0.0}] * 2
 
 
 # Experts of a model that was trained ternary: the graph rounds what goes into each of them.

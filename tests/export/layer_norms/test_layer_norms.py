@@ -16,6 +16,7 @@ from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
 from edgerun_export.architectures import describe
+from edgerun_export.architectures.decoder.layer import Dense
 from edgerun_export.calibrate.step import CalibrationOptions
 from edgerun_export.calibrate.taps import all_groups, observe
 from edgerun_export.calibrate.weights import LayerWeights
@@ -27,21 +28,42 @@ from tests.support.altered import AlteredBundle
 from tests.support.bundles import GOLDEN, bundle_of, config_of, spec_without
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+YARN = {"rope_type": "yarn", "factor": 2.0}
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "error", "message"),
     [
-        ("cohere", {"use_qk_norm": True}, UnsupportedError, "cohere .* with use_qk_norm True"),
+        ("cohere2", {"use_qk_norm": True}, UnsupportedError, "cohere2 .* with use_qk_norm True"),
         ("cohere", {"logit_scale": 0}, CheckpointError, "'logit_scale' is 0"),
+        (
+            "cohere2_moe",
+            {"rope_scaling": YARN},
+            UnsupportedError,
+            "'yarn', which transformers does",
+        ),
+        ("cohere2_moe", {"expert_selection_fn": "max"}, UnsupportedError, "fn of 'max' are not"),
+        (
+            "cohere2_moe",
+            {"shared_expert_combination_strategy": "max"},
+            UnsupportedError,
+            "strategy of 'max' are not supported; those with average or sum are",
+        ),
+        ("cohere2_moe", {"num_experts": 1}, CheckpointError, "2 experts, .* num_experts 1"),
+        ("cohere2_moe", {"mlp_layer_types": ["moe"]}, CheckpointError, "3 times 'dense' or"),
+        ("cohere2_moe", {"num_shared_experts": -1}, CheckpointError, "'num_shared_experts' is -1"),
         ("cohere2", {"layer_types": [FULL]}, CheckpointError, "names 1 layers, the model has 3"),
         ("cohere2", {"sliding_window": 0}, CheckpointError, "'sliding_window' is 0"),
         ("gpt_neox", {"hidden_act": "mish"}, UnsupportedError, "gpt_neox .* 'mish' .* with gelu,"),
         ("nemotron", {"hidden_act": "silu"}, UnsupportedError, "nemotron .* hidden_act of 'silu'"),
         ("olmo", {"clip_qkv": 8.0}, UnsupportedError, "olmo checkpoints with clip_qkv 8.0"),
         ("phi", {"qk_layernorm": True}, UnsupportedError, "phi checkpoints with qk_layernorm True"),
+        ("phimoe", {"num_experts_per_tok": 1}, UnsupportedError, "num_experts_per_tok 1 are not"),
+        ("phimoe", {"num_local_experts": 1}, CheckpointError, "2 experts, .* num_local_experts 1"),
+        ("phimoe", {"router_jitter_noise": -1}, CheckpointError, "'router_jitter_noise' is -1"),
+        ("phimoe", {"rope_parameters": YARN}, UnsupportedError, "rope of type 'yarn' are not"),
+        ("phimoe", {"rope_scaling": {"type": "longrope"}}, CheckpointError, "'short_mscale' is N"),
         ("phi", {"layer_norm_eps": -1}, CheckpointError, "'layer_norm_eps' is -1"),
-        ("stablelm", {"qk_layernorm": True}, UnsupportedError, "stablelm .* with qk_layernorm"),
         ("stablelm", {"hidden_act": "elu"}, UnsupportedError, "activation 'elu'"),
         ("starcoder2", {"sliding_window": -4}, CheckpointError, "'sliding_window' is -4"),
         ("starcoder2", {"norm_epsilon": "x"}, CheckpointError, "'norm_epsilon' is 'x'"),
@@ -58,6 +80,8 @@ def test_keys_that_are_left_out_mean_what_transformers_takes_them_for() -> None:
     kinds = spec_without("cohere2", "layer_types", "sliding_window", num_hidden_layers=5)
     assert [layer.window for layer in kinds.layers] == [4096, 4096, 4096, None, 4096]
     assert [layer.rope for layer in kinds.layers] == [0, 0, 0, None, 0]
+    mixed = spec_without("phimoe", "router_jitter_noise", "num_experts_per_tok", "sliding_window")
+    assert mixed.layers[0].feed_forward.margin == 0.02  # type: ignore[union-attr]
     assert spec_without("cohere", "logit_scale").storage.factors == {"model.norm.weight": 0.0625}
     assert spec_without("starcoder2", "use_bias").biases >= {"q_proj", "o_proj", "down_proj"}
     assert spec_without("starcoder2", "sliding_window").layers[0].window is None
@@ -68,6 +92,50 @@ def test_keys_that_are_left_out_mean_what_transformers_takes_them_for() -> None:
     both = [spec_without(name, "rope_parameters") for name in ("stablelm", "phi")]
     turned = [np.count_nonzero(spec.ropes[0].inv_freq) for spec in both]
     assert turned == [both[0].head_dim // 8, both[1].head_dim // 4]
+
+
+@pytest.mark.parametrize(
+    ("keys", "windows", "ropes"),
+    [
+        ({}, [None, 8, 8, 8, None], [0, 0, 0, 0, None]),
+        (
+            {"prefix_dense_sliding_window_pattern": 2, "first_k_dense_replace": 2},
+            [8, None, 8, 8, 8],
+            [0, None, 0, 0, 0],
+        ),
+        ({"sliding_window_pattern": 2}, [None, 8, None, 8, None], [0, 0, None, 0, None]),
+    ],
+)
+def test_dense_layers_before_experts_have_a_rope_and_no_window(
+    keys: dict[str, Any], windows: list[int | None], ropes: list[int | None]
+) -> None:
+    said = {"first_k_dense_replace": 1, "num_hidden_layers": 5, **keys}
+    spec = spec_without("cohere2_moe", "layer_types", "mlp_layer_types", **said)
+    assert [layer.window for layer in spec.layers] == windows
+    assert [layer.rope for layer in spec.layers] == ropes
+    dense = [isinstance(layer.feed_forward, Dense) for layer in spec.layers]
+    assert dense == [layer < said["first_k_dense_replace"] for layer in range(5)]
+
+
+def test_experts_of_command_a_count_as_much_as_their_strategy_says() -> None:
+    spec = describe(config_of("cohere2_moe"))
+    name = "model.layers.1.mlp.shared_experts.down_proj.weight"
+    assert (spec.layers[1].feed_forward.scale, spec.storage.factors[name]) == (0.5, 0.5)  # type: ignore[union-attr]
+    spec = describe(config_of("cohere2_moe", shared_expert_combination_strategy="sum"))
+    assert spec.layers[1].feed_forward.scale == 1.0  # type: ignore[union-attr]
+    assert {*spec.storage.factors} == {"model.norm.weight"}
+    spec = describe(config_of("cohere2_moe", num_shared_experts=0, rms_norm_eps=1e-6))
+    assert spec.layers[1].feed_forward.scale == 1.0  # type: ignore[union-attr]
+    assert (spec.centres, spec.norm_eps) == (False, 1e-6)
+    assert not spec_without("cohere2_moe", "norm_topk_prob", num_shared_experts=0).biases
+
+
+@pytest.mark.parametrize(("original", "context"), [(64, 64), (128, 128), (None, 128)])
+def test_phimoe_has_the_context_of_its_first_divisors(original: int | None, context: int) -> None:
+    spec = describe(config_of("phimoe", original_max_position_embeddings=original))
+    assert spec.context_length == context
+    assert [note[:25] for note in spec.notes] == ["the context is 64 tokens:"] * (context == 64)
+    assert spec.ropes[0].attention_factor == 1.25
 
 
 def test_old_and_new_names_of_the_rope_of_gpt_neox_are_the_same() -> None:

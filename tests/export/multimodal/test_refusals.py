@@ -131,7 +131,7 @@ def test_a_text_config_that_is_no_object_is_refused() -> None:
     ("name", "kind", "words"),
     [
         ("llava", "gpt2", "'llava' with a text model of 'gpt2' is not supported; supported"),
-        ("mistral3", "mistral4", r"'mistral4' is not supported.*: mistral, ministral3$"),
+        ("mistral3", "qwen2", r"'qwen2' is not supported.*: mistral, ministral3, mistral4$"),
         ("llava", "mamba2", "'mamba2' is not supported: a bundle has no form for linear recur"),
         ("llava_next", "granite", "'llava_next' with a text model of 'granite' is not supported"),
         ("exaone4_5", "exaone_moe", "of 'exaone_moe' is not.*: exaone4, exaone4_5_text$"),

@@ -108,6 +108,7 @@ CASES = {
     "gemma3": Case("gemma3", "gemma3_text", "gemma3_text", (BESIDE, INSIDE)),
     "mistral3": Case("mistral3", "mistral", "mistral", (BESIDE, INSIDE)),
     "ministral3": Case("mistral3", "ministral3", "ministral3", (BESIDE, INSIDE)),
+    "mistral4": Case("mistral3", "mistral4", "mistral4", (BESIDE, INSIDE)),
     "llava": Case("llava", "llama", "llama", (BESIDE, INSIDE)),
     "llava-mistral": Case("llava", "mistral", "mistral", (BESIDE,)),
     "llava-qwen2": Case("llava", "qwen2", "qwen2", (BESIDE,)),

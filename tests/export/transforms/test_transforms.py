@@ -11,15 +11,18 @@ from edgerun_export.calibrate import observed
 from edgerun_export.calibrate.moments import Moments
 from edgerun_export.calibrate.step import CalibrationOptions
 from edgerun_export.calibrate.text import CalibrationText
+from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout, quantise_rows
 from edgerun_export.recipe import make_recipe
+from edgerun_export.source.model import interpret
 from edgerun_export.transforms import check_unchanged, transformed
 from edgerun_export.transforms.awq import _pairs
 from edgerun_export.transforms.registry import BOUND
 from edgerun_export.transforms.weights import Change, TransformedWeights
 from edgerun_export.verify.compare import VerificationError, relative_error
 from edgerun_export.verify.numpy_model import forward
+from tests.support.bundles import GOLDEN, config_of
 
 NAMES = ["llama", "qwen2", "qwen3", "mixtral", "olmoe", "gpt_oss", "lfm2", "lfm2_moe"]
 NAMES += [
@@ -39,6 +42,7 @@ NAMES += [
 BOTH = ["llama", "gpt_oss", "lfm2_moe", "qwen3_next", "nemotron_h", "deepseek_v2"]
 TRANSFORMED = [(name, (transform,)) for name in NAMES for transform in ("rotate", "awq")]
 TRANSFORMED += [(name, ("awq",)) for name in ("cohere2", "gpt_neox", "phi", "stablelm")]
+TRANSFORMED += [(name, ("awq",)) for name in ("cohere2_moe", "olmo_hybrid")]
 TRANSFORMED += [
     pytest.param(name, ("rotate", "awq"), marks=[] if name in BOTH else pytest.mark.slow)
     for name in NAMES
@@ -67,6 +71,18 @@ def test_float_logits_stay_what_they_were(name, transforms, golden, source_weigh
     assert relative_error(logits, forward(source.spec, source, reference.ids)) < BOUND
     names = [f"model.layers.0.{each.path}.weight" for each in source.spec.mixer(0).values()]
     assert any(np.abs(after.matrix(each) - source.matrix(each)).max() > 1e-3 for each in names)
+
+
+@pytest.mark.parametrize("transforms", [("rotate",), ("awq",)], ids="+".join)
+def test_experts_and_attention_may_read_the_same_norm(transforms):
+    """Command A+ with RMS norms, which a rotation passes."""
+    with open_checkpoint(str(GOLDEN / "cohere2_moe")) as checkpoint:
+        checkpoint.config = config_of("cohere2_moe", rms_norm_eps=1e-5)
+        source, _ = interpret(checkpoint)
+        ids = np.arange(9)
+        after = apply(transforms, source)
+        logits = forward(after.spec, after, ids)
+        assert relative_error(logits, forward(source.spec, source, ids)) < BOUND
 
 
 @pytest.mark.parametrize("transforms", [("rotate",), ("awq",)], ids="+".join)
@@ -181,6 +197,7 @@ def test_weights_that_are_something_else_are_found_out(golden, source_weights):
         ("bitnet-packed", "rotate", "--transform rotate: .* ternary already"),
         ("llama", "awq", "--transform awq looks at activations; .* --calibrate"),
         ("olmo2", "rotate", "have norms behind their parts"),
+        ("olmo_hybrid", "rotate", "have norms behind their parts"),
         ("stablelm", "rotate", "norms of this stablelm subtract the mean"),
     ],
 )

@@ -44,7 +44,7 @@ def test_choices_with_a_bias_become_one_node(altered: AlteredBundle) -> None:
         "normalise": 1,
         "scale": 1.5,
     }
-    attributes |= {"epsilon": float(np.float32(1e-6)), **NO_GROUPS}
+    attributes |= {"epsilon": float(np.float32(1e-6)), "margin": 0.0, **NO_GROUPS}
     for node in routes:
         assert node.attrs == attributes
         assert graph.array(node.inputs[1]).shape == (EXPERTS,)

@@ -50,7 +50,7 @@ def test_a_choice_in_groups_becomes_one_node(profile: str, tmp_path: Path) -> No
         "epsilon": 0.0,
         "scale": 2.5,
     }
-    assert second.attrs == attributes | GROUPS | {"group_top_k": 1}
+    assert second.attrs == attributes | GROUPS | {"group_top_k": 1, "margin": 0.0}
     third = route_of(altered("deepseek_v3-groups", profile, tmp_path / "3"))
     assert len(third.inputs) == 2
     attributes = {
@@ -61,7 +61,7 @@ def test_a_choice_in_groups_becomes_one_node(profile: str, tmp_path: Path) -> No
         "epsilon": 0.0,
         "scale": 2.5,
     }
-    assert third.attrs == attributes | GROUPS | {"group_top_k": 2}
+    assert third.attrs == attributes | GROUPS | {"group_top_k": 2, "margin": 0.0}
 
 
 def constant(node: str, place: int, *value: float, dtype: str = "int64") -> Alteration:

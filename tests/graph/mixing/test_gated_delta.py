@@ -42,7 +42,7 @@ def test_linear_attention_is_an_op(weights: str, profile: str) -> None:
     nodes = [node for node in graph.nodes if node.op == "gated_delta"]
     epsilon = float(np.float32(1e-6))
     assert [node.attrs for node in nodes] == [
-        {"layer": layer, **SIZES, "epsilon": epsilon} for layer in (0, 2)
+        {"layer": layer, **SIZES, "epsilon": epsilon, "strength": 1.0} for layer in (0, 2)
     ]
     assert {node.op for node in graph.nodes} - {"add"} == {
         *("embedding", "rms_norm", "linear", "rotary", "attention", "gate", "gated_delta"),

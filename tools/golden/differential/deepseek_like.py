@@ -161,6 +161,35 @@ def youtu(draw: Draw) -> Config:
     }
 
 
+def hy_v3(draw: Draw) -> Config:
+    sizes = own_heads(draw)
+    networks = [draw.of("dense", "sparse") for _ in range(sizes["num_hidden_layers"])]
+    return {
+        **sizes,
+        **experts(draw),
+        **expert_width(draw),
+        **flags(draw, "attention_bias", "enable_moe_fp32_combine"),
+        **draw.of({}, {"mlp_layer_types": networks}),
+        "num_shared_experts": draw.of(1, 2),
+        "router_scaling_factor": draw.of(1.0, 2.826),
+        "rope_parameters": rope(draw),
+    }
+
+
+def mistral4(draw: Draw) -> Config:
+    turned = rope(draw, ("yarn",))
+    scores = {"llama_4_scaling_beta": 0.1}
+    return {
+        **_latent(draw),
+        **_routed(draw),
+        **_first_dense(draw),
+        **flags(draw, "rope_interleave"),
+        "n_group": 1,
+        "topk_group": 1,
+        "rope_parameters": {**turned, **scores},
+    }
+
+
 def minicpm3(draw: Draw) -> Config:
     return {
         **_latent(draw),
@@ -194,6 +223,7 @@ FAMILIES = {
     "exaone_moe": exaone_moe,
     "glm4_moe": glm4_moe,
     "glm4_moe_lite": glm4_moe_lite,
+    "hy_v3": hy_v3,
     "kimi_k2": deepseek_v3,
     "sarvam_moe": sarvam_moe,
     "solar_open": solar_open,

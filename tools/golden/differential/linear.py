@@ -82,6 +82,25 @@ def qwen3_next(draw: Draw) -> Config:
     }
 
 
+def olmo_hybrid(draw: Draw) -> Config:
+    """Of sizes of linear attention those that are not drawn follow from others."""
+    sizes = shared_width(draw)
+    sizes["num_hidden_layers"] = max(sizes["num_hidden_layers"], 2)
+    linear = without(_gated_delta(draw), *sizes, "layer_types", "head_dim")
+    if draw.chance():
+        linear = {key: linear[key] for key in linear if draw.chance() and "num" not in key}
+    both = ("linear_attention", FULL)
+    types = [*layer_types(draw, sizes, *both)[:-2], *draw.of(both, both[::-1])]
+    none = {"rope_type": "default", "rope_theta": None}
+    return {
+        **sizes,
+        **linear,
+        **flags(draw, "attention_bias", "linear_allow_neg_eigval"),
+        **draw.of({}, {"layer_types": types}),
+        **draw.of({}, {"rope_parameters": none}, {"rope_parameters": rope(draw, _ROPES)}),
+    }
+
+
 def _short_convolutions(draw: Draw) -> Config:
     sizes = shared_width(draw)
     return {
@@ -137,6 +156,7 @@ FAMILIES = {
     "lfm2": lfm2,
     "lfm2_moe": lfm2_moe,
     "lfm3": lfm3,
+    "olmo_hybrid": olmo_hybrid,
     "qwen3_5_moe_text": qwen3_5_moe_text,
     "qwen3_5_text": qwen3_5_text,
     "qwen3_next": qwen3_next,

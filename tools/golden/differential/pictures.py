@@ -5,7 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from tools.golden.differential import gemma, linear, llama_like, with_experts
+from tools.golden.differential import (
+    deepseek_like,
+    gemma,
+    linear,
+    llama_like,
+    with_experts,
+)
 from tools.golden.differential.parts import Config, Draw, Family, head_dim_of, rope, without
 
 _CLIP = {
@@ -19,6 +25,7 @@ _TEXTS: dict[str, Family] = {
     **gemma.FAMILIES,
     **linear.FAMILIES,
     **with_experts.FAMILIES,
+    "mistral4": deepseek_like.mistral4,
 }
 _TOKEN = {"image_token_index": 263}
 _WINDOWS = ("use_sliding_window", "sliding_window", "max_window_layers", "layer_types")
@@ -130,7 +137,7 @@ FAMILIES: dict[str, Family] = {
     "llava_next": _LLAVA,
     "mistral3": partial(
         _around,
-        texts=("mistral", "ministral3"),
+        texts=("mistral", "ministral3", "mistral4"),
         vision={"model_type": "pixtral", "head_dim": 16},
         more=_TOKEN,
     ),

@@ -33,6 +33,7 @@ WITHOUT = {
     "bitnet_moe": "is not in transformers",
     "internlm2": "is not in transformers",
     "minicpm": "is not in transformers",
+    "mistral4": "is in transformers within mistral3 alone",
     "gemma3n": "its text model is gemma3n_text",
     "gemma4": "its text model is gemma4_text",
     "muse_glimmer_text": "is in transformers within muse_glimmer alone",

@@ -201,6 +201,36 @@ MIXTURES: dict[str, Golden] = {
         },
         reply=64,
     ),
+    "hy_v3": Golden(
+        "HYV3",
+        {
+            **{key: value for key, value in _EXPERTS.items() if key != "n_routed_experts"},
+            "head_dim": 32,
+            "num_experts": 6,
+            "pad_token_id": None,
+        },
+        reply=64,
+        names={
+            ".mlp.gate.weight": ".mlp.router.gate.weight",
+            ".mlp.e_score_correction_bias": ".mlp.expert_bias",
+            ".mlp.shared_experts.": ".mlp.shared_mlp.",
+        },
+    ),
+    # Within its original context, beyond which scores grow with positions.
+    "mistral4": Golden(
+        "Mistral4",
+        {
+            **{key: value for key, value in _LATENT.items() if key != "first_k_dense_replace"},
+            "q_lora_rank": 48,
+            "n_shared_experts": 1,
+            "rope_parameters": {
+                **{**YARN, **ROPE, "original_max_position_embeddings": 64},
+                **{"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1},
+            },
+            "pad_token_id": None,
+        },
+        stacked=True,
+    ),
     "flint": Golden(
         "Flint",
         {

@@ -15,23 +15,24 @@ def _emit(binder: Binder, node: Node, index: int) -> None:
     """Normalises, in place where nobody else reads the rows."""
     source, weight_name, bias_name = (*node.inputs, "")[:3]
     x, counted_by = binder.values[source], binder.counted_by[source]
-    weight = binder.vector(weight_name)
+    weight, groups = binder.vector(weight_name), node.attrs["groups"]
+    size = x.width // groups
     arguments: dict[str, Argument] = {
         "rows": binder.count(counted_by),
         "x": x,
         "x_stride": x.stride,
         "weight": weight,
         "bias": binder.vector(bias_name) if bias_name else np.zeros_like(weight),
-        "size": x.width,
+        "size": size,
         "epsilon": np.array([node.attrs["epsilon"]], np.float32),
     }
-    if emit_rounded(binder, node, arguments):
+    if groups == 1 and emit_rounded(binder, node, arguments):
         return
     out = binder.over(source, node.outputs[0], index)
     binder.emit(
         "layer_norm",
-        {"lanes": binder.isa.float_lanes},
-        {**arguments, "out": out, "out_stride": out.stride},
+        {"lanes": min(binder.isa.float_lanes, size)},
+        {**arguments, "out": out, "out_stride": out.stride, "groups": groups},
         chunks=(counted_by, 1, 1),
         reads={x.key},
         writes={out.key},

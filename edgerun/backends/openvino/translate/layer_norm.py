@@ -16,7 +16,14 @@ def _translate(translation: Translation, node: Node) -> Any:
     x, weight, bias = (*node.inputs, "")[:3]
     ops, array = translation.ops, translation.segment.array
     normalise = _of_halves if translation.is_half else _of_floats
-    normalised = normalise(translation, translation.value(x), node.attrs["epsilon"])
+    groups, epsilon = node.attrs["groups"], node.attrs["epsilon"]
+    if groups == 1:
+        normalised = normalise(translation, translation.value(x), epsilon)
+    else:
+        value, rows, width = translation.sized(x)
+        parts = translation.reshape(value, (rows, groups, width // groups))
+        parts = normalise(translation, parts, epsilon)
+        normalised = translation.reshape(parts, (rows, width))
     out = ops.multiply(normalised, translation.constant(array(weight)))
     return ops.add(out, translation.constant(array(bias))) if bias else out
 

@@ -193,7 +193,7 @@ def _attributes(
         "scoring": routing.scoring,
         "biased": biases.added_to(routing.constants),
         "normalise": int(routing.divided) or normalise,
-        **{"epsilon": 0.0, "scale": 1.0},
+        **{"epsilon": 0.0, "scale": 1.0, "margin": 0.0},
         **numbers,
         **of_groups,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -11,6 +12,7 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Pattern, Var
 from edgerun.graph.passes.base import Pass
 from edgerun.graph.passes.experts import biases, groups
+from edgerun.ops.route import MIXER
 
 LAST = -1
 _AXES = 2  # of logits, before that of experts
@@ -71,6 +73,30 @@ def _pattern(scoring: str, normalised: bool, grouped: bool, constants: frozenset
 _FORMS = tuple(_forms())
 
 
+def _mixer_form() -> Pattern:
+    logits, nothing = Var("logits"), Num(-math.inf)
+    rest: Pattern = logits
+    ids: list[Pattern] = []
+    scores: list[Pattern] = []
+    for _ in range(2):
+        best, chosen = (
+            Op("TopK", rest, Num(1), output=place, axis=LAST, largest=1, sorted=1)
+            for place in (0, 1)
+        )
+        size = Op("Max", Op("Abs", logits), best)
+        is_far = Op("Greater", Op("Div", Op("Sub", best, logits), size), Const("margin"))
+        shares = Op("Softmax", Op("Where", is_far, nothing, rest), axis=LAST)
+        scores.append(Op("GatherElements", shares, chosen, axis=LAST))
+        ids.append(chosen)
+        removed = Op("Add", best, nothing)
+        rest = Op("ScatterElements", rest, chosen, removed, axis=LAST, reduction="none")
+    both = (Op("Concat", *parts, axis=LAST) for parts in (ids, scores))
+    return Op("ScatterElements", _NOTHING, *both, axis=LAST, reduction="none")
+
+
+_MIXER = _mixer_form()
+
+
 def fuse_routes(graph: Graph) -> Graph:
     """Rewrites every ScatterElements whose surroundings have the exporter's form."""
     if not any(node.op == "ScatterElements" for node in graph.nodes):
@@ -98,18 +124,38 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
             "scoring": form.scoring,
             "biased": biases.added_to(form.constants),
             "normalise": int(form.normalised),
-            **{"epsilon": 0.0, "scale": 1.0},
+            **{"epsilon": 0.0, "scale": 1.0, "margin": 0.0},
             **numbers,
             **of_groups,
         }
         inputs = (match["logits"], *biases.bias_of(match, form.constants))
         return node.replace(op="route", inputs=inputs, attrs=attributes)
-    return node
+    return _mixer(node, matcher)
+
+
+def _mixer(node: Node, matcher: Matcher) -> Node:
+    """The choice of two experts, of which each has a softmax of its own."""
+    match = matcher.match(node.outputs[0], _MIXER)
+    numbers = None if match is None else matcher.numbers(match, ("margin",))
+    if match is None or numbers is None:
+        return node
+    attributes = {
+        "top_k": 2,
+        "scoring": MIXER,
+        "biased": "scores",
+        "normalise": 0,
+        "epsilon": 0.0,
+        "scale": 1.0,
+        **numbers,
+        **groups.NO_GROUPS,
+    }
+    return node.replace(op="route", inputs=(match["logits"],), attrs=attributes)
 
 
 # From the operator specifications of ONNX (opset 23).
 READS: Mapping[str, Rules] = {
     **groups.READS,
+    "Concat": {"axis": Read(int, needed=True)},
     "GatherElements": {"axis": Read(int, 0)},
     "ReduceSum": {"keepdims": Read(int, 1), "noop_with_empty_axes": 0},
     "ScatterElements": {"axis": Read(int, 0), "reduction": Read(str, "none")},

@@ -1,16 +1,24 @@
-"""Norms of groups whose weights differ become ``group_rms_norm``."""
+"""Norms of groups whose weights differ become ``group_rms_norm``, or ``layer_norm`` of groups."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from edgerun.graph.ir import Graph, Node
-from edgerun.graph.match import Const, Matcher, Op, Var
+from edgerun.graph.match import Const, Match, Matcher, Op, Var
 from edgerun.graph.passes.base import Pass
 
 _GROUPS = Op("Reshape", Var("x"), Const("groups"))
-_NORMED = Op("Reshape", Op("rms_norm", _GROUPS, Const("ones")), Const("joined"))
-_FORM = Op("Mul", _NORMED, Const("weight"))
+# By what the norm of a group is what that of all groups becomes.
+_OF_GROUPS = {"rms_norm": "group_rms_norm", "layer_norm": "layer_norm"}
+
+
+def _form(norm: str) -> Op:
+    normed = Op("Reshape", Op(norm, _GROUPS, Const("ones")), Const("joined"))
+    return Op("Mul", normed, Const("weight"))
+
+
+_FORMS = [_form(norm) for norm in _OF_GROUPS]
 
 
 def fuse_group_norms(graph: Graph) -> Graph:
@@ -22,9 +30,16 @@ def fuse_group_norms(graph: Graph) -> Graph:
 
 
 def _rewrite(node: Node, matcher: Matcher) -> Node:
-    match, graph = matcher.match(node.outputs[0], _FORM), matcher.graph
-    if match is None:
-        return node
+    for form in _FORMS:
+        match = matcher.match(node.outputs[0], form)
+        if match is not None:
+            return _of_groups(node, match, matcher)
+    return node
+
+
+def _of_groups(node: Node, match: Match, matcher: Matcher) -> Node:
+    """What a product of the form becomes; the same where sizes or ones are others."""
+    graph = matcher.graph
     arrays = [graph.constants[match[name]] for name in ("groups", "joined", "ones", "weight")]
     plain = [each for each in arrays if isinstance(each, np.ndarray)]
     if len(plain) < len(arrays):
@@ -38,9 +53,8 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
         return node
     norm = matcher.producers[matcher.producers[node.inputs[0]].inputs[0]]
     attributes = {"groups": expected[2], "epsilon": norm.attrs["epsilon"]}
-    return Node(
-        "group_rms_norm", norm.name, (match["x"], match["weight"]), node.outputs, attributes
-    )
+    inputs = match["x"], match["weight"]
+    return Node(_OF_GROUPS[norm.op], norm.name, inputs, node.outputs, attributes)
 
 
 PASS = Pass(49, fuse_group_norms)

@@ -47,21 +47,29 @@ def _heads(part: Pattern) -> Pattern:
 
 
 _DECAY = Op("Mul", Op("Softplus", Op("Add", Var("decay"), Const("offset"))), Const("rate"))
-_RESULT = Op(
-    "Scan",
-    Var("state"),
-    Op("Unsqueeze", Op("Mul", _heads(_part(0)), Const("scale")), Num(3)),
-    Op("Unsqueeze", _heads(_part(1)), Num(3)),
-    Op("Reshape", _part(2), Const("values")),
-    Op("Unsqueeze", Op("Exp", _DECAY), Num((3, 4))),
-    Op("Unsqueeze", Op("Sigmoid", Var("write")), Num((3, 4))),
-    output=1,
-    num_scan_inputs=_SCANNED,
-    scan_input_axes=(1,) * _SCANNED,
-    scan_output_axes=(1,),
-)
-_NORMED = Op("rms_norm", Op("Reshape", _RESULT, Const("heads")), Const("norm"))
-_FORM = Op("Reshape", _NORMED, Const("joined"))
+_OPENED = Op("Sigmoid", Var("write"))
+
+
+def _form_of(strength: Pattern) -> Pattern:
+    """All behind the convolution, by what says how much of a change is made."""
+    result = Op(
+        "Scan",
+        Var("state"),
+        Op("Unsqueeze", Op("Mul", _heads(_part(0)), Const("scale")), Num(3)),
+        Op("Unsqueeze", _heads(_part(1)), Num(3)),
+        Op("Reshape", _part(2), Const("values")),
+        Op("Unsqueeze", Op("Exp", _DECAY), Num((3, 4))),
+        Op("Unsqueeze", strength, Num((3, 4))),
+        output=1,
+        num_scan_inputs=_SCANNED,
+        scan_input_axes=(1,) * _SCANNED,
+        scan_output_axes=(1,),
+    )
+    normed = Op("rms_norm", Op("Reshape", result, Const("heads")), Const("norm"))
+    return Op("Reshape", normed, Const("joined"))
+
+
+_FORMS = (_form_of(_OPENED), _form_of(Op("Mul", _OPENED, Const("strength"))))
 # 0 to 5 are the state, query, key, value, decay and strength.
 _TOKEN = Token(
     (
@@ -138,6 +146,7 @@ def _rewrite(node: Node, matcher: Matcher) -> list[Node]:
         **asdict(sizes),
         "count": len(taps),
         "epsilon": matcher.number(form.read["epsilon"]),
+        "strength": _strength(form, matcher),
     }
     inputs = (form.mixed["qkv"], *gates, name, *vectors)
     return [
@@ -146,8 +155,16 @@ def _rewrite(node: Node, matcher: Matcher) -> list[Node]:
     ]
 
 
+def _strength(form: _Form, matcher: Matcher) -> float | None:
+    """What sigmoids are multiplied by; None, which no node may have, if that is no number."""
+    if "strength" not in form.read.values:
+        return 1.0
+    return matcher.number(form.read["strength"])
+
+
 def _form(node: Node, matcher: Matcher) -> _Form | None:
-    read = matcher.match(node.outputs[0], _FORM)
+    matches = (matcher.match(node.outputs[0], form) for form in _FORMS)
+    read = next(filter(None, matches), None)
     active = read and matcher.match(read["active"], _ACTIVE)
     mixed = active and matcher.match(active["mixed"], _MIXED)
     if read is None or active is None or mixed is None:

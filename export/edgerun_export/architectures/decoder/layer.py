@@ -136,8 +136,9 @@ class Experts:
         top_k: how many a token goes through.
         width: of what is between the projections of one.
         normalise: whether the scores of those that are chosen add up to 1.
-        scoring: what makes scores of the router's logits.
+        scoring: what makes scores of the router's logits (``edgerun/ops/route.py``).
         softcap: these become ``softcap * tanh(logits / softcap)``; ``None`` for as they are.
+        margin: of a ``sparse_mixer``, how far logits may be apart to count for each other.
         selection_bias: path below ``model.layers.N`` of what is added for the choice alone,
             ``[count]``; none where it is empty, and logits decide.
         biased: what it is added to.
@@ -158,8 +159,9 @@ class Experts:
     top_k: int
     width: int
     normalise: bool
-    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    scoring: Literal["softmax", "sigmoid", "sparse_mixer"] = "softmax"
     softcap: float | None = None
+    margin: float = 0.0
     selection_bias: str = ""
     biased: Literal["scores", "logits"] = "scores"
     selection_bias_axes: int = 1
@@ -214,6 +216,8 @@ class GatedDelta:
         key_dim: elements of a query or key head.
         value_dim: elements of a value head.
         taps: tokens that the convolution reads, the row's own included.
+        strength: the most that a token's change may count, which a sigmoid is multiplied by.
+        norm_eps: epsilon of the norm of heads; ``None`` for the decoder's.
         module: its path below ``model.layers.N``.
     """
 
@@ -222,6 +226,8 @@ class GatedDelta:
     key_dim: int
     value_dim: int
     taps: int
+    strength: float = 1.0
+    norm_eps: float | None = None
     module: str = "linear_attn"
 
     epsilon: ClassVar[float] = 1e-6  # of the lengths that queries and keys are divided by
@@ -337,6 +343,23 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class NormsAround:
+    """Norms before the parts of a layer and of what these add, by their paths; ``None`` for none.
+
+    Attributes:
+        before: attention, or what stands in its place.
+        behind: it.
+        before_feed_forward: the feed-forward part.
+        behind_feed_forward: that.
+    """
+
+    before: str | None
+    behind: str | None
+    before_feed_forward: str | None
+    behind_feed_forward: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
     """What may differ from layer to layer.
 
@@ -353,6 +376,7 @@ class LayerSpec:
         num_kv_heads: key and value heads; ``None`` for the decoder's.
         keys_are_values: values are what keys are made of, before their norm and rope.
         kv_source: the earlier layer whose keys and values it attends to; ``None`` for its own.
+        norms: those around its parts; ``None`` for the decoder's.
     """
 
     feed_forward: FeedForward | None
@@ -367,3 +391,4 @@ class LayerSpec:
     num_kv_heads: int | None = None
     keys_are_values: bool = False
     kv_source: int | None = None
+    norms: NormsAround | None = None

@@ -14,6 +14,7 @@ from edgerun_export.architectures.decoder.layer import (
     GatedDelta,
     LatentAttention,
     LayerSpec,
+    NormsAround,
     Projection,
     Rope,
     SharedExpert,
@@ -21,7 +22,12 @@ from edgerun_export.architectures.decoder.layer import (
 from edgerun_export.architectures.decoder.state_space import StateSpace
 from edgerun_export.architectures.decoder.storage import HEAD_WEIGHT, PLAIN, Storage
 from edgerun_export.architectures.decoder.streams import AltUp, Laurel, PerLayerInputs
-from edgerun_export.architectures.decoder.tensors import norms_of, tensors_of
+from edgerun_export.architectures.decoder.tensors import (
+    experts_of,
+    gated_width_of,
+    norms_of,
+    tensors_of,
+)
 
 Config = Mapping[str, Any]
 NETWORK = ("gate_proj", "up_proj", "down_proj")
@@ -39,12 +45,12 @@ class DecoderSpec:
         architecture: the checkpoint's ``model_type``.
         hidden_size: width of the residual stream.
         layers: what differs between its layers, in their order.
-        num_heads: query heads, where a layer does not say otherwise.
-        num_kv_heads: key and value heads, where a layer does not say otherwise.
+        num_heads, num_kv_heads: query heads, key and value heads, where a layer says nothing else.
         head_dim: width of a head, likewise.
         vocab_size: rows of the embedding.
         context_length: positions the model was made for, in tokens.
-        norm_eps: epsilon of norms, but those of ``latent`` and of state spaces.
+        norm_eps: epsilon of norms, but those of ``latent``, of linear attention that says another,
+            and of state spaces.
         activation: of the feed-forward gate, the name of a file in ``edgerun/activations``.
         ropes: rotary position embeddings, of which layers name theirs.
         tied: the head reads the embedding's weights.
@@ -54,27 +60,27 @@ class DecoderSpec:
         norm_biases: whether these have biases.
         parallel: whether the feed-forward part reads what the layer reads, not what attention has
             been added to; where both have the same norm, it is computed once.
-        input_norm: norm before attention, or what stands in its place.
+        input_norm: norm before attention, or what stands in its place; these four are those of
+            layers that have no norms of their own.
         attention_out_norm: norm of what attention adds.
         feed_forward_norm: norm before the feed-forward part.
         feed_forward_out_norm: norm of what that adds.
         latent: what keys and values are made of; ``None`` for the layer's input.
         sinks: of attention, one more score for each head, whose weight goes to nothing.
-        q_row_norm: norm of all queries of a token together.
-        k_row_norm: norm of all its keys together.
-        q_norm: norm of each query head.
-        k_norm: norm of each key head.
+        q_row_norm, k_row_norm: norms of all queries of a token together, and of all its keys.
+        row_norms_by_head: of these two, mean and length are those of each head by itself, while
+            heads have weights of their own; without biases, whatever other norms have.
+        q_norm, k_norm: norms of each query head, and of each key head.
         norms_after_rope: both come after the rope, not before.
         attention_sub_norm: norm before the output projection.
         mlp_sub_norm: norm before the down projection; experts have none.
-        gates_attention: what attention makes is multiplied by one more projection, once that went
-            through ``attention_gate``, the name of a file in ``edgerun/activations``.
+        gates_attention: what attention makes is multiplied by one more projection, activated.
+        attention_gate: the activation, the name of a file in ``edgerun/activations``.
         gates_by_head: that projection has an output for each head, which multiplies all of it.
         normalises_values: each value head goes through a norm without a weight.
         layer_scale: what the residual stream is multiplied by at the end of a layer, ``[1]``.
         per_layer: what layers are given beside the residual stream.
-        altup: residual streams beside it.
-        laurel: a way past attention.
+        altup, laurel: residual streams beside it, and a way past attention.
         softcap: logits ``x`` become ``softcap * tanh(x / softcap)``; ``None`` for as they are.
         score_softcap: likewise attention scores, once they are multiplied by their factor.
         score_scale: factor of the attention scores; ``None`` for ``head_dim ** -0.5``.
@@ -109,6 +115,7 @@ class DecoderSpec:
     sinks: str | None = None
     q_row_norm: str | None = None
     k_row_norm: str | None = None
+    row_norms_by_head: bool = False
     q_norm: str | None = None
     k_norm: str | None = None
     norms_after_rope: bool = False
@@ -151,13 +158,7 @@ class DecoderSpec:
     @property
     def intermediate_size(self) -> int:
         """Width of whatever layers gate, feed-forward parts as a rule; 0 where it differs."""
-        if self.per_layer is not None or (self.gates_attention and not self.gates_by_head):
-            return 0
-        shared = [part for layer in range(self.num_layers) if (part := self.shared_expert(layer))]
-        own = [layer.feed_forward for layer in self.layers if layer.feed_forward]
-        widths = {part.width for part in (*own, *shared)}
-        widths |= {layer.space.inner for layer in self.layers if layer.space}
-        return widths.pop() if len(widths) == 1 else 0
+        return gated_width_of(self)
 
     @property
     def experts(self) -> tuple[int, int]:
@@ -165,15 +166,32 @@ class DecoderSpec:
 
         A shared expert with a gate is a layer of one.
         """
-        layers = [part for layer in self.layers if isinstance(part := layer.feed_forward, Experts)]
-        shared = [each.as_experts() for part in layers if (each := part.shared) and each.gate]
-        parts = {(part.count, part.top_k) for part in (*layers, *shared)}
-        return parts.pop() if len(parts) == 1 else (0, 0)
+        return experts_of(self)
 
     def epsilon(self, path: str) -> float:
         """Epsilon of the norm at a path below ``model.layers.N``."""
-        latent = self.latent
-        return latent.norm_eps if latent is not None and path in latent.norms else self.norm_eps
+        parts = (self.latent, *(layer.delta for layer in self.layers))
+        own = (part.norm_eps for part in parts if part is not None and path in part.norms)
+        return next(own, None) or self.norm_eps
+
+    def norms_around(self, layer: int) -> NormsAround:
+        """Paths of the norms around the parts of a layer."""
+        usual = NormsAround(
+            self.input_norm,
+            self.attention_out_norm,
+            self.feed_forward_norm,
+            self.feed_forward_out_norm,
+        )
+        return self.layers[layer].norms or usual
+
+    def is_by_head(self, path: str) -> bool:
+        """Whether the norm at such a path is one of each head with weights of its own."""
+        return self.row_norms_by_head and path in (self.q_row_norm, self.k_row_norm)
+
+    def norm_kinds(self, path: str) -> tuple[str, ...]:
+        """What the norm at such a path has: a weight, and a bias or none."""
+        has_bias = self.norm_biases and not self.is_by_head(path)
+        return ("weight", "bias") if has_bias else ("weight",)
 
     def rope_of(self, layer: int) -> Rope | None:
         """What a layer's queries and keys are turned by; None if they are not."""

@@ -1,4 +1,4 @@
-"""Which tensors a decoder consists of, and which norms."""
+"""Which tensors a decoder consists of, and which norms; what sizes all of its layers share."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def tensors_of(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
 
 
 def _of_layer(spec: DecoderSpec, layer: int) -> dict[str, tuple[int, ...]]:
-    kinds = ("weight", "bias") if spec.norm_biases else ("weight",)
     shapes: dict[str, tuple[int, ...]] = {
-        f"{path}.{kind}": (width,) for path, width in spec.norms(layer).items() for kind in kinds
+        f"{path}.{kind}": (width,)
+        for path, width in spec.norms(layer).items()
+        for kind in spec.norm_kinds(path)
     }
     if spec.layer_scale is not None:
         shapes[spec.layer_scale] = (1,)
@@ -62,13 +63,34 @@ def _of_layer(spec: DecoderSpec, layer: int) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def gated_width_of(spec: DecoderSpec) -> int:
+    """Width of whatever layers gate; 0 where it differs."""
+    if spec.per_layer is not None or (spec.gates_attention and not spec.gates_by_head):
+        return 0
+    shared = [part for layer in range(spec.num_layers) if (part := spec.shared_expert(layer))]
+    own = [layer.feed_forward for layer in spec.layers if layer.feed_forward]
+    widths = {part.width for part in (*own, *shared)}
+    widths |= {layer.space.inner for layer in spec.layers if layer.space}
+    widths |= {layer.delta.value_width for layer in spec.layers if layer.delta}
+    return widths.pop() if len(widths) == 1 else 0
+
+
+def experts_of(spec: DecoderSpec) -> tuple[int, int]:
+    """Experts of a layer and how many a token goes to; 0 where layers differ or have none."""
+    layers = [part for layer in spec.layers if isinstance(part := layer.feed_forward, Experts)]
+    shared = [each.as_experts() for part in layers if (each := part.shared) and each.gate]
+    parts = {(part.count, part.top_k) for part in (*layers, *shared)}
+    return parts.pop() if len(parts) == 1 else (0, 0)
+
+
 def norms_of(spec: DecoderSpec, layer: int) -> dict[str, int]:
     """Paths of a layer's norms with their widths."""
     part, widths = spec.layers[layer].feed_forward, dict[str | None, int]()
+    around = spec.norms_around(layer)
     if spec.layers[layer].mixes:
-        widths |= dict.fromkeys((spec.input_norm, spec.attention_out_norm), spec.hidden_size)
+        widths |= dict.fromkeys((around.before, around.behind), spec.hidden_size)
     if part is not None:
-        both = (spec.feed_forward_norm, spec.feed_forward_out_norm)
+        both = (around.before_feed_forward, around.behind_feed_forward)
         widths |= dict.fromkeys(both, spec.hidden_size)
         widths[spec.sub_norm(layer)] = part.width
     if isinstance(part, Experts) and part.beside is not None:

@@ -25,6 +25,7 @@ _OF_TEXTS = {
     "apertus1p5_text": (266752, 4096, 14336, 32, 32, None, 65536),
     "exaone4": (102400, 4096, 16384, 32, 32, 32, 2048),
     "muse_glimmer_text": (202048, 6656, 19968, 52, 32, 2, 131072),
+    "mistral4": (131072, 4096, 12288, 36, 32, 32, 1048576),
     "lfm2": (65536, 2560, 12288, 32, 32, 8, 128000),
     "gemma3_text": (262208, 2304, 9216, 26, 8, 4, 131072),
     "gemma3n_text": (262400, 2048, 16384, 35, 8, 2, 32768),
@@ -39,17 +40,27 @@ _OF_TEXTS = {
     "qwen3_5_text": (248320, 4096, 12288, 32, 16, 4, 32768),
     "qwen3_5_moe_text": (248320, 2048, None, 40, 16, 2, 32768),
 }
-_EXPERTS = {
+_OTHERS = {
+    "mistral4": {
+        "moe_intermediate_size": 2048,
+        "n_routed_experts": 128,
+        "num_experts_per_tok": 4,
+        "kv_lora_rank": 256,
+        "q_lora_rank": 1024,
+        "qk_nope_head_dim": 64,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+    },
     "qwen3_vl_moe_text": {
         "moe_intermediate_size": 1408,
         "num_experts": 60,
         "num_experts_per_tok": 4,
-    }
+    },
 }
 USUAL: dict[str, Config] = {
     kind: {
         **{key: size for key, size in zip(_SIZES, sizes, strict=True) if size is not None},
-        **_EXPERTS.get(kind, {}),
+        **_OTHERS.get(kind, {}),
     }
     for kind, sizes in _OF_TEXTS.items()
 }

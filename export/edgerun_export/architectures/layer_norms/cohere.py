@@ -1,4 +1,4 @@
-"""Command R, Aya 23 and Aya Expanse: both parts of a layer read the same norm (Cohere 2024)."""
+"""Command R, R+, Aya 23 and Aya Expanse: both parts of a layer read the same norm (Cohere 2024)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from edgerun_export.architectures.decoder.fields import flag, number
 from edgerun_export.architectures.decoder.rope import partial, rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import Storage
-from edgerun_export.architectures.layer_norms.parts import described, gated
+from edgerun_export.architectures.layer_norms.parts import described, gated, with_head_norms
 
 _THETA = 500000.0
+_HEADS = "use_qk_norm"  # Command R+
 
 
 def describe(config: Config) -> DecoderSpec:
@@ -21,7 +22,8 @@ def describe(config: Config) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    return of_kind(config, "cohere", _THETA)
+    spec = of_kind({**config, _HEADS: None}, "cohere", _THETA)
+    return with_head_norms(spec, config, _HEADS, "self_attn.{}_norm")
 
 
 def of_kind(config: Config, name: str, default_theta: float) -> DecoderSpec:

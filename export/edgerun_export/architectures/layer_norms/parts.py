@@ -6,7 +6,13 @@ from dataclasses import replace
 
 from edgerun.errors import UnsupportedError
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.decoder.fields import activation, check_off, number, positive
+from edgerun_export.architectures.decoder.fields import (
+    activation,
+    check_off,
+    flag,
+    number,
+    positive,
+)
 from edgerun_export.architectures.decoder.layer import Dense
 from edgerun_export.architectures.decoder.rope import partial, rope_of_part
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
@@ -43,6 +49,21 @@ def described(config: Config, name: str, *, epsilon: str = "layer_norm_eps") -> 
         norm_eps=number(config, epsilon, 1e-5),
         centres=True,
     )
+
+
+def with_head_norms(spec: DecoderSpec, config: Config, key: str, path: str) -> DecoderSpec:
+    """The same decoder with norms of queries and keys, if a key of the configuration says so.
+
+    Args:
+        spec: the decoder, described as if the key were not there.
+        config: keys of config.json.
+        key: says whether there are such norms; every head has weights of its own.
+        path: of the norms below ``model.layers.N``, with ``{}`` for ``q`` and ``k``.
+    """
+    if not flag(config, key):
+        return spec
+    queries, keys = (path.format(kind) for kind in "qk")
+    return replace(spec, q_row_norm=queries, k_row_norm=keys, row_norms_by_head=True)
 
 
 def turned_in_part(spec: DecoderSpec, config: Config, usual_part: float) -> DecoderSpec:

@@ -1,4 +1,4 @@
-"""StableLM 3B, StableLM 2 1.6B and StableLM Zephyr: a quarter of heads is turned (2023)."""
+"""StableLM 3B, StableLM 2 1.6B and 12B, StableLM Zephyr: a quarter of heads is turned (2023)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from dataclasses import replace
 
 from edgerun_export.architectures.decoder.fields import flag
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
-from edgerun_export.architectures.layer_norms.parts import QKV, described, gated, turned_in_part
+from edgerun_export.architectures.layer_norms.parts import (
+    QKV,
+    described,
+    gated,
+    turned_in_part,
+    with_head_norms,
+)
+
+_HEADS = "qk_layernorm"  # StableLM 2 12B
 
 
 def describe(config: Config) -> DecoderSpec:
@@ -16,7 +24,8 @@ def describe(config: Config) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    spec = gated(described(config, "stablelm"), config)
+    spec = gated(described({**config, _HEADS: None}, "stablelm"), config)
+    spec = with_head_norms(spec, config, _HEADS, "self_attn.{}_layernorm")
     is_parallel = flag(config, "use_parallel_residual")
     return replace(
         turned_in_part(spec, config, 0.25),

@@ -19,7 +19,7 @@ from edgerun_export.architectures.decoder.storage import (
 from edgerun_export.architectures.qwen_vl.mrope import of_text
 
 _ROPE = ("rope_parameters", "rope_scaling", "partial_rotary_factor")
-_LINEAR, _FULL = "linear_attention", "full_attention"
+LINEAR, FULL = "linear_attention", "full_attention"
 _MAX_TAPS, _MAX_HEADS, _MAX_DIM = 64, 4096, 4096  # more than any model has
 # Defaults of transformers' Qwen3NextConfig, Qwen3_5TextConfig and Qwen3_5MoeTextConfig alike.
 _HEAD_DIM, _TURNED, _CONTEXT, _INTERVAL = 256, 0.25, 32768, 4
@@ -47,15 +47,15 @@ def hybrid(config: Config, name: str) -> DecoderSpec:
     }
     spec = llama.describe(plain)
     turning, head_rows = partial(rope_of_part(of_text(config), head_dim, _TURNED), head_dim)
-    delta, kinds = _delta(config), _kinds(config, name, spec.num_layers)
+    delta, kinds = gated_delta(config), layer_kinds(config, name, spec.num_layers)
     layers = tuple(
-        replace(layer, delta=delta if kind == _LINEAR else None)
+        replace(layer, delta=delta if kind == LINEAR else None)
         for layer, kind in zip(spec.layers, kinds, strict=True)
     )
     rates = {
         f"model.layers.{number}.{delta.rate}": f"model.layers.{number}.{delta.module}.A_log"
         for number, kind in enumerate(kinds)
-        if kind == _LINEAR
+        if kind == LINEAR
     }
     # As GGUF files say it, which have such layers behind the others.
     count = natural(config, "num_nextn_predict_layers", 0, limit=spec.num_layers)
@@ -91,6 +91,15 @@ def shared_expert(part: Experts, width: int) -> Experts:
 def _check(config: Config, name: str) -> None:
     if flag(config, "attention_bias"):
         raise UnsupportedError(f"{name} checkpoints with biases in attention are not supported")
+    check_silu(config, name)
+
+
+def check_silu(config: Config, name: str) -> None:
+    """Refuses another activation than the one that convolutions go through.
+
+    Raises:
+        UnsupportedError: there is another.
+    """
     activation = config.get("hidden_act")
     if activation not in (None, "silu", "swish"):
         raise UnsupportedError(
@@ -105,7 +114,13 @@ def _with_gates(heads: int, head_dim: int) -> dict[str, PickedRows]:
     return picked_in_turns("self_attn.q_proj", heads, parts)
 
 
-def _delta(config: Config) -> GatedDelta:
+def gated_delta(config: Config) -> GatedDelta:
+    """Sizes of linear attention.
+
+    Raises:
+        CheckpointError: one is out of range, or does not fit the others.
+        UnsupportedError: its convolution reads no earlier token.
+    """
     key_heads = positive(config, "linear_num_key_heads", _KEY_HEADS, limit=_MAX_HEADS)
     value_heads = positive(config, "linear_num_value_heads", _VALUE_HEADS, limit=_MAX_HEADS)
     if value_heads % key_heads:
@@ -130,7 +145,7 @@ def _delta(config: Config) -> GatedDelta:
     return delta
 
 
-def _kinds(config: Config, name: str, num_layers: int) -> list[str]:
+def layer_kinds(config: Config, name: str, num_layers: int) -> list[str]:
     """What each layer has.
 
     Raises:
@@ -140,16 +155,16 @@ def _kinds(config: Config, name: str, num_layers: int) -> list[str]:
     kinds = names(config, "layer_types")
     if not kinds:
         interval = positive(config, "full_attention_interval", _INTERVAL)
-        kinds = [_LINEAR if (each + 1) % interval else _FULL for each in range(num_layers)]
-    if others := sorted({*kinds} - {_LINEAR, _FULL}):
+        kinds = [LINEAR if (each + 1) % interval else FULL for each in range(num_layers)]
+    if others := sorted({*kinds} - {LINEAR, FULL}):
         raise UnsupportedError(
             f"{name} checkpoints with layers of '{others[0]}' are not supported; those with "
-            f"{_LINEAR} and {_FULL} are"
+            f"{LINEAR} and {FULL} are"
         )
     if len(kinds) != num_layers:
         raise CheckpointError(
             f"config.json: layer_types names {len(kinds)} layers, the model has {num_layers}"
         )
-    if _FULL not in kinds:
+    if FULL not in kinds:
         raise UnsupportedError(f"{name} checkpoints without a layer of attention are not supported")
     return kinds

@@ -26,7 +26,7 @@ LAYER_NORM_KINDS = {
         {"hidden_act": "silu"},
         epsilon="layer_norm_eps",
         factors=_FACTORS,
-        told=_BIASES,
+        told={**_BIASES, "use_qk_norm": "attn_q_norm.weight"},
     ),
     # Three of four layers have a window, which is the configuration's default.
     "cohere2": Architecture(
@@ -86,7 +86,11 @@ LAYER_NORM_KINDS = {
         {"hidden_act": "silu"},
         epsilon="layer_norm_eps",
         partial=True,
-        told={"use_qkv_bias": "attn_q.bias"},
+        tensors={
+            "attn_q_norm": "self_attn.q_layernorm",
+            "attn_k_norm": "self_attn.k_layernorm",
+        },
+        told={"use_qkv_bias": "attn_q.bias", "qk_layernorm": "attn_q_norm.weight"},
     ),
     # llama.cpp attends to all of a text, whatever the window in config.json.
     "starcoder2": Architecture(

@@ -12,7 +12,7 @@ Sources: DeepSeek-V2 (2024), section 2.1.2, and its ``config.json``; llama.cpp's
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -264,7 +264,8 @@ def with_single_heads(checkpoint: Checkpoint) -> Checkpoint:
     Raises:
         CheckpointError: a tensor is not what ``config.json`` says; the checkpoint is closed then.
     """
-    config = checkpoint.config
+    text = checkpoint.config.get("text_config")  # of a checkpoint with parts for pictures
+    config = text if isinstance(text, Mapping) else checkpoint.config
     if config.get("kv_lora_rank") is None:
         return checkpoint
     sizes = [size for key in _SIZES if type(size := config.get(key)) is int and size > 0]

@@ -41,7 +41,8 @@ _SCALED = re.compile(
 )
 _FACTORS = "router.per_expert_scale"
 _EITHER = re.compile(
-    r"(model\.language_model\.layers\.\d+\.mlp\.experts)\.(gate_up_proj|down_proj)"
+    r"((?:model\.language_model|language_model\.model)\.layers\.\d+\.mlp\.experts)"
+    r"\.(gate_up_proj|down_proj)"
 )
 _LINEAR = re.compile(
     r"(model\.layers\.\d+\.block_sparse_moe)\.(input_linear|output_linear)\.weight"

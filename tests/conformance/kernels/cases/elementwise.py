@@ -245,21 +245,23 @@ def match_magnitude(isa: str, shape: tuple[int, int]) -> Call:
     return Call({"lanes": float_lanes(isa)}, fields | strides, rows, check)
 
 
-@cases_of("layer_norm", isa=ISAS, mean=[0.0, 30.0], shape=SHAPES)
-def layer_norm(isa: str, mean: float, shape: tuple[int, int]) -> Call:
-    rows, width = shape
+@cases_of("layer_norm", isa=ISAS, mean=[0.0, 30.0], groups=[1, 3], shape=SHAPES)
+def layer_norm(isa: str, mean: float, groups: int, shape: tuple[int, int]) -> Call:
+    rows, size = shape
+    width = groups * size
     x, out = random((rows, width), gap=1), untouched((rows, width + 3))
     x += np.float32(mean)
     vectors = {"weight": random((width,), 2), "bias": random((width,), 3)}
 
     def check() -> None:
         expected = OPS["layer_norm"].define(
-            x[:, :width].astype(np.float64), **vectors, epsilon=1e-3
+            x[:, :width].astype(np.float64), **vectors, groups=groups, epsilon=1e-3
         )
         assert_near(out[:, :width], expected, 1e-5 if mean else 1e-6)
         assert (out[:, width:] == UNTOUCHED).all()
 
-    fields = {"x": x, "out": out, "size": width, "epsilon": np.array([1e-3], np.float32)}
+    fields = {"x": x, "out": out, "groups": groups, "size": size}
+    fields |= {"epsilon": np.array([1e-3], np.float32)}
     strides = {"x_stride": width + 1, "out_stride": width + 3}
     return Call({"lanes": float_lanes(isa)}, fields | vectors | strides, rows, check)
 

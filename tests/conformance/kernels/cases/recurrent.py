@@ -31,8 +31,8 @@ def delta_scene(shape: tuple[int, int, int, int, int]) -> Scene:
     return Scene("gated_delta", sizes, width, "qkv")
 
 
-@cases_of("delta_inputs", isa=ISAS, shape=SHAPES)
-def delta_inputs(isa: str, shape: tuple[int, int, int, int, int]) -> Call:
+@cases_of("delta_inputs", isa=ISAS, strength=[1.0, 2.0], shape=SHAPES)
+def delta_inputs(isa: str, strength: float, shape: tuple[int, int, int, int, int]) -> Call:
     scene = delta_scene(shape)
     key_heads, heads, key_dim, _, _ = shape
     rows, width = scene.batch.rows, scene.width
@@ -54,8 +54,8 @@ def delta_inputs(isa: str, shape: tuple[int, int, int, int, int]) -> Call:
         with np.errstate(over="ignore"):
             products = np.repeat((q * k).sum(axis=-1), heads // key_heads, axis=1)
             forget = np.exp(rate * np.logaddexp(0, decay[:, :heads].astype(np.float64) + offset))
-            strength = 1 / (1 + np.exp(-write[:, :heads].astype(np.float64)))
-        assert_near(gates[:, : 3 * heads], np.hstack([forget, strength, products]), 2e-6)
+            opened = strength / (1 + np.exp(-write[:, :heads].astype(np.float64)))
+        assert_near(gates[:, : 3 * heads], np.hstack([forget, opened, products]), 2e-6)
         np.testing.assert_allclose(gates[:, :heads], forget, rtol=2e-5, atol=1e-37)
         assert (mixed[:, width:] == untouched(())).all() and (gates[:, -1] == untouched(())).all()
 
@@ -63,6 +63,7 @@ def delta_inputs(isa: str, shape: tuple[int, int, int, int, int]) -> Call:
     fields |= {"decay": decay, "decay_stride": heads + 1, "write": write, "write_stride": heads + 2}
     fields |= {"mixed": mixed, "mixed_stride": width + 5, "gates": gates}
     fields |= {"gates_stride": 3 * heads + 1, "epsilon": np.array([EPSILON], np.float32)}
+    fields |= {"strength": np.array([strength], np.float32)}
     lanes = min(float_lanes(isa), 16)
     return Call({"lanes": lanes}, fields, rows, check, rows * key_heads)
 

@@ -140,10 +140,11 @@ def rms_norm(isa: str, shape: tuple[int, int, int], own: bool) -> Call:
 def normed(op: str, shape: tuple[int, int]) -> tuple[dict[str, NDArray[Any]], F32]:
     """Operands of a norm that rounds, and what it is to round."""
     x, vectors = awkward(shape), {"weight": random((shape[1],), 1)}
+    attributes: dict[str, Any] = {"epsilon": 1e-5}
     if op == "layer_norm":
-        vectors["bias"] = random((shape[1],), 2)
+        vectors["bias"], attributes["groups"] = random((shape[1],), 2), 1
         x[0] += np.float32(3)
-    expected = OPS[op].define(x[:, : shape[1]], **vectors, epsilon=1e-5)
+    expected = OPS[op].define(x[:, : shape[1]], **vectors, **attributes)
     return {"x": x, "epsilon": EPSILON, **vectors}, expected
 
 

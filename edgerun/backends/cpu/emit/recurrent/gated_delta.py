@@ -49,7 +49,7 @@ def emit_gated_delta(binder: Binder, node: Node, index: int) -> None:
         common
         | {**rows_of("decay", decay), **rows_of("write", write)}
         | {"taps": taps, "rate": rate, "offset": offset}
-        | {"epsilon": np.array([node.attrs["epsilon"]], np.float32)},
+        | {name: np.array([node.attrs[name]], np.float32) for name in ("epsilon", "strength")},
         chunks=node.attrs["key_heads"],
         reads={qkv.key, decay.key, write.key},
         writes={mixed.key, gates.key},

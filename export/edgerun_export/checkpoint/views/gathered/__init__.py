@@ -1,0 +1,1 @@
+"""Tensors that checkpoints store as several, one behind the other."""
