@@ -13,6 +13,7 @@ from edgerun.llm.replies.several import chat_replies
 from edgerun.llm.replies.stream import TextStream
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import Sent, split, with_sent
+from edgerun.server.encoding.shapes import shape_of
 from edgerun.server.logprobs import chat_logprobs
 from edgerun.server.problems import Problem
 from edgerun.server.work import (
@@ -139,7 +140,9 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
         )
 
     sent |= {"messages": "messages", **CONVERSATION}
-    return Work(fields, make, fields.n, form, sent, with_logprobs="logprobs" in sampling)
+    shape = shape_of(sampling, fields.n, fields.tools, fields.tool_choice)
+    with_logprobs = "logprobs" in sampling
+    return Work(fields, make, fields.n, form, sent, shape, with_logprobs=with_logprobs)
 
 
 def _check_offers(fields: ChatFields) -> None:

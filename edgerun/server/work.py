@@ -17,6 +17,7 @@ from edgerun.llm.tools import AUTO
 from edgerun.model.chat.switches import reads
 from edgerun.model.chat.template import ChatTemplate
 from edgerun.server.answers import send_events, send_json
+from edgerun.server.encoding.shapes import Shape
 from edgerun.server.problems import Problem
 from edgerun.values import shown, whole_number
 
@@ -136,6 +137,7 @@ class Work:
         count: replies in all.
         form: writes them.
         sent: the fields of the arguments that were sent, for errors.
+        shape: the form that replies follow.
         prompts: of them, each with ``n`` replies.
         with_logprobs: whether replies tell how likely their tokens were, also where there are none.
     """
@@ -145,6 +147,7 @@ class Work:
     count: int
     form: Form
     sent: Mapping[str, str]
+    shape: Shape | None = None
     prompts: int = 1
     with_logprobs: bool = False
     _completions: Sequence[Completion] = ()
@@ -157,7 +160,7 @@ class Work:
         return sum(len(completion.ids) for completion in self._completions)
 
     async def answer(self, replies: Replies, send: Send) -> None:
-        async with replies.open(self.make, self.count, self.sent) as group:
+        async with replies.open(self.make, self.count, self.sent, self.shape) as group:
             self._completions = group.completions
             if self.fields.stream:
                 await send_events(self._events(group), send)
