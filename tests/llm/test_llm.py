@@ -176,6 +176,11 @@ def test_without_a_template_a_chat_stops_at_the_next_speaker() -> None:
     llm = model(template=None)
     assert not llm.has_chat_template
     assert llm.chat_params(stop="x").stop == ("x", "\nUser:", "\nSystem:")
+    many = tuple(f"stop {number}" for number in range(64))
+    assert llm.chat_params(stop=many).for_replies(2)[0].stop[:64] == many
+    assert llm.chat([{"role": "user", "content": "hi"}], stop=many, max_tokens=2).ids
+    with pytest.raises(SamplingError, match=r"stop has 65 texts .*; expected at most 64"):
+        llm.chat_params(stop=[*many, "x"])
 
 
 def test_closing_releases_the_programs_once_each() -> None:
