@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from edgerun.errors import SessionError, StorageError
+from edgerun.files.json_parts import has_more_parts
 from edgerun.files.plain import NotPlainError, read_plain
 from edgerun.files.private import write_atomically
 from edgerun.values import shown
@@ -25,9 +24,6 @@ VERSION = 1
 MAX_BYTES = 64 << 20
 HEADER_BYTES = 256
 MAX_PARTS = 1 << 19  # of its JSON, each of which may take 200 bytes of memory
-CHUNK_BYTES = 1 << 20
-QUOTE, PARTS = ord('"'), b"[{,"
-OTHER_BYTES = bytes(set(range(256)) - {QUOTE, *PARTS})
 ROLES = frozenset({"system", "user", "assistant", "tool", "developer"})
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 TEXTS = frozenset({"role", "content", *THOUGHTS, "tool_call_id", "name"})
@@ -62,7 +58,7 @@ def save_session(path: Path, model_digest: str, messages: Sequence[Mapping[str, 
     payload = text.encode("utf-8", "surrogatepass")
     if len(payload) > MAX_BYTES:
         raise SessionError(f"the session has {len(payload)} bytes; at most {MAX_BYTES} can be kept")
-    if has_many_parts(payload):
+    if has_more_parts(payload, MAX_PARTS):
         raise SessionError(f"the session has over {MAX_PARTS} parts, which are too many to be kept")
     digest = hashlib.sha256(payload).hexdigest()
     header = f"{MAGIC} {VERSION} {digest} {len(payload)}\n".encode()
@@ -119,7 +115,7 @@ def _parse(path: Path, data: bytes) -> tuple[str, list[dict[str, Any]]]:
         raise SessionError(f"{path} has session version {fields[1][:20]!r}; expected {VERSION}")
     if fields[2:] != [hashlib.sha256(payload).hexdigest(), str(len(payload))]:
         raise SessionError(f"the session {path} is damaged: its checksum or length does not match")
-    if has_many_parts(payload):
+    if has_more_parts(payload, MAX_PARTS):
         raise SessionError(f"the session {path} has over {MAX_PARTS} parts; no chat has so many")
     try:
         text = payload.decode("utf-8", "surrogatepass")
@@ -128,21 +124,6 @@ def _parse(path: Path, data: bytes) -> tuple[str, list[dict[str, Any]]]:
         return _text(content["model_digest"]), [_message(value) for value in content["messages"]]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise SessionError(f"the session {path} has unexpected content: {error}") from error
-
-
-def has_many_parts(payload: bytes) -> bool:
-    """Whether JSON has more than ``MAX_PARTS`` lists, objects and items, texts left out."""
-    if sum(payload.count(part) for part in PARTS) <= MAX_PARTS:
-        return False
-    payload = payload.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, OTHER_BYTES)
-    parts, quotes = 0, 0
-    for start in range(0, len(payload), CHUNK_BYTES):
-        chunk = np.frombuffer(payload, np.uint8)[start : start + CHUNK_BYTES]
-        is_quote = chunk == QUOTE
-        before = quotes + np.cumsum(is_quote)
-        parts += int(np.count_nonzero(~is_quote & (before % 2 == 0)))
-        quotes = int(before[-1])
-    return parts > MAX_PARTS
 
 
 def _text(value: Any) -> str:

@@ -27,7 +27,7 @@ from edgerun.server.work import (
     with_bias,
     with_effort,
 )
-from edgerun.values import shown
+from edgerun.values import as_int, shown
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
@@ -208,7 +208,7 @@ def _logprobs(fields: ChatFields) -> dict[str, Sent]:
     if fields.logprobs:
         count = 0 if fields.top_logprobs is None else fields.top_logprobs
         return {"logprobs": Sent(count, "top_logprobs")}
-    if fields.top_logprobs:
+    if fields.top_logprobs is not None and as_int(fields.top_logprobs) != 0:
         raise Problem(
             400, "top_logprobs is for logprobs: true: add it", "invalid_value", "top_logprobs"
         )

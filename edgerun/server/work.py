@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import msgspec
 
 from edgerun.engine.chooser.logprobs import TokenLogprob
+from edgerun.engine.sampling.logit_bias import MAX_BIASES
 from edgerun.llm.replies.completion import Completion, Part
 from edgerun.llm.replies.stream import TextStream
 from edgerun.llm.tools import AUTO
@@ -285,7 +286,7 @@ def with_bias(sampling: dict[str, Any]) -> dict[str, Any]:
         Problem: one is no number.
     """
     bias = sampling.get("logit_bias")
-    if not isinstance(bias, dict):
+    if not isinstance(bias, dict) or len(bias) > MAX_BIASES:  # which is refused later
         return sampling
     ids = {key: whole_number(key) for key in bias}
     for key, id_ in ids.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import signal
 import subprocess
@@ -168,18 +167,6 @@ def test_what_could_not_be_loaded_is_not_saved(
     with pytest.raises(SessionError, match="over 32 parts, which are too many"):
         save_session(tmp_path / "chat", DIGEST, MESSAGES * 11)
     assert load_session(tmp_path / "chat", DIGEST) == MESSAGES * 10
-
-
-@given(st.lists(st.text('[{,"\\a'), max_size=20), st.integers(1, 9))
-def test_texts_have_no_parts(texts: list[str], chunk_bytes: int) -> None:
-    payload = json.dumps(texts).encode()
-    parts = max(1, len(texts))  # an opening bracket, and commas
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session_file, "CHUNK_BYTES", chunk_bytes)
-        patch.setattr(session_file, "MAX_PARTS", parts)
-        assert not session_file.has_many_parts(payload)
-        patch.setattr(session_file, "MAX_PARTS", parts - 1)
-        assert session_file.has_many_parts(payload)
 
 
 WRITER = """

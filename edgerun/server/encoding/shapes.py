@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from edgerun.engine.constraints.kinds import MAX_BYTES
 from edgerun.engine.sampling.structure import Structure
 from edgerun.llm.tools import AUTO, NONE
 
@@ -16,7 +17,7 @@ class Shape(NamedTuple):
 
     Attributes:
         digest: of the form and of how many replies follow it.
-        size_bytes: of its text, for each of them.
+        size_bytes: of its text, for each of them; what has more than there may be is refused later.
     """
 
     digest: bytes
@@ -43,4 +44,4 @@ def shape_of(
         text = json.dumps([count, *forms]).encode()
     except (ValueError, RecursionError):  # numbers or lists that are refused later
         text = b""
-    return Shape(hashlib.sha256(text).digest(), len(text))
+    return Shape(hashlib.sha256(text).digest(), min(len(text), MAX_BYTES))
