@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_FORM_BYTES = 8 << 20  # of the forms of all replies, each of which has a grammar of its own
+MOST_FORM_BYTES = 8 << 20  # of forms that replies follow, each of which is a grammar in memory
 LONGEST_RETRY_S = 60
 
 
@@ -47,6 +47,7 @@ class Group:
 
     Attributes:
         completions: as far as they came.
+        running: how many of them have not ended.
         shape: the form that they follow.
     """
 
@@ -58,6 +59,7 @@ class Group:
         self._choices = {stream: index for index, stream in enumerate(streams)}
         self._came: asyncio.Queue[Came] = asyncio.Queue()
         self.completions: list[Completion] = [stream.completion for stream in streams]
+        self.running = len(streams)
         self.is_stopped = False
 
     async def pieces(self) -> AsyncIterator[Came]:
@@ -192,16 +194,9 @@ class Replies:
                 f"{count} replies are asked for at once; at most {self.most} fit here",
                 "too_many_replies",
             )
-        form_bytes = _form_bytes(count, shape)
-        if form_bytes > MOST_FORM_BYTES:
-            raise Problem(
-                400,
-                f"{count} replies are to follow a schema or grammar, for each of which it is kept: "
-                f"{form_bytes} bytes, and at most {MOST_FORM_BYTES} fit here: ask for fewer",
-                "too_many_replies",
-            )
         if self.under_way + count > self.most:
             self._refuse(f"{self.under_way} replies run or wait, and at most {self.most} may")
+        form_bytes = 0 if shape is None else shape.size_bytes
         if self._form_bytes + form_bytes > MOST_FORM_BYTES:
             self._refuse(
                 f"replies that run or wait follow schemas and grammars of {self._form_bytes} bytes,"
@@ -222,7 +217,7 @@ class Replies:
         )
 
     def _leave(self, count: int, shape: Shape | None) -> None:
-        self._form_bytes -= _form_bytes(count, shape)
+        self._form_bytes -= 0 if shape is None else shape.size_bytes
         self.under_way -= count
         self._metrics.under_way.set(self.under_way)
 
@@ -236,14 +231,11 @@ class Replies:
             group.put(piece)
             if piece.is_last:
                 del self._groups[piece.stream]
-                self._leave(1, group.shape)
+                group.running -= 1
+                self._leave(1, None if group.running else group.shape)
                 self._count(piece.stream.completion)
 
     def _count(self, completion: Completion) -> None:
         self._metrics.count(completion)
         seconds = completion.stats.first_token_s + completion.stats.decode_s
         self._mean_s += 0.1 * (seconds - self._mean_s)
-
-
-def _form_bytes(count: int, shape: Shape | None) -> int:
-    return 0 if shape is None else count * shape.size_bytes

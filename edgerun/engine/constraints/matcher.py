@@ -85,29 +85,56 @@ def _token_tree(vocabulary: Vocabulary, vocab_size: int) -> TokenTree:
     return TokenTree(token_library(tokens), controls, bits)
 
 
+class Compiled(NamedTuple):
+    """A grammar for the tokens of a vocabulary.
+
+    Attributes:
+        grammar: which ``trial.grammar_of`` returned.
+        tree: of the vocabulary.
+        vocab_size: width of logits.
+        matcher: before an empty text.
+    """
+
+    grammar: str
+    tree: TokenTree
+    vocab_size: int
+    matcher: Any
+
+
+def compiled(grammar: str, vocabulary: Vocabulary, vocab_size: int) -> Compiled:
+    """Compiles a grammar; see ``Compiled``."""
+    tree = token_tree(vocabulary, vocab_size)
+    return Compiled(grammar, tree, vocab_size, _matcher(grammar, tree))
+
+
+def _matcher(grammar: str, tree: TokenTree) -> Any:
+    import llguidance
+
+    limits = llguidance.LLParserLimits(**LIMITS)
+    return llguidance.LLMatcher(tree.library, grammar, log_level=0, limits=limits)
+
+
 class GrammarFilter:
     """Allows the tokens of one sequence with which its text goes on as a grammar says."""
 
-    def __init__(self, name: str, grammar: str, tree: TokenTree, vocab_size: int) -> None:
+    def __init__(self, name: str, compiled: Compiled) -> None:
         """Begins an empty text.
 
         Args:
             name: of the option that it comes from, for errors.
-            grammar: which ``trial.grammar_of`` returned.
-            tree: of the vocabulary.
-            vocab_size: width of logits.
+            compiled: the grammar, whose lexer all filters share that are made of it.
 
         Raises:
             SamplingError: no text of this vocabulary follows the grammar.
         """
-        self._name, self._grammar, self._tree = name, grammar, tree
-        self._vocab_size = vocab_size
-        self._permitted = _permitted(grammar, tree, vocab_size)
+        self._name = name
+        self._grammar, self._tree, self._vocab_size, matcher = compiled
+        self._permitted = _permitted(self._grammar, self._tree, self._vocab_size)
         self._ids: list[int] = []
         self._strayed = 0  # ids at the end that the grammar does not allow
         self._stop_ids = np.zeros(0, np.int64)
         self._bits: NDArray[np.uint8] | None = None  # what is allowed now, once somebody asked
-        self._matcher = self._begun()
+        self._matcher = matcher.deep_copy()
         if not self._allowed_bits().any():
             raise SamplingError(
                 f"{name} allows no text of this model's tokens"
@@ -137,7 +164,7 @@ class GrammarFilter:
         if self._strayed:
             self._strayed -= 1
         elif not self._matcher.rollback(1):  # it came to one of its limits, which it never forgets
-            self._matcher = self._begun()
+            self._matcher = _matcher(self._grammar, self._tree)
             self._consume(self._ids)
 
     def apply(self, candidates: Candidates) -> Candidates:
@@ -161,12 +188,6 @@ class GrammarFilter:
             )
         check_highest(highest)
         return candidates
-
-    def _begun(self) -> Any:
-        import llguidance
-
-        limits = llguidance.LLParserLimits(**LIMITS)
-        return llguidance.LLMatcher(self._tree.library, self._grammar, log_level=0, limits=limits)
 
     def _consume(self, ids: list[int]) -> bool:
         """Goes on with ids, as far as that is allowed; whether it was."""

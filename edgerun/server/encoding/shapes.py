@@ -17,7 +17,7 @@ class Shape(NamedTuple):
 
     Attributes:
         digest: of the form and of how many replies follow it.
-        size_bytes: of its text, for each of them; what has more than there may be is refused later.
+        size_bytes: of its text; what has more than there may be is refused later.
     """
 
     digest: bytes
