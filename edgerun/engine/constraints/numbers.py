@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from edgerun.errors import SamplingError
@@ -23,6 +24,7 @@ EXACT = 2**53  # up to which a float holds every whole number
 MOST = 92 * 10**17  # a bound; the next of so few digits is beyond 64 bits
 UNBOUNDED = 10**18  # from here on llguidance needs a bound at the other side as well
 DIGITS = 15  # that a float has for certain
+MOST_REMAINDERS = 2**18  # of a division, each of which is a state; more are over a limit later
 # Whose values are schemas by name, and whose are values that replies may be.
 OF_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 OF_VALUES = ("const", "enum")
@@ -91,6 +93,7 @@ def _exact(schema: Any, context: Context) -> Any:
         return [_exact(each, context) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
+    _check_multiple(schema.get("multipleOf"))
     context = context._replace(is_whole=_is_whole(schema.get("type"), context))
     parts = {key: _part(key, value, context) for key, value in schema.items()}
     return _with_exact_bounds(parts, context)
@@ -111,6 +114,15 @@ def _part(key: str, value: Any, context: Context) -> Any:
 def _is_whole(types: Any, context: Context) -> bool:
     names = types if isinstance(types, list) else [types]
     return context.is_whole or ("integer" in names and "number" not in names)
+
+
+def _check_multiple(value: Any) -> None:
+    digits = "".join(map(str, Decimal(str(value)).as_tuple().digits)) if _is_number(value) else ""
+    if int(digits.strip("0") or 0) > MOST_REMAINDERS:
+        raise SamplingError(
+            f"multipleOf is {shown(value)}; expected at most {MOST_REMAINDERS}, zeros at its ends "
+            "and the point left out"
+        )
 
 
 def _check_values(key: str, value: Any) -> None:

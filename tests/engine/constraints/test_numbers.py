@@ -124,6 +124,20 @@ def test_large_bounds_of_whole_numbers_are_narrowed_little(schema: dict[str, Any
     assert not any(allows(schema, str(number)) for number in (ID - 1, ID + 5001))
 
 
+@pytest.mark.parametrize("number", [1_000_003, 2**31, -(10**400) - 1, 0.1234567, 9.999999e-9])
+def test_a_division_of_many_remainders_is_refused_at_once(number: float) -> None:
+    with pytest.raises(SamplingError, match="multipleOf is .*; expected at most 262144, zeros"):
+        with_exact_numbers({"items": {"multipleOf": number}})
+
+
+@pytest.mark.parametrize(
+    "number", [0, 1, 2**18, 86_400, 3 * 10**100, 0.01, 1e300, 5e-324, "x", True]
+)
+def test_other_divisions_stay_as_they_are(number: Any) -> None:
+    schema = {"properties": {"multipleOf": {"multipleOf": number}}}
+    assert with_exact_numbers(schema) == schema
+
+
 BOUNDS = st.one_of(
     st.integers(-(2**70), 2**70), st.floats(-1e20, 1e20), st.sampled_from([0, 1, -1, 0.5, -0.5])
 )

@@ -117,7 +117,7 @@ def test_the_sandbox_dies_and_the_next_grammar_is_tried_in_another(
 
 def test_a_short_text_gets_little_time_and_memory() -> None:
     """Or a few words would keep others waiting for as long as a schema of 1 MB may."""
-    message = refusal(json_schema={"type": "integer", "multipleOf": 300_007})  # 2 s, 330 MB
+    message = refusal(json_schema={"type": "integer", "multipleOf": 262_139})  # 1.5 s, 270 MB
     assert "it needs more time or memory (0.5 s or 64 MB) than is allowed" in message
 
 
