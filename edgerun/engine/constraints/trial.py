@@ -23,6 +23,7 @@ PACKAGE = "llguidance"
 # What is no attack takes some milliseconds, and 1 s and 115 MB if it has 1 MB.
 CPU_S, CPU_S_PER_BYTE = 0.5, 4e-6
 MEMORY_BYTES, MEMORY_BYTES_PER_BYTE = 64 << 20, 256
+SHORT_BYTES = 1 << 15  # up to here texts do not wait for longer ones
 STACK_BYTES = 4 << 20  # at most; a chain of a thousand references takes it
 USUAL_STACK_BYTES = {"unlimited": 2 << 20, "unknown": 1 << 20}
 PAGE_BYTES = 4096
@@ -73,7 +74,8 @@ def grammar_of(
     from edgerun.model.sandbox.process import sandbox
 
     request, payload = {"name": name, "named": named, "vocab_size": vocab_size}, text.encode()
-    answer = sandbox("grammars").ask(
+    work = "grammars" if len(payload) <= SHORT_BYTES else "long grammars"
+    answer = sandbox(work).ask(
         MODULE,
         request,
         payload,

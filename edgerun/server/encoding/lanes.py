@@ -1,7 +1,8 @@
 """Threads that encode: replies whose form may take long are begun beside all others.
 
 Whether a schema or a grammar is hostile is known when it was tried, which may take seconds of the
-processor. So forms that are new here wait for one another, and nobody else for them.
+processor, by its length. So forms that are new here wait for one another, short ones for short ones
+alone, and nobody else for them.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from edgerun.engine.constraints.trial import SHORT_BYTES
 from edgerun.server.encoding.shapes import Shape
 from edgerun.server.problems import Problem
 
 T = TypeVar("T")
 
 THREADS = 2  # of a lane; each of them waits for a sandbox most of the time
-MOST_NEW = 16  # forms that may wait to be tried
+MOST_SHORT, MOST_LONG = 16, 4  # forms that may wait to be tried
 MOST_KNOWN = 256
 QUICK_S = 0.1  # what takes no longer need not wait apart the next time
 RETRY_S = 2
@@ -74,14 +76,39 @@ class _Trial:
     callers: int = 0
 
 
+@dataclass
+class _Trials(Generic[T]):
+    """Forms that wait for the threads of a lane, ``most`` of them."""
+
+    lane: Lane[T]
+    most: int
+    waiting: dict[bytes, _Trial] = field(default_factory=dict)
+
+    def of(self, digest: bytes) -> _Trial:
+        """A form that is asked for.
+
+        Raises:
+            Problem: too many others wait.
+        """
+        if digest not in self.waiting and len(self.waiting) >= self.most:
+            raise Problem(
+                429,
+                f"{len(self.waiting)} schemas or grammars that are new here wait to be tried, and "
+                f"at most {self.most} of such a length may: try again later",
+                "too_many_forms",
+                headers={"Retry-After": str(RETRY_S)},
+            )
+        return self.waiting.setdefault(digest, _Trial())
+
+
 class Lanes(Generic[T]):
     """Where prompts and forms are encoded; for the thread of an event loop."""
 
     def __init__(self) -> None:
         """Starts nothing yet; in a running event loop."""
         self._usual: Lane[T] = Lane("edgerun-encode")
-        self._apart: Lane[T] = Lane("edgerun-try")
-        self._trials: dict[bytes, _Trial] = {}
+        self._short = _Trials[T](Lane("edgerun-try"), MOST_SHORT)
+        self._long = _Trials[T](Lane("edgerun-try-long"), MOST_LONG)
         self._quick: dict[bytes, None] = {}  # forms, the oldest first
 
     async def run(self, make: Callable[[], T], check: Callable[[], None], shape: Shape | None) -> T:
@@ -96,35 +123,27 @@ class Lanes(Generic[T]):
             Problem: too many forms wait to be tried.
         """
         if shape is not None and shape.digest not in self._quick:
-            trial = self._trial(shape.digest)
+            trials = self._short if shape.size_bytes <= SHORT_BYTES else self._long
+            trial = trials.of(shape.digest)
             trial.callers += 1
             try:
                 async with trial.turn:
                     if shape.digest not in self._quick:
-                        return await self._tried(make, check, shape.digest)
+                        return await self._tried(trials.lane, make, check, shape.digest)
             finally:
                 trial.callers -= 1
                 if not trial.callers:
-                    del self._trials[shape.digest]
+                    del trials.waiting[shape.digest]
         return await self._usual.run(make, check)
 
     def close(self) -> None:
         """Makes nothing more."""
-        self._usual.close()
-        self._apart.close()
+        for lane in (self._usual, self._short.lane, self._long.lane):
+            lane.close()
 
-    def _trial(self, digest: bytes) -> _Trial:
-        if digest not in self._trials and len(self._trials) >= MOST_NEW:
-            raise Problem(
-                429,
-                f"{len(self._trials)} schemas or grammars that are new here wait to be tried, and "
-                f"at most {MOST_NEW} may: try again later",
-                "too_many_forms",
-                headers={"Retry-After": str(RETRY_S)},
-            )
-        return self._trials.setdefault(digest, _Trial())
-
-    async def _tried(self, make: Callable[[], T], check: Callable[[], None], digest: bytes) -> T:
+    async def _tried(
+        self, lane: Lane[T], make: Callable[[], T], check: Callable[[], None], digest: bytes
+    ) -> T:
         seconds: list[float] = []
 
         def timed() -> T:
@@ -133,7 +152,7 @@ class Lanes(Generic[T]):
             seconds.append(time.perf_counter() - start)
             return result
 
-        result = await self._apart.run(timed, check)
+        result = await lane.run(timed, check)
         if seconds[0] <= QUICK_S:
             self._quick[digest] = None
             if len(self._quick) > MOST_KNOWN:

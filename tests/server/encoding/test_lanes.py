@@ -91,7 +91,7 @@ def test_many_who_ask_for_a_new_form_try_it_one_after_the_other(
     async def work(box: Lanes[str]) -> None:
         asked = [box.run(make, nothing, shape("a")) for _ in range(20)]
         assert await asyncio.gather(*asked) == ["made"] * 20
-        assert not box._trials
+        assert not box._short.waiting
 
     run(work)
     if quick_s < 0:  # it may take long each time
@@ -106,7 +106,7 @@ def test_more_forms_than_can_be_tried_soon_are_refused_at_once() -> None:
     async def work(box: Lanes[str]) -> None:
         trials = [
             asyncio.create_task(box.run(lambda: str(gate.wait(20)), nothing, shape(str(number))))
-            for number in range(lanes.MOST_NEW)
+            for number in range(lanes.MOST_SHORT)
         ]
         await asyncio.sleep(0)
         with pytest.raises(Problem, match="16 schemas or grammars that are new here wait") as error:
@@ -116,6 +116,26 @@ def test_more_forms_than_can_be_tried_soon_are_refused_at_once() -> None:
         gate.set()
         assert (await asyncio.gather(*trials, again))[-1] == "again"
         assert await box.run(lambda: "later", nothing, shape("another")) == "later"
+
+    run(work)
+
+
+def test_short_forms_do_not_wait_for_long_ones() -> None:
+    gate = threading.Event()
+
+    async def work(box: Lanes[str]) -> None:
+        trials = [
+            asyncio.create_task(
+                box.run(lambda: str(gate.wait(20)), nothing, Shape(bytes([number]), 1 << 20))
+            )
+            for number in range(lanes.MOST_LONG)
+        ]
+        await asyncio.sleep(0)
+        assert await box.run(lambda: "short", nothing, shape("short")) == "short"
+        with pytest.raises(Problem, match="4 schemas or grammars that are new here wait"):
+            await box.run(lambda: "long", nothing, Shape(b"another", 1 << 20))
+        gate.set()
+        await asyncio.gather(*trials)
 
     run(work)
 
@@ -134,7 +154,7 @@ def test_a_form_that_fails_or_whose_caller_goes_away_leaves_nothing() -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         gate.set()
-        assert not box._trials
+        assert not box._short.waiting
         assert not box._quick
         assert await box.run(lambda: "a", nothing, shape("a")) == "a"
 
