@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import importlib.util
 import json
 import select
@@ -216,10 +215,15 @@ def _module_path() -> list[str]:
     return [str(folder) for folder in dict.fromkeys(folders)]
 
 
-@functools.cache
+_SANDBOXES: dict[str, Sandbox] = {}
+
+
 def sandbox(work: str = "texts") -> Sandbox:
     """The sandbox of this process for some kind of work, which waits for work of its kind alone."""
-    shared = Sandbox()
-    atexit.register(shared.close)
-    in_forked_child(shared.leave)
+    shared = _SANDBOXES.get(work)
+    if shared is None:
+        shared = _SANDBOXES.setdefault(work, fresh := Sandbox())
+        if shared is fresh:  # and no other thread's
+            atexit.register(shared.close)
+            in_forked_child(shared.leave)
     return shared
