@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,8 +17,11 @@ from edgerun.engine.constraints.trial import LIMITS, MARKER, reason, token_libra
 from edgerun.errors import ConstraintError, SamplingError
 from edgerun.forks import in_forked_child
 
+T = TypeVar("T")
 SIGN_BIT = np.uint32(31)
 MINUS_INFINITY = np.float32(-np.inf).view(np.uint32)
+# Of the processor, while all replies wait: a token takes 0.2 ms, and 100 if each has many readings.
+SPARE_S, S_PER_TOKEN = 2.0, 0.005
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
@@ -85,6 +89,27 @@ def _token_tree(vocabulary: Vocabulary, vocab_size: int) -> TokenTree:
     return TokenTree(token_library(tokens), controls, bits)
 
 
+class Meter:
+    """Time of the processor that a grammar took, by all replies that share it."""
+
+    def __init__(self) -> None:
+        self._seconds = -SPARE_S
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is more than others are to wait for."""
+        return self._seconds > 0
+
+    def measure(self, work: Callable[[], T], tokens: int = 0) -> T:
+        """Does some work for so many tokens."""
+        start = time.thread_time()
+        try:
+            return work()
+        finally:
+            seconds = self._seconds + time.thread_time() - start - tokens * S_PER_TOKEN
+            self._seconds = max(seconds, -SPARE_S)
+
+
 class Compiled(NamedTuple):
     """A grammar for the tokens of a vocabulary.
 
@@ -93,18 +118,20 @@ class Compiled(NamedTuple):
         tree: of the vocabulary.
         vocab_size: width of logits.
         matcher: before an empty text.
+        meter: of all that is made of it.
     """
 
     grammar: str
     tree: TokenTree
     vocab_size: int
     matcher: Any
+    meter: Meter
 
 
 def compiled(grammar: str, vocabulary: Vocabulary, vocab_size: int) -> Compiled:
     """Compiles a grammar; see ``Compiled``."""
     tree = token_tree(vocabulary, vocab_size)
-    return Compiled(grammar, tree, vocab_size, _matcher(grammar, tree))
+    return Compiled(grammar, tree, vocab_size, _matcher(grammar, tree), Meter())
 
 
 def _matcher(grammar: str, tree: TokenTree) -> Any:
@@ -128,7 +155,7 @@ class GrammarFilter:
             SamplingError: no text of this vocabulary follows the grammar.
         """
         self._name = name
-        self._grammar, self._tree, self._vocab_size, matcher = compiled
+        self._grammar, self._tree, self._vocab_size, matcher, self._meter = compiled
         self._permitted = _permitted(self._grammar, self._tree, self._vocab_size)
         self._ids: list[int] = []
         self._strayed = 0  # ids at the end that the grammar does not allow
@@ -171,7 +198,7 @@ class GrammarFilter:
         """Makes what is not allowed impossible, and leaves it there: what follows counts on it.
 
         Raises:
-            ConstraintError: nothing is allowed.
+            ConstraintError: nothing is allowed, or it takes too long to tell.
             ChooserError: a logit is NaN.
         """
         bits = self._allowed_bits()
@@ -182,6 +209,11 @@ class GrammarFilter:
             allowed = allowed[candidates.ids]
         make_impossible(candidates.logits, allowed)
         highest = candidates.logits.max()
+        if self._meter.is_over:
+            raise ConstraintError(
+                f"{self._name} takes over {1000 * S_PER_TOKEN:.0f} ms of the processor a token, as "
+                "those do that a text follows in many ways: use a simpler one"
+            )
         if highest == -np.inf:
             raise ConstraintError(
                 f"{self._name} allows no token to go on with{self._reason()}; use a simpler one"
@@ -191,12 +223,13 @@ class GrammarFilter:
 
     def _consume(self, ids: list[int]) -> bool:
         """Goes on with ids, as far as that is allowed; whether it was."""
-        return bool(self._matcher.try_consume_tokens(ids) == len(ids))
+        taken = self._meter.measure(lambda: self._matcher.try_consume_tokens(ids), len(ids))
+        return bool(taken == len(ids))
 
     def _allowed_bits(self) -> NDArray[np.uint8]:
         """Packed bits of the tokens that may follow, stop ids aside; none behind an error."""
         if self._bits is None:
-            mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+            mask = np.frombuffer(self._meter.measure(self._matcher.compute_bitmask), np.uint8)
             self._bits = mask[: len(self._permitted)] & self._permitted
             if self._strayed:
                 self._bits[:] = 0
