@@ -94,6 +94,11 @@ def settings() -> Settings:
     return read_settings(os.environ)
 
 
+def environment_of_child(more: Mapping[str, str]) -> dict[str, str]:
+    """What a child process is to have: the environment of this one, and some variables more."""
+    return {**os.environ, **more}
+
+
 def terminal_erases() -> bool:
     """Whether the terminal, by its name in ``TERM``, obeys sequences that move and erase."""
     return os.environ.get("TERM", "") not in ("", "dumb")

@@ -34,9 +34,21 @@ def whole_number(text: str) -> int | None:
     return int(text) if is_number else None
 
 
+class _Repr(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        """Python writes no numbers of over 4300 digits (``sys.set_int_max_str_digits``)."""
+        try:
+            return super().repr_int(x, level)
+        except ValueError:
+            return f"<a whole number of {x.bit_length()} bits>"
+
+
+_REPR = _Repr()
+
+
 def shown(value: object) -> str:
     """Returns a value as Python writes it, on one line and not too long."""
-    return " ".join(reprlib.repr(value).split())
+    return " ".join(_REPR.repr(value).split())
 
 
 def suggestion(name: str, names: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgerun.errors import PromptError
+from edgerun.values import shown
 
 
 def check_length(prompt: Sequence[int], context: int) -> None:
@@ -39,6 +40,6 @@ def check_vocabulary(ids: Sequence[int], vocab_size: int) -> None:
     if not 0 <= min(ids) <= max(ids) < vocab_size:
         wrong = min(ids) if min(ids) < 0 else max(ids)
         raise PromptError(
-            f"the prompt holds token id {wrong}; the vocabulary of the model ends at "
+            f"the prompt holds token id {shown(wrong)}; the vocabulary of the model ends at "
             f"{vocab_size - 1}"
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from edgerun.errors import SessionError, StorageError
+from edgerun.files.json_parts import has_more_parts
 from edgerun.files.plain import NotPlainError, read_plain
 from edgerun.files.private import write_atomically
 from edgerun.values import shown
@@ -22,6 +23,7 @@ MAGIC = "edgerun-session"
 VERSION = 1
 MAX_BYTES = 64 << 20
 HEADER_BYTES = 256
+MAX_PARTS = 1 << 19  # of its JSON, each of which may take 200 bytes of memory
 ROLES = frozenset({"system", "user", "assistant", "tool", "developer"})
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 TEXTS = frozenset({"role", "content", *THOUGHTS, "tool_call_id", "name"})
@@ -39,7 +41,8 @@ def save_session(path: Path, model_digest: str, messages: Sequence[Mapping[str, 
 
     Raises:
         SessionError: a message is not of the kind that can be kept, the session is larger than
-            ``MAX_BYTES``, or the path is none or that of a folder, a device or a pipe.
+            ``MAX_BYTES`` or has more than ``MAX_PARTS``, or the path is none or that of a folder, a
+            device or a pipe.
         StorageError: the folder is not writable or the disk is full.
     """
     checked = []
@@ -55,6 +58,8 @@ def save_session(path: Path, model_digest: str, messages: Sequence[Mapping[str, 
     payload = text.encode("utf-8", "surrogatepass")
     if len(payload) > MAX_BYTES:
         raise SessionError(f"the session has {len(payload)} bytes; at most {MAX_BYTES} can be kept")
+    if has_more_parts(payload, MAX_PARTS):
+        raise SessionError(f"the session has over {MAX_PARTS} parts, which are too many to be kept")
     digest = hashlib.sha256(payload).hexdigest()
     header = f"{MAGIC} {VERSION} {digest} {len(payload)}\n".encode()
     try:
@@ -84,12 +89,13 @@ def load_session(path: Path, model_digest: str) -> list[dict[str, Any]]:
         SessionError: the file is missing, broken, of another version, or of another model.
     """
     try:
-        data = read_plain(Path(os.path.realpath(path)), MAX_BYTES + HEADER_BYTES)
+        digest, messages = _parse(
+            path, read_plain(Path(os.path.realpath(path)), MAX_BYTES + HEADER_BYTES)
+        )
     except OSError as error:
         raise SessionError(f"cannot read the session {path}: {error.strerror}") from error
     except ValueError as error:  # a null character
         raise SessionError(f"cannot read the session {str(path)!r}: {error}") from error
-    digest, messages = _parse(path, data)
     if digest != model_digest:
         raise SessionError(
             f"the session {path} belongs to another model (digest {digest[:12]}, this one is "
@@ -101,6 +107,7 @@ def load_session(path: Path, model_digest: str) -> list[dict[str, Any]]:
 def _parse(path: Path, data: bytes) -> tuple[str, list[dict[str, Any]]]:
     """The digest of the model and the messages."""
     header, newline, payload = data.partition(b"\n")
+    del data  # of which there may be as much as MAX_BYTES, and so of payload and text
     fields = header.decode("ascii", "replace").split(" ")
     if not newline or len(fields) != 4 or fields[0] != MAGIC:
         raise SessionError(f"{path} is not a saved session: it lacks the header line")
@@ -108,8 +115,12 @@ def _parse(path: Path, data: bytes) -> tuple[str, list[dict[str, Any]]]:
         raise SessionError(f"{path} has session version {fields[1][:20]!r}; expected {VERSION}")
     if fields[2:] != [hashlib.sha256(payload).hexdigest(), str(len(payload))]:
         raise SessionError(f"the session {path} is damaged: its checksum or length does not match")
+    if has_more_parts(payload, MAX_PARTS):
+        raise SessionError(f"the session {path} has over {MAX_PARTS} parts; no chat has so many")
     try:
-        content = json.loads(payload)
+        text = payload.decode("utf-8", "surrogatepass")
+        del payload
+        content = json.loads(text)
         return _text(content["model_digest"]), [_message(value) for value in content["messages"]]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise SessionError(f"the session {path} has unexpected content: {error}") from error

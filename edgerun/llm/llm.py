@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends.cpu.transfer import NativeTransfer
 from edgerun.backends.figures import ExpertReads, Report
-from edgerun.engine.chooser.params import STOP, SamplingParams
+from edgerun.engine.chooser.params import STOP, SamplingParams, StopTexts
 from edgerun.engine.engine import Engine
 from edgerun.errors import InputError
 from edgerun.llm.arguments import (
@@ -129,8 +129,7 @@ class LLM:
 
         Args:
             prompt: text, in which nothing is parsed as a control token, or ids.
-            suffix: text behind the gap, for models of code that are made for that; the prompt is
-                the text before it, and may be empty.
+            suffix: text behind the gap, for models of code; the prompt, before it, may be empty.
             sampling: see ``SamplingParams``; unnamed ones are the model's recommendation.
 
         Raises:
@@ -344,7 +343,8 @@ class LLM:
     def chat_params(self, **sampling: Unpack[SamplingKeywords]) -> SamplingParams:
         """Like ``params``; without a chat template the next speaker's name ends a reply."""
         if not self.has_chat_template:
-            sampling["stop"] = (*STOP.check("stop", sampling.get("stop", ())), *DEFAULT_STOPS)
+            asked = STOP.check("stop", sampling.get("stop", ()))
+            sampling["stop"] = StopTexts((*asked, *DEFAULT_STOPS))
         return self.params(**sampling)
 
     def close(self) -> None:

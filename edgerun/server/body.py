@@ -11,6 +11,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from edgerun.engine.chooser.params import all_options
+from edgerun.files.json_parts import has_more_parts
 from edgerun.server.problems import Problem
 from edgerun.values import shown, suggestion
 
@@ -19,6 +20,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 BODY_S = 30.0  # for all of a body to come
 LEAST_BODY_BYTES = 1 << 20
 BODY_BYTES_PER_TOKEN = 24  # six for every byte of a long word where all is escaped
+LEAST_PARTS = LEAST_BODY_BYTES // 2  # which is all that so short a body may have
+PARTS_PER_TOKEN = 2
 LONGEST_PARAM = 100  # characters of a name that an answer repeats as it is
 PLACE = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
 
@@ -39,7 +42,7 @@ async def read_json(request: Request, most_bytes: int) -> dict[str, Any]:
     """Reads a JSON object.
 
     Raises:
-        Problem: there is none, or it is too large or too slow.
+        Problem: there is none, or it is too large or too slow, or has too many parts.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -54,6 +57,9 @@ async def read_json(request: Request, most_bytes: int) -> dict[str, Any]:
         raise Problem(408, f"the body did not come within {BODY_S:.0f} seconds") from None
     except ClientDisconnect:
         raise Problem(400, "the body ended early") from None
+    most_parts = max(LEAST_PARTS, most_bytes // BODY_BYTES_PER_TOKEN * PARTS_PER_TOKEN)
+    if has_more_parts(body, most_parts):
+        raise Problem(413, f"the body has more than {most_parts} lists, objects and items")
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:

@@ -13,6 +13,7 @@ from edgerun.llm.replies.several import chat_replies
 from edgerun.llm.replies.stream import TextStream
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import Sent, split, with_sent
+from edgerun.server.encoding.shapes import shape_of
 from edgerun.server.logprobs import chat_logprobs
 from edgerun.server.problems import Problem
 from edgerun.server.work import (
@@ -26,7 +27,7 @@ from edgerun.server.work import (
     with_bias,
     with_effort,
 )
-from edgerun.values import shown
+from edgerun.values import as_int, shown
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
@@ -142,7 +143,9 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
         )
 
     sent |= {"messages": "messages", **CONVERSATION}
-    return Work(fields, make, fields.n, form, sent, with_logprobs="logprobs" in sampling)
+    shape = shape_of(sampling, fields.n, fields.tools, fields.tool_choice)
+    with_logprobs = "logprobs" in sampling
+    return Work(fields, make, fields.n, form, sent, shape, with_logprobs=with_logprobs)
 
 
 def _check_offers(fields: ChatFields) -> None:
@@ -212,7 +215,7 @@ def _logprobs(fields: ChatFields) -> dict[str, Sent]:
     if fields.logprobs:
         count = 0 if fields.top_logprobs is None else fields.top_logprobs
         return {"logprobs": Sent(count, "top_logprobs")}
-    if fields.top_logprobs:
+    if fields.top_logprobs is not None and as_int(fields.top_logprobs) != 0:
         raise Problem(
             400, "top_logprobs is for logprobs: true: add it", "invalid_value", "top_logprobs"
         )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from edgerun.errors import BackendError, InputError
 from edgerun.llm.pump import Piece, Pump
 from edgerun.llm.replies.completion import Completion, Part
 from edgerun.llm.replies.stream import TextStream
+from edgerun.server.encoding.lanes import Lanes
+from edgerun.server.encoding.shapes import Shape
 from edgerun.server.problems import Problem, named, problem_of, stopping
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ENCODERS = 2  # threads that encode prompts; each of them waits for the sandbox most of the time
+MOST_FORM_BYTES = 8 << 20  # of forms that replies follow, each of which is a grammar in memory
 LONGEST_RETRY_S = 60
 
 
@@ -46,14 +47,19 @@ class Group:
 
     Attributes:
         completions: as far as they came.
+        running: how many of them have not ended.
+        shape: the form that they follow.
     """
 
-    def __init__(self, streams: list[TextStream], sent: Mapping[str, str]) -> None:
-        """Takes streams that a pump reads, and the fields of arguments that were sent."""
-        self._streams, self._sent = streams, sent
+    def __init__(
+        self, streams: list[TextStream], sent: Mapping[str, str], shape: Shape | None
+    ) -> None:
+        """Takes streams that a pump reads, the fields of arguments that were sent, and a form."""
+        self._streams, self._sent, self.shape = streams, sent, shape
         self._choices = {stream: index for index, stream in enumerate(streams)}
         self._came: asyncio.Queue[Came] = asyncio.Queue()
         self.completions: list[Completion] = [stream.completion for stream in streams]
+        self.running = len(streams)
         self.is_stopped = False
 
     async def pieces(self) -> AsyncIterator[Came]:
@@ -93,13 +99,13 @@ class Replies:
         """Starts to serve a model, in a running event loop."""
         self._loop = asyncio.get_running_loop()
         self._pump = Pump(llm, self._deliver)
-        self._encoders = ThreadPoolExecutor(ENCODERS, thread_name_prefix="edgerun-encode")
-        self._free_encoders = asyncio.Semaphore(ENCODERS)
+        self._lanes: Lanes[list[TextStream]] = Lanes()
         self._groups: dict[TextStream, Group] = {}
         self._metrics = metrics
         self._at_a_time = llm.model.options.max_sessions
         self._mean_s = 1.0
         self._stopped: asyncio.Future[None] = self._loop.create_future()
+        self._form_bytes = 0
         self.under_way = 0
         self.most = self._at_a_time + queue
 
@@ -127,7 +133,11 @@ class Replies:
 
     @asynccontextmanager
     async def open(
-        self, make: Callable[[], list[TextStream]], count: int, sent: Mapping[str, str]
+        self,
+        make: Callable[[], list[TextStream]],
+        count: int,
+        sent: Mapping[str, str],
+        shape: Shape | None = None,
     ) -> AsyncIterator[Group]:
         """Has replies run as long as the block lasts.
 
@@ -135,21 +145,22 @@ class Replies:
             make: encodes prompts, in another thread.
             count: how many streams it makes.
             sent: the fields of the arguments that were sent.
+            shape: the form that they follow.
 
         Raises:
-            Problem: there are too many replies under way, the server is being stopped, or a prompt
-                or an option is unusable.
+            Problem: there are too many replies under way, or too many forms, the server is being
+                stopped, or a prompt or an option is unusable.
         """
-        self._admit(count)
+        self._admit(count, shape)
         try:
-            streams = await self._encoded(make)
+            streams = await self._lanes.run(make, self._check_running, shape)
             self._pump.add(streams)
         except BaseException as error:
-            self._leave(count)
+            self._leave(count, shape)
             if isinstance(error, InputError):
                 raise named(problem_of(error), sent) from error
             raise
-        group = Group(streams, sent)
+        group = Group(streams, sent, shape)
         self._groups.update(dict.fromkeys(streams, group))  # before their pieces can come here
         try:
             yield group
@@ -169,35 +180,13 @@ class Replies:
         """Ends the threads, once all callers are gone."""
         self.stop()
         await self._loop.run_in_executor(None, self._pump.close)
-        self._encoders.shutdown(wait=False, cancel_futures=True)
-
-    async def _encoded(self, make: Callable[[], list[TextStream]]) -> list[TextStream]:
-        """Has a thread encode prompts as soon as one is free.
-
-        Who waits does so here and not in the queue of the threads, which would keep the prompts of
-        callers who went away until their turn comes.
-        """
-        await self._free_encoders.acquire()
-        try:
-            self._check_running()
-            encoding = self._encoders.submit(make)
-        except BaseException:
-            self._free_encoders.release()
-            raise
-        encoding.add_done_callback(self._encoder_is_free)  # though nobody waits for it any more
-        streams = await asyncio.wrap_future(encoding)
-        self._check_running()
-        return streams
-
-    def _encoder_is_free(self, encoding: object) -> None:
-        with suppress(RuntimeError):  # the server has ended meanwhile
-            self._loop.call_soon_threadsafe(self._free_encoders.release)
+        self._lanes.close()
 
     def _check_running(self) -> None:
         if self.is_stopped:
             raise stopping()
 
-    def _admit(self, count: int) -> None:
+    def _admit(self, count: int, shape: Shape | None) -> None:
         self._check_running()
         if count > self.most:
             raise Problem(
@@ -206,19 +195,29 @@ class Replies:
                 "too_many_replies",
             )
         if self.under_way + count > self.most:
-            self._metrics.refused.inc()
-            wait = ceil(self._mean_s * max(1, self.under_way / self._at_a_time) / 2)
-            raise Problem(
-                429,
-                f"{self.under_way} replies run or wait, and at most {self.most} may: try again "
-                "later",
-                "too_many_replies",
-                headers={"Retry-After": str(min(max(1, wait), LONGEST_RETRY_S))},
+            self._refuse(f"{self.under_way} replies run or wait, and at most {self.most} may")
+        form_bytes = 0 if shape is None else shape.size_bytes
+        if self._form_bytes + form_bytes > MOST_FORM_BYTES:
+            self._refuse(
+                f"replies that run or wait follow schemas and grammars of {self._form_bytes} bytes,"
+                f" {form_bytes} more are asked for, and there may be {MOST_FORM_BYTES}"
             )
+        self._form_bytes += form_bytes
         self.under_way += count
         self._metrics.under_way.set(self.under_way)
 
-    def _leave(self, count: int) -> None:
+    def _refuse(self, reason: str) -> NoReturn:
+        self._metrics.refused.inc()
+        wait = ceil(self._mean_s * max(1, self.under_way / self._at_a_time) / 2)
+        raise Problem(
+            429,
+            f"{reason}: try again later",
+            "too_many_replies",
+            headers={"Retry-After": str(min(max(1, wait), LONGEST_RETRY_S))},
+        )
+
+    def _leave(self, count: int, shape: Shape | None) -> None:
+        self._form_bytes -= 0 if shape is None else shape.size_bytes
         self.under_way -= count
         self._metrics.under_way.set(self.under_way)
 
@@ -228,10 +227,12 @@ class Replies:
 
     def _dispatch(self, pieces: list[Piece]) -> None:
         for piece in pieces:
-            self._groups[piece.stream].put(piece)
+            group = self._groups[piece.stream]
+            group.put(piece)
             if piece.is_last:
                 del self._groups[piece.stream]
-                self._leave(1)
+                group.running -= 1
+                self._leave(1, None if group.running else group.shape)
                 self._count(piece.stream.completion)
 
     def _count(self, completion: Completion) -> None:

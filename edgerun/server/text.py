@@ -11,6 +11,7 @@ from edgerun.llm.replies.several import text_replies
 from edgerun.llm.replies.stream import TextStream
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import split, with_sent
+from edgerun.server.encoding.shapes import shape_of
 from edgerun.server.logprobs import TextLogprobs
 from edgerun.server.problems import Problem
 from edgerun.server.work import (
@@ -108,8 +109,9 @@ def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
             form.echo()
         return streams
 
-    count = len(prompts) * fields.n
-    return Work(fields, make, count, form, sent, len(prompts), with_logprobs="logprobs" in sampling)
+    count, with_logprobs = len(prompts) * fields.n, "logprobs" in sampling
+    shape = shape_of(sampling, count)
+    return Work(fields, make, count, form, sent, shape, len(prompts), with_logprobs)
 
 
 def _choice(text: str) -> dict[str, Any]:

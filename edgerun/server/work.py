@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import msgspec
 
 from edgerun.engine.chooser.logprobs import TokenLogprob
+from edgerun.engine.sampling.logit_bias import MAX_BIASES
 from edgerun.llm.replies.completion import Completion, Part
 from edgerun.llm.replies.stream import TextStream
 from edgerun.llm.tools import AUTO
 from edgerun.model.chat.switches import reads
 from edgerun.model.chat.template import ChatTemplate
 from edgerun.server.answers import send_events, send_json
+from edgerun.server.encoding.shapes import Shape
 from edgerun.server.problems import Problem
 from edgerun.values import shown, whole_number
 
@@ -141,6 +143,7 @@ class Work:
         count: replies in all.
         form: writes them.
         sent: the fields of the arguments that were sent, for errors.
+        shape: the form that replies follow.
         prompts: of them, each with ``n`` replies.
         with_logprobs: whether replies tell how likely their tokens were, also where there are none.
     """
@@ -150,6 +153,7 @@ class Work:
     count: int
     form: Form
     sent: Mapping[str, str]
+    shape: Shape | None = None
     prompts: int = 1
     with_logprobs: bool = False
     _completions: Sequence[Completion] = ()
@@ -162,7 +166,7 @@ class Work:
         return sum(len(completion.ids) for completion in self._completions)
 
     async def answer(self, replies: Replies, send: Send) -> None:
-        async with replies.open(self.make, self.count, self.sent) as group:
+        async with replies.open(self.make, self.count, self.sent, self.shape) as group:
             self._completions = group.completions
             if self.fields.stream:
                 await send_events(self._events(group), send)
@@ -287,7 +291,7 @@ def with_bias(sampling: dict[str, Any]) -> dict[str, Any]:
         Problem: one is no number.
     """
     bias = sampling.get("logit_bias")
-    if not isinstance(bias, dict):
+    if not isinstance(bias, dict) or len(bias) > MAX_BIASES:  # which is refused later
         return sampling
     ids = {key: whole_number(key) for key in bias}
     for key, id_ in ids.items():

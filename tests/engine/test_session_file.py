@@ -112,10 +112,14 @@ PAYLOADS = [
 ]
 
 
+def write(path: Path, payload: bytes) -> None:
+    header = f"edgerun-session 1 {hashlib.sha256(payload).hexdigest()} {len(payload)}\n"
+    path.write_bytes(header.encode() + payload)
+
+
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_wellformed_files_with_strange_content_are_refused(tmp_path: Path, payload: bytes) -> None:
-    header = f"edgerun-session 1 {hashlib.sha256(payload).hexdigest()} {len(payload)}\n"
-    (tmp_path / "chat").write_bytes(header.encode() + payload)
+    write(tmp_path / "chat", payload)
     with pytest.raises(SessionError, match="unexpected content"):
         load_session(tmp_path / "chat", "d")
 
@@ -142,6 +146,27 @@ def test_an_oversized_session_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(session_file, "MAX_BYTES", 10)
     with pytest.raises(SessionError, match="at most 10"):
         save_session(tmp_path / "chat", DIGEST, MESSAGES)
+
+
+@pytest.mark.parametrize("part", [b"[],", b"{},", b"0,", b'"",', b'{"role":"user","content":""},'])
+def test_more_parts_than_a_chat_has_are_refused_before_they_take_memory(
+    tmp_path: Path, part: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of 64 MB of them took 1.7 GB."""
+    write(tmp_path / "chat", b'{"model_digest":"d","messages":[' + 600_000 * part + b"0]}")
+    monkeypatch.setattr(session_file.json, "loads", None)
+    with pytest.raises(SessionError, match="over 524288 parts; no chat has so many"):
+        load_session(tmp_path / "chat", "d")
+
+
+def test_what_could_not_be_loaded_is_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_file, "MAX_PARTS", 32)
+    save_session(tmp_path / "chat", DIGEST, MESSAGES * 10)
+    with pytest.raises(SessionError, match="over 32 parts, which are too many"):
+        save_session(tmp_path / "chat", DIGEST, MESSAGES * 11)
+    assert load_session(tmp_path / "chat", DIGEST) == MESSAGES * 10
 
 
 WRITER = """

@@ -15,13 +15,7 @@ import pytest
 
 import edgerun
 from edgerun.engine.sampling.top_p import TopP
-from edgerun.errors import (
-    BackendError,
-    BundleError,
-    InputError,
-    PromptError,
-    SamplingError,
-)
+from edgerun.errors import BackendError, BundleError, InputError, PromptError, SamplingError
 from edgerun.kernels.host.cores import cores
 from edgerun.llm.llm import LLM
 from edgerun.llm.loading import resolve
@@ -115,12 +109,18 @@ def test_the_models_recommendation_holds_unless_overridden() -> None:
         ({"temprature": 1}, SamplingError, "did you mean 'temperature'"),
         ({"temperature": -1}, SamplingError, "from 0 to 100"),
         ({"max_tokens": 0}, SamplingError, "max_tokens is 0"),
+        ({"max_tokens": 10**5000}, SamplingError, "max_tokens is <a whole number of 16610 bits>"),
         ({"stop": ["x", ""]}, SamplingError, "stop holds an empty text; expected 1 to 4096"),
     ],
 )
 def test_sampling_mistakes_are_named(sampling: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         model().generate("x", **sampling)
+
+
+def test_a_number_that_python_does_not_write_is_no_token() -> None:
+    with pytest.raises(PromptError, match="holds token id <a whole number of 16610 bits>; the"):
+        model().generate([10**5000])
 
 
 @pytest.mark.parametrize("prompt", ["", []])
@@ -176,6 +176,10 @@ def test_without_a_template_a_chat_stops_at_the_next_speaker() -> None:
     llm = model(template=None)
     assert not llm.has_chat_template
     assert llm.chat_params(stop="x").stop == ("x", "\nUser:", "\nSystem:")
+    many = [f"stop {number}" for number in range(64)]
+    assert len(llm.chat_params(stop=many).for_replies(2)[0].stop) == 66
+    with pytest.raises(SamplingError, match=r"stop has 65 texts .*; expected at most 64"):
+        llm.chat_params(stop=[*many, "x"])
 
 
 def test_closing_releases_the_programs_once_each() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from edgerun.llm.llm import LLM
+from edgerun.model.chat.template import ChatTemplate
 from tests.server.served import CHAT, RESPONSES, TEXT, served
 from tests.support import fakes
 
@@ -51,6 +52,17 @@ def test_no_prompt_is_cut(name: str, stream: bool) -> None:
                 assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
                 assert f"{tokens} tokens" in error["message"]
                 assert f"context is {CONTEXT}" in error["message"]
+
+
+def test_more_messages_than_tokens_are_not_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """30,000 short ones took the template half a second, in which no other prompt was encoded."""
+    monkeypatch.setattr(ChatTemplate, "render_many", None)
+    with served(LLM(fakes.fake_model(context=CONTEXT))) as client:
+        for path, field in ((CHAT, "messages"), (RESPONSES, "input")):
+            messages = [{"role": "user", "content": "x"}] * (CONTEXT + 1)
+            error = client.post(path, json={field: messages}).json()["error"]
+            assert error["code"] == "context_length_exceeded"
+            assert f"{CONTEXT + 1} messages, and the context is {CONTEXT}" in error["message"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -88,6 +88,9 @@ def test_a_text_has_lists_of_them(client: Served, count: int) -> None:
     ("fields", "says"),
     [
         ({"top_logprobs": 3}, "logprobs: true"),
+        ({"top_logprobs": False}, "logprobs: true"),
+        ({"top_logprobs": []}, "logprobs: true"),
+        ({"top_logprobs": ""}, "logprobs: true"),
         ({"logprobs": True, "top_logprobs": 21}, "0 to 20"),
         ({"logprobs": True, "top_logprobs": -1}, "0 to 20"),
         ({"logprobs": 3}, "logprobs: expected `bool`"),

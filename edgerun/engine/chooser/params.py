@@ -27,13 +27,21 @@ MAX_STOP_IDS = 1024
 MAX_STOP_CHARACTERS = 4096
 
 
+class StopTexts(tuple[str, ...]):
+    """Texts that were checked: those of a chat may be added, which no caller asked for."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Texts:
     """A few short texts, or one."""
 
     accepts, flag, metavar, values = "str | Sequence[str]", list[str], "TEXT", "texts"
 
-    def check(self, name: str, value: Any) -> tuple[str, ...]:
+    def check(self, name: str, value: Any) -> StopTexts:
+        if isinstance(value, StopTexts):
+            return value
         texts = (value,) if isinstance(value, str) else value
         if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
             raise SamplingError(f"{name} is {shown(value)}; expected a text or a list of texts")
@@ -47,7 +55,7 @@ class Texts:
                 f"{name} has {len(texts)} texts of {sorted(sizes)} characters; expected at most "
                 f"{MAX_STOPS} of 1 to {MAX_STOP_CHARACTERS} characters each"
             )
-        return tuple(texts)
+        return StopTexts(texts)
 
     def parse(self, text: str) -> tuple[str, ...]:
         return (text,)

@@ -49,11 +49,8 @@ class EitherForm(TextProcessor):
         Raises:
             SamplingError: nothing says what tokens spell, or no text of theirs is allowed.
         """
-        from edgerun.engine.constraints.matcher import GrammarFilter, token_tree
+        from edgerun.engine.constraints.matcher import GrammarFilter
 
         if self.vocabulary is None:
             raise SamplingError(f"{self.name}: nothing says what tokens spell")
-        tree = token_tree(self.vocabulary, vocab_size)
-        return GrammarFilter(
-            self.name, [form.llguidance() for form in self.forms], tree, vocab_size
-        )
+        return GrammarFilter(self.name, [form.compiled(vocab_size) for form in self.forms])

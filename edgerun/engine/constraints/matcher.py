@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,8 +18,11 @@ from edgerun.engine.constraints.trial import LIMITS, MARKER, reason, token_libra
 from edgerun.errors import ConstraintError, SamplingError
 from edgerun.forks import in_forked_child
 
+T = TypeVar("T")
 SIGN_BIT = np.uint32(31)
 MINUS_INFINITY = np.float32(-np.inf).view(np.uint32)
+# Of the processor, while all replies wait: a token takes 0.2 ms, and 100 if each has many readings.
+SPARE_S, S_PER_TOKEN = 2.0, 0.005
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
@@ -86,25 +90,74 @@ def _token_tree(vocabulary: Vocabulary, vocab_size: int) -> TokenTree:
     return TokenTree(token_library(tokens), controls, bits)
 
 
+class Meter:
+    """Time of the processor that a grammar took, by all replies that share it."""
+
+    def __init__(self) -> None:
+        self._seconds = -SPARE_S
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is more than others are to wait for."""
+        return self._seconds > 0
+
+    def measure(self, work: Callable[[], T], tokens: int = 0) -> T:
+        """Does some work for so many tokens."""
+        start = time.thread_time()
+        try:
+            return work()
+        finally:
+            seconds = self._seconds + time.thread_time() - start - tokens * S_PER_TOKEN
+            self._seconds = max(seconds, -SPARE_S)
+
+
+class Compiled(NamedTuple):
+    """A grammar for the tokens of a vocabulary.
+
+    Attributes:
+        grammar: which ``trial.grammar_of`` returned.
+        tree: of the vocabulary.
+        vocab_size: width of logits.
+        matcher: before an empty text.
+        meter: of all that is made of it.
+    """
+
+    grammar: str
+    tree: TokenTree
+    vocab_size: int
+    matcher: Any
+    meter: Meter
+
+
+def compiled(grammar: str, vocabulary: Vocabulary, vocab_size: int) -> Compiled:
+    """Compiles a grammar; see ``Compiled``."""
+    tree = token_tree(vocabulary, vocab_size)
+    return Compiled(grammar, tree, vocab_size, _matcher(grammar, tree), Meter())
+
+
+def _matcher(grammar: str, tree: TokenTree) -> Any:
+    import llguidance
+
+    limits = llguidance.LLParserLimits(**LIMITS)
+    return llguidance.LLMatcher(tree.library, grammar, log_level=0, limits=limits)
+
+
 class GrammarFilter:
     """Allows the tokens of one sequence with which its text goes on as some grammar says."""
 
-    def __init__(
-        self, name: str, grammars: Sequence[str], tree: TokenTree, vocab_size: int
-    ) -> None:
+    def __init__(self, name: str, grammars: Sequence[Compiled]) -> None:
         """Begins an empty text.
 
         Args:
             name: of the option that it comes from, for errors.
-            grammars: which ``trial.grammar_of`` returned, of which a text follows one or another.
-            tree: of the vocabulary.
-            vocab_size: width of logits.
+            grammars: of which a text follows one or another; all filters that are made of one share
+                its lexer.
 
         Raises:
             SamplingError: no text of this vocabulary follows a grammar.
         """
-        self._name, self._vocab_size = name, vocab_size
-        self._walks = [_Walk(grammar, tree, vocab_size) for grammar in grammars]
+        self._name, self._vocab_size = name, grammars[0].vocab_size
+        self._walks = [_Walk(grammar) for grammar in grammars]
         self._stop_ids = np.zeros(0, np.int64)
         for walk in self._walks:
             if not walk.allowed.any():
@@ -136,7 +189,7 @@ class GrammarFilter:
         """Makes what is not allowed impossible, and leaves it there: what follows counts on it.
 
         Raises:
-            ConstraintError: nothing is allowed.
+            ConstraintError: nothing is allowed, or it takes too long to tell.
             ChooserError: a logit is NaN.
         """
         bits = functools.reduce(np.bitwise_or, (walk.allowed for walk in self._walks))
@@ -147,6 +200,11 @@ class GrammarFilter:
             allowed = allowed[candidates.ids]
         make_impossible(candidates.logits, allowed)
         highest = candidates.logits.max()
+        if any(walk.is_slow for walk in self._walks):
+            raise ConstraintError(
+                f"{self._name} takes over {1000 * S_PER_TOKEN:.0f} ms of the processor a token, as "
+                "those do that a text follows in many ways: use a simpler one"
+            )
         if highest == -np.inf:
             why = next(filter(None, (walk.reason() for walk in self._walks)), "")
             raise ConstraintError(
@@ -159,13 +217,18 @@ class GrammarFilter:
 class _Walk:
     """How far a text has come in a grammar."""
 
-    def __init__(self, grammar: str, tree: TokenTree, vocab_size: int) -> None:
-        self._grammar, self._tree = grammar, tree
-        self._permitted = _permitted(grammar, tree, vocab_size)
+    def __init__(self, compiled: Compiled) -> None:
+        self._grammar, self._tree, vocab_size, matcher, self._meter = compiled
+        self._permitted = _permitted(self._grammar, self._tree, vocab_size)
         self._ids: list[int] = []
         self._strayed = 0  # ids at the end that the grammar does not allow
         self._bits: NDArray[np.uint8] | None = None  # what is allowed now, once somebody asked
-        self._matcher = self._begun()
+        self._matcher = matcher.deep_copy()
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the grammar takes more time than others are to wait for."""
+        return self._meter.is_over
 
     @property
     def has_error(self) -> bool:
@@ -185,7 +248,7 @@ class _Walk:
         if self._bits is None and self._strayed:
             self._bits = np.zeros_like(self._permitted)
         elif self._bits is None:
-            mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+            mask = np.frombuffer(self._meter.measure(self._matcher.compute_bitmask), np.uint8)
             self._bits = mask[: len(self._permitted)] & self._permitted
         return self._bits
 
@@ -203,7 +266,7 @@ class _Walk:
         if self._strayed:
             self._strayed -= 1
         elif not self._matcher.rollback(1):  # it came to one of its limits, which it never forgets
-            self._matcher = self._begun()
+            self._matcher = _matcher(self._grammar, self._tree)
             self._consume(self._ids)
 
     def reason(self) -> str:
@@ -211,15 +274,10 @@ class _Walk:
         error = self._matcher.get_error()
         return f": {reason(error, places=False)}" if error else ""
 
-    def _begun(self) -> Any:
-        import llguidance
-
-        limits = llguidance.LLParserLimits(**LIMITS)
-        return llguidance.LLMatcher(self._tree.library, self._grammar, log_level=0, limits=limits)
-
     def _consume(self, ids: list[int]) -> bool:
         """Goes on with ids, as far as that is allowed; whether it was."""
-        return bool(self._matcher.try_consume_tokens(ids) == len(ids))
+        taken = self._meter.measure(lambda: self._matcher.try_consume_tokens(ids), len(ids))
+        return bool(taken == len(ids))
 
 
 def make_impossible(logits: NDArray[np.float32], allowed: NDArray[np.bool_]) -> None:

@@ -1,15 +1,18 @@
 """Numbers in JSON schemas, such that llguidance (1.9) holds replies to what they say.
 
 It reads all of them as floats of 64 bits, so that of large whole numbers others would be written or
-allowed. And behind ``"exclusiveMinimum": 0`` it allows 0 where less than 1 is the most. What it
-would take for something else is said otherwise here: never is more allowed than a schema says, and
-of numbers that nobody misses a few are not.
+allowed. And behind ``"exclusiveMinimum": 0`` it allows 0 where less than 1 is the most, be that
+said beside it or by another schema that it joins with this one (``allOf``, ``$ref``). What it would
+take for something else is said otherwise here: never is more allowed than a schema says, and of
+numbers that nobody misses a few are not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from edgerun.errors import SamplingError
@@ -21,10 +24,12 @@ EXACT = 2**53  # up to which a float holds every whole number
 MOST = 92 * 10**17  # a bound; the next of so few digits is beyond 64 bits
 UNBOUNDED = 10**18  # from here on llguidance needs a bound at the other side as well
 DIGITS = 15  # that a float has for certain
+MOST_REMAINDERS = 2**18  # of a division, each of which is a state; more are over a limit later
 # Whose values are schemas by name, and whose are values that replies may be.
 OF_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 OF_VALUES = ("const", "enum")
 NEVER_READ = ("default", "examples")
+JOINED = ("allOf", "anyOf", "oneOf")  # schemas of the value that the schema around them is of
 
 
 class Bound(NamedTuple):
@@ -45,6 +50,19 @@ class Side(NamedTuple):
 SIDES = (Side(1, "minimum", "exclusiveMinimum"), Side(-1, "maximum", "exclusiveMaximum"))
 
 
+class Context(NamedTuple):
+    """What says something of a schema beside itself.
+
+    Attributes:
+        ends: at either side all bounds of the whole document, such that those of the other side may
+            be compared with them, increasing.
+        is_whole: whether the values of the schema are whole numbers, if they are numbers.
+    """
+
+    ends: tuple[list[Number], ...]
+    is_whole: bool = False
+
+
 def with_exact_numbers(schema: Any) -> Any:
     """The same schema, with numbers that llguidance reads as they are meant.
 
@@ -55,27 +73,56 @@ def with_exact_numbers(schema: Any) -> Any:
         SamplingError: it asks for a number that cannot be held exactly, or is nested too deeply.
     """
     try:
-        return _exact(schema)
+        ends = tuple(sorted(-bound.value for bound in _bounds(schema, side)) for side in SIDES)
+        return _exact(schema, Context(ends))
     except RecursionError as error:
         raise SamplingError("the schema is nested too deeply") from error
 
 
-def _exact(schema: Any) -> Any:
+def _bounds(value: Any, side: Side) -> Iterator[Bound]:
+    """All bounds at one side, also of what is no schema: nothing is lost with one too many."""
+    if isinstance(value, Mapping) and (bound := _bound(value, side)) is not None:
+        yield bound
+    if isinstance(value, list | Mapping):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _bounds(each, side)
+
+
+def _exact(schema: Any, context: Context) -> Any:
     if isinstance(schema, list):
-        return [_exact(each) for each in schema]
+        return [_exact(each, context) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
-    return _with_exact_bounds({key: _part(key, value) for key, value in schema.items()})
+    _check_multiple(schema.get("multipleOf"))
+    context = context._replace(is_whole=_is_whole(schema.get("type"), context))
+    parts = {key: _part(key, value, context) for key, value in schema.items()}
+    return _with_exact_bounds(parts, context)
 
 
-def _part(key: str, value: Any) -> Any:
+def _part(key: str, value: Any, context: Context) -> Any:
     if key in OF_VALUES:
         _check_values(key, value)
     if key in (*OF_VALUES, *NEVER_READ):
         return value
+    if key not in JOINED:
+        context = context._replace(is_whole=False)
     if key in OF_SCHEMAS and isinstance(value, Mapping):
-        return {name: _exact(each) for name, each in value.items()}
-    return _exact(value)
+        return {name: _exact(each, context) for name, each in value.items()}
+    return _exact(value, context)
+
+
+def _is_whole(types: Any, context: Context) -> bool:
+    names = types if isinstance(types, list) else [types]
+    return context.is_whole or ("integer" in names and "number" not in names)
+
+
+def _check_multiple(value: Any) -> None:
+    digits = "".join(map(str, Decimal(str(value)).as_tuple().digits)) if _is_number(value) else ""
+    if int(digits.strip("0") or 0) > MOST_REMAINDERS:
+        raise SamplingError(
+            f"multipleOf is {shown(value)}; expected at most {MOST_REMAINDERS}, zeros at its ends "
+            "and the point left out"
+        )
 
 
 def _check_values(key: str, value: Any) -> None:
@@ -89,10 +136,11 @@ def _check_values(key: str, value: Any) -> None:
         )
 
 
-def _with_exact_bounds(schema: dict[str, Any]) -> dict[str, Any]:
+def _with_exact_bounds(schema: dict[str, Any], context: Context) -> dict[str, Any]:
     low, high = (_bound(schema, side) for side in SIDES)
-    is_whole = schema.get("type") == "integer"
-    changed = [_inward(low, high, is_whole), _inward(high, low, is_whole)]
+    lower, upper = context.ends
+    is_whole = context.is_whole
+    changed = [_inward(low, upper, is_whole), _inward(high, lower, is_whole)]
     for index, value in enumerate(changed):
         if value is not None and value >= UNBOUNDED and (low, high)[1 - index] is None:
             changed[1 - index] = -MOST
@@ -118,15 +166,22 @@ def _is_number(value: Any) -> TypeGuard[Number]:
     return type(value) in (int, float)
 
 
-def _inward(bound: Bound | None, other: Bound | None, is_whole: bool) -> Number | None:
-    """The bound to say instead, inclusive; None where llguidance understands it as it is."""
+def _inward(bound: Bound | None, others: Sequence[Number], is_whole: bool) -> Number | None:
+    """The bound to say instead, inclusive; None where llguidance understands it as it is.
+
+    Args:
+        bound: to be said.
+        others: those at the other side that may be joined with it, increasing.
+        is_whole: whether it is one of whole numbers.
+    """
     if bound is None:
         return None
     value = bound.value
     if abs(value) >= EXACT:
         return _rounded(int(value) + bound.is_exclusive, is_whole)
-    most = math.inf if other is None else -other.value
-    if bound.is_exclusive and value >= 0 and value == int(value) and value < most < value + 1:
+    beyond = bisect(others, value)
+    most = others[beyond] if beyond < len(others) else math.inf
+    if bound.is_exclusive and value >= 0 and value == int(value) and most < value + 1:
         tiny = 10.0 ** (math.floor(math.log10(most)) - DIGITS)
         return math.nextafter(value, math.inf) if value else tiny
     return None

@@ -20,9 +20,10 @@ from edgerun.values import shown
 
 MODULE = "edgerun.engine.constraints.trial"
 PACKAGE = "llguidance"
-# A schema of 1 MB that is no attack takes 1 s and 100 MB.
-CPU_S = 4.0
-MEMORY_BYTES = 320 << 20
+# What is no attack takes some milliseconds, and 1 s and 115 MB if it has 1 MB.
+CPU_S, CPU_S_PER_BYTE = 0.5, 4e-6
+MEMORY_BYTES, MEMORY_BYTES_PER_BYTE = 64 << 20, 256
+SHORT_BYTES = 1 << 15  # up to here texts do not wait for longer ones
 STACK_BYTES = 4 << 20  # at most; a chain of a thousand references takes it
 USUAL_STACK_BYTES = {"unlimited": 2 << 20, "unknown": 1 << 20}
 PAGE_BYTES = 4096
@@ -72,9 +73,14 @@ def grammar_of(
     """
     from edgerun.model.sandbox.process import sandbox
 
-    request = {"name": name, "named": named, "vocab_size": vocab_size}
-    answer = sandbox().ask(
-        MODULE, request, text.encode(), cpu_s=CPU_S, memory_bytes=MEMORY_BYTES + 16 * vocab_size
+    request, payload = {"name": name, "named": named, "vocab_size": vocab_size}, text.encode()
+    work = "grammars" if len(payload) <= SHORT_BYTES else "long grammars"
+    answer = sandbox(work).ask(
+        MODULE,
+        request,
+        payload,
+        cpu_s=CPU_S + CPU_S_PER_BYTE * len(payload),
+        memory_bytes=MEMORY_BYTES + MEMORY_BYTES_PER_BYTE * len(payload) + 16 * vocab_size,
     )
     refusal = answer.get("error") or answer["result"]["refusal"]
     if refusal:

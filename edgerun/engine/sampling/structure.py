@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from edgerun.engine.chooser.option import option
 from edgerun.engine.chooser.processor import Filter, TextProcessor
@@ -12,6 +13,9 @@ from edgerun.engine.chooser.vocabulary import Vocabulary
 from edgerun.engine.constraints.kinds import Grammar, Regex, Schema
 from edgerun.engine.constraints.trial import check_installed, grammar_of
 from edgerun.errors import SamplingError
+
+if TYPE_CHECKING:
+    from edgerun.engine.constraints.matcher import Compiled
 
 
 @dataclass(frozen=True)
@@ -65,25 +69,39 @@ class Structure(TextProcessor):
         Raises:
             SamplingError: nothing says what tokens spell, or no text of theirs is allowed.
         """
-        from edgerun.engine.constraints.matcher import GrammarFilter, token_tree
+        from edgerun.engine.constraints.matcher import GrammarFilter
 
-        grammar, ((name, _),) = self.llguidance(), self._given()
-        assert self.vocabulary is not None
-        return GrammarFilter(name, [grammar], token_tree(self.vocabulary, vocab_size), vocab_size)
+        compiled, ((name, _),) = self.compiled(vocab_size), self._given()
+        return GrammarFilter(name, [compiled])
 
-    def llguidance(self) -> str:
-        """What was asked as a grammar of llguidance's.
+    def compiled(self, vocab_size: int) -> Compiled:
+        """What was asked as a grammar for the tokens of a model, of so many ids.
 
         Raises:
             SamplingError: nothing says what tokens spell, or the grammar is not understood.
         """
+        from edgerun.engine.constraints.matcher import compiled
+
         ((name, text),) = self._given()
         if self.vocabulary is None:
             raise SamplingError(
                 f"{name} is about texts, and nothing says what tokens spell: use "
                 "SamplingParams.with_vocabulary"
             )
-        return _grammar(name, text, self.vocabulary)
+        if vocab_size not in self._compiled:
+            grammar = _grammar(name, text, self.vocabulary)
+            self._compiled[vocab_size] = compiled(grammar, self.vocabulary, vocab_size)
+        return self._compiled[vocab_size]
+
+    @cached_property
+    def _compiled(self) -> dict[int, Compiled]:
+        """By the width of logits: compiled once for all replies that were asked for together."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Goes to other processes without what is compiled, too."""
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_compiled"}
 
     def _given(self) -> list[tuple[str, str]]:
         values = [(entry.name, getattr(self, entry.name)) for entry in self.options()]

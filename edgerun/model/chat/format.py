@@ -218,6 +218,13 @@ class ChatFormat:
         variables: Context,
     ) -> Context:
         """What the template may name, checked."""
+        if context is not None and len(messages) > context:  # none takes less than a token
+            raise PromptError(
+                f"the conversation has {len(messages)} messages, and the context is {context} "
+                "tokens: leave some out",
+                tokens=len(messages),
+                context=context,
+            )
         check_tools(tools)
         checked = with_one_beginning(normalised(messages))
         if DEVELOPER not in self._words:  # templates pass over roles that they do not know

@@ -1,14 +1,14 @@
 """This process's end of the sandbox: a child that answers requests and may die of them.
 
-One child serves all models of a process, and is started again when it dies. Limits are those of a
-single request, so whoever asks does not notice what others asked before.
+One child serves all models of a process, and another one what may take long; each is started again
+when it dies. Limits are those of a single request, so whoever asks does not notice what others
+asked before.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import importlib.util
 import json
 import select
@@ -19,12 +19,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from edgerun.env import environment_of_child
 from edgerun.errors import InputError, MissingDependencyError
 from edgerun.forks import in_forked_child
 
 PACKAGES = ("minijinja", "tokenizers")
 OPTIONAL_PACKAGES = ("llguidance",)
 WORKER = Path(__file__).with_name("worker.py")
+# Of glibc, which reads it as a process starts: each thread would reserve 64 MB of address space.
+ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}
 START_S = 30.0
 # A machine that is busy with other things takes longer than the processor time that it spends.
 WALL_S, WALL_S_PER_CPU_S = 20.0, 4.0
@@ -169,6 +172,7 @@ class Sandbox:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,  # a buffer has a lock, on which a process waits forever that is forked then
+            env=environment_of_child(ENVIRONMENT),
             start_new_session=True,  # Ctrl-C at the terminal is for the chat, not for the child
         )
         assert self._process.stdin is not None
@@ -211,10 +215,15 @@ def _module_path() -> list[str]:
     return [str(folder) for folder in dict.fromkeys(folders)]
 
 
-@functools.cache
-def sandbox() -> Sandbox:
-    """The sandbox of this process."""
-    shared = Sandbox()
-    atexit.register(shared.close)
-    in_forked_child(shared.leave)
+_SANDBOXES: dict[str, Sandbox] = {}
+
+
+def sandbox(work: str = "texts") -> Sandbox:
+    """The sandbox of this process for some kind of work, which waits for work of its kind alone."""
+    shared = _SANDBOXES.get(work)
+    if shared is None:
+        shared = _SANDBOXES.setdefault(work, fresh := Sandbox())
+        if shared is fresh:  # and no other thread's
+            atexit.register(shared.close)
+            in_forked_child(shared.leave)
     return shared

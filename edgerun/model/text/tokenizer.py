@@ -202,10 +202,12 @@ class Tokenizer:
         Raises:
             InputError: they are no ids.
         """
-        if not isinstance(ids, Iterable):
-            raise InputError(f"ids are {shown(ids)}; expected several whole numbers")
+        try:
+            each = iter(ids)
+        except TypeError as error:  # of an array without dimensions, too
+            raise InputError(f"ids are {shown(ids)}; expected several whole numbers") from error
         stream = self.stream(continues=continues)
-        return "".join(stream.push(_checked_id(id_)) for id_ in ids) + stream.finish()
+        return "".join(stream.push(_checked_id(id_)) for id_ in each) + stream.finish()
 
     def token_bytes(self, id_: int) -> bytes:
         """Returns the bytes that one id stands for, which need not be whole characters of UTF-8.

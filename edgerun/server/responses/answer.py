@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from starlette.types import Send
 
     from edgerun.model.chat.tools.call import ToolCall
+    from edgerun.server.encoding.shapes import Shape
     from edgerun.server.problems import Problem
     from edgerun.server.replies import Group, Replies
     from edgerun.server.responses.request import ResponseFields
@@ -38,12 +39,14 @@ class ResponseWork:
         make: encodes the conversation.
         head: what all objects share.
         sent: the fields of the arguments that were sent, for errors.
+        shape: the form that the reply follows.
     """
 
     fields: ResponseFields
     make: Callable[[], list[TextStream]]
     head: Head
     sent: Mapping[str, str]
+    shape: Shape | None = None
     _completion: Completion | None = None
 
     @property
@@ -54,7 +57,7 @@ class ResponseWork:
         return len(self._completion.ids) if self._completion else 0
 
     async def answer(self, replies: Replies, send: Send) -> None:
-        async with replies.open(self.make, 1, self.sent) as group:
+        async with replies.open(self.make, 1, self.sent, self.shape) as group:
             (completion,) = group.completions
             self._completion = completion
             if self.fields.stream:

@@ -10,6 +10,7 @@ from edgerun.llm.replies.several import chat_replies
 from edgerun.llm.replies.stream import TextStream
 from edgerun.model.chat.conversation import DEVELOPER, SYSTEM, joined
 from edgerun.server.body import Sent, split, with_sent
+from edgerun.server.encoding.shapes import shape_of
 from edgerun.server.problems import Problem
 from edgerun.server.responses.answer import ResponseWork
 from edgerun.server.work import CONVERSATION, ConversationFields, Head, with_bias, with_effort
@@ -99,7 +100,8 @@ def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
         )
 
     sent |= CONVERSATION  # without messages, which are others than the items
-    return ResponseWork(fields, make, head, sent)
+    shape = shape_of(sampling, 1, tools, fields.tool_choice)
+    return ResponseWork(fields, make, head, sent, shape)
 
 
 def messages_of(fields: ResponseFields) -> list[dict[str, Any]]:

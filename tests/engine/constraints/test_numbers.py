@@ -90,6 +90,54 @@ def test_what_a_range_excludes_is_no_end_of_it(
         assert [text for text in others if allows(schema, text)] == []
 
 
+@pytest.mark.parametrize(
+    "split",
+    [
+        lambda low, high: {"allOf": [low, high]},
+        lambda low, high: {**low, "allOf": [high]},
+        lambda low, high: {**high, "anyOf": [low, {"const": 4}]},
+        lambda low, high: {"$defs": {"low": low}, "$ref": "#/$defs/low", **high},
+    ],
+)
+def test_a_range_may_be_said_by_several_schemas(split: Any) -> None:
+    for low, high, allowed, others in (
+        ({"exclusiveMinimum": 0}, {"maximum": 0.5}, ["0.01", "0.5"], ["0", "0.51"]),
+        ({"exclusiveMinimum": 3}, {"exclusiveMaximum": 3.5}, ["3.25"], ["3", "3.5"]),
+        ({"minimum": -0.5}, {"exclusiveMaximum": 0}, ["-0.5", "-0.1"], ["0"]),
+    ):
+        schema = {"type": "number", **split(low, high)}
+        assert [text for text in allowed if not allows(schema, text)] == []
+        assert [text for text in others if allows(schema, text)] == []
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "allOf": [{"minimum": ID}, {"maximum": ID + 5000}]},
+        {"type": "integer", "minimum": ID, "allOf": [{"anyOf": [{"maximum": ID + 5000}]}]},
+        {"type": ["null", "integer"], "minimum": ID, "maximum": ID + 5000},
+    ],
+)
+def test_large_bounds_of_whole_numbers_are_narrowed_little(schema: dict[str, Any]) -> None:
+    """As elsewhere, those of other numbers have few digits, between which there may be nothing."""
+    assert allows(schema, str(ID + 2048))
+    assert not any(allows(schema, str(number)) for number in (ID - 1, ID + 5001))
+
+
+@pytest.mark.parametrize("number", [1_000_003, 2**31, -(10**400) - 1, 0.1234567, 9.999999e-9])
+def test_a_division_of_many_remainders_is_refused_at_once(number: float) -> None:
+    with pytest.raises(SamplingError, match="multipleOf is .*; expected at most 262144, zeros"):
+        with_exact_numbers({"items": {"multipleOf": number}})
+
+
+@pytest.mark.parametrize(
+    "number", [0, 1, 2**18, 86_400, 3 * 10**100, 0.01, 1e300, 5e-324, "x", True]
+)
+def test_other_divisions_stay_as_they_are(number: Any) -> None:
+    schema = {"properties": {"multipleOf": {"multipleOf": number}}}
+    assert with_exact_numbers(schema) == schema
+
+
 BOUNDS = st.one_of(
     st.integers(-(2**70), 2**70), st.floats(-1e20, 1e20), st.sampled_from([0, 1, -1, 0.5, -0.5])
 )

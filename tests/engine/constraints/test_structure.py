@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from edgerun.engine.chooser.candidates import Candidates
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
+from edgerun.engine.constraints import matcher
 from edgerun.engine.sampling.structure import Structure
 from edgerun.engine.sequence import Ending
 from edgerun.engine.sequence import Sequence as Reply
@@ -309,6 +310,37 @@ def test_a_reply_that_is_computed_again_knows_whether_it_is_complete() -> None:
     assert not sequence.is_finished
     sequence.receive(logits_behind([], vocabulary.vocab_size)[None])
     assert sequence.is_finished
+
+
+def test_replies_that_were_asked_for_together_share_a_grammar_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that takes 15 MB and 0.1 s to compile took 0.9 GB and 10 s for 60 replies."""
+    vocabulary = spelled([])
+    compiled, compile_ = [], matcher._matcher
+    monkeypatch.setattr(matcher, "_matcher", lambda *of: compiled.append(of) or compile_(*of))
+    options: dict[str, Any] = {"regex": "(a|ba)+", "temperature": 2.0, "seed": 1}
+
+    def params() -> SamplingParams:
+        return SamplingParams(**options).with_vocabulary(vocabulary)
+
+    def begun(params: list[SamplingParams]) -> list[Chooser]:
+        return [Chooser(each, [], vocabulary.vocab_size) for each in params]
+
+    together = begun(params().for_replies(4))
+    assert len(compiled) == 1
+    alone = begun([params().for_replies(4)[index] for index in range(4)])
+    assert len(compiled) == 5
+    for step in range(5):
+        for sharing, other in zip(together, alone, strict=True):
+            logits = logits_behind([step], vocabulary.vocab_size)
+            drawn = sharing.draw(logits)
+            assert drawn == other.draw(logits)
+            sharing.accept(drawn)
+            other.accept(drawn)
+            if step == 2:
+                sharing.undo(1)
+                sharing.accept(drawn)
 
 
 def test_it_may_stand_behind_others_and_go_to_another_process() -> None:

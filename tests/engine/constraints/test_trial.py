@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +16,7 @@ import pytest
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.constraints import trial
 from edgerun.errors import MissingDependencyError, SamplingError
+from edgerun.model.chat.template import ChatTemplate
 from edgerun.model.sandbox.process import sandbox
 from tests.engine.constraints import hostile
 from tests.support import fakes
@@ -87,7 +90,7 @@ def test_grammars_of_either_form_are_understood(text: str) -> None:
 def test_what_was_tried_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = fakes.byte_tokenizer()
     SamplingParams(regex="[ab]c")
-    monkeypatch.setattr(sandbox(), "ask", None)
+    monkeypatch.setattr(sandbox("grammars"), "ask", None)
     params = SamplingParams(regex="[ab]c").with_vocabulary(tokenizer)
     assert params.values()["regex"] == "[ab]c"
 
@@ -108,8 +111,30 @@ def test_the_sandbox_dies_and_the_next_grammar_is_tried_in_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     message = refusal(json_schema=hostile.references(1500))  # twice as many would die here
-    assert "it needs more time or memory (4 s or 320 MB) than is allowed; expected" in message
+    assert "it needs more time or memory (0.707 s or 76 MB) than is allowed; expected" in message
     assert SamplingParams(regex="[ab]d").values()["regex"] == "[ab]d"
+
+
+def test_a_short_text_gets_little_time_and_memory() -> None:
+    """Or a few words would keep others waiting for as long as a schema of 1 MB may."""
+    message = refusal(json_schema={"type": "integer", "multipleOf": 262_139})  # 1.5 s, 270 MB
+    assert "it needs more time or memory (0.5 s or 64 MB) than is allowed" in message
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no such signal on this system")
+def test_chats_do_not_wait_for_grammars() -> None:
+    SamplingParams(regex="[ab]e")
+    process = sandbox("grammars")._process
+    assert process is not None
+    trying = threading.Thread(target=SamplingParams, kwargs={"regex": "[ab]f"})
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        trying.start()
+        rendered = ChatTemplate("{{ messages | length }}").render([{"role": "user", "content": ""}])
+        assert (rendered, trying.is_alive()) == ("1", True)
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+        trying.join()
 
 
 def test_a_trial_has_half_of_the_stack_that_threads_have(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,6 +187,27 @@ def test_a_child_that_does_not_start_is_an_error(
         echo(box, "a")
 
 
+def test_threads_that_ask_at_once_share_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    boxes: list[Sandbox] = []
+    together = threading.Barrier(4)
+
+    class Slow(Sandbox):
+        def __init__(self) -> None:
+            super().__init__()
+            together.wait(20)
+
+    monkeypatch.setattr(process, "Sandbox", Slow)
+    threads = [
+        threading.Thread(target=lambda: boxes.append(process.sandbox("a test"))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(box) for box in boxes}) == 1
+    assert process.sandbox("a test") is boxes[0]
+
+
 FORK = """
 import os, signal, sys
 from edgerun.model.chat.template import ChatTemplate

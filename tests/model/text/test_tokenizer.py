@@ -236,6 +236,8 @@ def test_what_is_no_id_is_named(value: Any) -> None:
             call(value)
     with pytest.raises(InputError, match="ids are 5; expected several whole numbers"):
         tokenizer.decode(5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"ids are array\(5\); expected several whole numbers"):
+        tokenizer.decode(np.array(5))
 
 
 def test_ids_of_numpy_are_ids() -> None:

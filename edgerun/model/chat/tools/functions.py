@@ -88,7 +88,7 @@ def _described(tool: object, index: int) -> tuple[str, Mapping[str, Any]]:
             f"tool {index}, {name!r}, has {shown(schema)} as parameters; expected a JSON schema"
         )
     try:
-        json.dumps(tool)
+        json.dumps(tool, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(
             f"tool {index}, {name!r}, holds something that is not JSON: {error}"

@@ -122,6 +122,8 @@ def test_a_value_that_no_schema_has_is_text_or_json() -> None:
         ([tool("f"), tool("f")], "tool 1 is called 'f', as another one"),
         ([{"type": "function", "function": {"name": "f", "parameters": []}}], "has .. as param"),
         ([tool("f", {"x": {1, 2}})], "holds something that is not JSON"),
+        ([tool("f", {"maximum": float("inf")})], "holds something that is not JSON"),
+        ([tool("f", {"maximum": float("nan")})], "holds something that is not JSON"),
     ],
 )
 def test_what_is_no_description_is_refused(tools: Any, message: str) -> None:

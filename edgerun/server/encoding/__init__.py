@@ -1,0 +1,1 @@
+"""Prompts become ids, and forms of replies become grammars, in threads beside the event loop."""
