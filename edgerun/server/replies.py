@@ -142,7 +142,7 @@ class Replies:
         """
         self._admit(count)
         try:
-            streams = await self._encoded(make)
+            streams = await self.encoded(make)
             self._pump.add(streams)
         except BaseException as error:
             self._leave(count)
@@ -171,11 +171,15 @@ class Replies:
         await self._loop.run_in_executor(None, self._pump.close)
         self._encoders.shutdown(wait=False, cancel_futures=True)
 
-    async def _encoded(self, make: Callable[[], list[TextStream]]) -> list[TextStream]:
-        """Has a thread encode prompts as soon as one is free.
+    async def encoded(self, make: Callable[[], T]) -> T:
+        """Has a thread encode prompts as soon as one is free; returns what comes of them.
 
         Who waits does so here and not in the queue of the threads, which would keep the prompts of
         callers who went away until their turn comes.
+
+        Raises:
+            Problem: the server was stopped meanwhile.
+            Exception: what encoding failed of.
         """
         await self._free_encoders.acquire()
         try:
@@ -185,9 +189,9 @@ class Replies:
             self._free_encoders.release()
             raise
         encoding.add_done_callback(self._encoder_is_free)  # though nobody waits for it any more
-        streams = await asyncio.wrap_future(encoding)
+        encoded = await asyncio.wrap_future(encoding)
         self._check_running()
-        return streams
+        return encoded
 
     def _encoder_is_free(self, encoding: object) -> None:
         with suppress(RuntimeError):  # the server has ended meanwhile

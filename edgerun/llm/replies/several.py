@@ -12,6 +12,7 @@ from edgerun.llm.arguments import check_conversation
 from edgerun.llm.infilling import text_request
 from edgerun.llm.opening import ChatRequest
 from edgerun.llm.replies.stream import TextStream
+from edgerun.llm.thinking import with_thinking
 from edgerun.llm.tools import AUTO, chat_settings
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def chat_replies(
     tools: Sequence[Mapping[str, Any]] | None = None,
     tool_choice: str | Mapping[str, Any] = AUTO,
     template_values: Mapping[str, Any] | None = None,
+    think: bool | None = None,
     several_calls: bool = True,
     **sampling: Unpack[SamplingKeywords],
 ) -> list[TextStream]:
@@ -60,14 +62,51 @@ def chat_replies(
         tools: see ``LLM.chat``.
         tool_choice: the same.
         template_values: the same.
+        think: whether the model is to think before it answers; None for what it does by itself.
         several_calls: whether one that has to call may call more than one function.
         sampling: see ``LLM.generate``.
 
     Raises:
         PromptError, InputError, SamplingError: see ``LLM.chat``.
     """
+    values = with_thinking(llm._format, template_values, think)
     settings = chat_settings(
-        llm._format.template, tools, tool_choice, template_values, several=several_calls
+        llm._format.template, tools, tool_choice, values, several=several_calls
     )
+    if think is False and llm.thinks and not llm._format.switches:
+        sampling = {"thinking_budget": 0, **sampling}
     request = ChatRequest(check_conversation(messages), llm.chat_params(**sampling), count)
     return llm._opener.chats([request], settings)
+
+
+def prompt_tokens(
+    llm: LLM,
+    messages: Sequence[Message],
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    tool_choice: str | Mapping[str, Any] = AUTO,
+    template_values: Mapping[str, Any] | None = None,
+    think: bool | None = None,
+) -> int:
+    """How many tokens a conversation has before a reply, whether they fit the context or not.
+
+    Args:
+        llm: the model.
+        messages: see ``chat_replies``, as are all others.
+        tools: the same.
+        tool_choice: the same.
+        template_values: the same.
+        think: the same.
+
+    Raises:
+        PromptError, InputError: as of ``chat_replies``.
+    """
+    values = with_thinking(llm._format, template_values, think)
+    settings = chat_settings(llm._format.template, tools, tool_choice, values)
+    if settings.functions:
+        llm._format.calling.check()
+    conversations = [check_conversation(messages)]
+    (chat,) = llm._format.encode_many(
+        conversations, tools=settings.tools, variables=settings.values
+    )
+    return len(chat.ids)

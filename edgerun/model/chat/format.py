@@ -32,6 +32,7 @@ from edgerun.model.chat.conversation import (
     without_developers,
 )
 from edgerun.model.chat.disguise import Disguise, StandIns, make_disguises
+from edgerun.model.chat.switches import thinking_switches
 from edgerun.model.chat.template import ChatTemplate, Message
 from edgerun.model.text.ends import END_OF_TURN
 from edgerun.model.text.tokenizer import Tokenizer
@@ -160,6 +161,11 @@ class ChatFormat:
         from edgerun.model.chat.thinking.forms import thought_form
 
         return thought_form(self.template.source, self._tokenizer.controls)
+
+    @functools.cached_property
+    def switches(self) -> tuple[str, ...]:
+        """Names by which the template is told whether to think; see ``thinking_switches``."""
+        return () if self.template.is_default else thinking_switches(self.template)
 
     def answer_start(self, chat: RenderedChat) -> AnswerStart | None:
         """Where the answer begins among the ids of a reply to a conversation.
