@@ -18,6 +18,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgerun.errors import InputError, PromptError
+from edgerun.model.chat.beginning import BEGINNING, check_beginning
 from edgerun.model.chat.conversation import (
     DEVELOPER,
     REPLY_KEYS,
@@ -134,16 +135,33 @@ class ChatFormat:
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Context | None = None,
         context: int | None = None,
+        beginning: str = "",
     ) -> list[RenderedChat]:
         """Encodes several conversations, which takes less time than one after the other.
 
         The template and the tokenizer are asked once for all that is short; see ``encode``.
+
+        Args:
+            conversations: see ``encode``, as are the others.
+            tools: the same.
+            variables: the same.
+            context: the same.
+            beginning: of the replies, with which they go on.
+
+        Raises:
+            InputError: replies of the model have something before their text.
         """
         each = [
             self._conversation(messages, tools, context, variables or {})
             for messages in conversations
         ]
-        return self._encoded(self._rendered(each, context))
+        if not beginning:
+            return self._encoded(self._rendered(each, context))
+        each = [{**conversation, BEGINNING: beginning} for conversation in each]
+        chats = self._rendered(each, context)
+        for chat in chats:
+            check_beginning(beginning, chat.text, self.template, self.thoughts)
+        return self._encoded([self.extended(chat, beginning, ()) for chat in chats])
 
     @functools.cached_property
     def calling(self) -> Calling:

@@ -56,16 +56,29 @@ class Block(NamedTuple):
         return value
 
 
-def messages_of(
+class Conversation(NamedTuple):
+    """What is to be answered.
+
+    Attributes:
+        messages: as chat templates know them.
+        beginning: of the answer, which goes on with it; often ``""``.
+    """
+
+    messages: list[dict[str, Any]]
+    beginning: str
+
+
+def conversation_of(
     messages: Sequence[Mapping[str, Any]], system: str | Sequence[Any] | None
-) -> list[dict[str, Any]]:
+) -> Conversation:
     """The conversation that a system text and messages are.
 
     Messages of one role behind one another are one turn, and the system text is the first. Results
-    of tools stand before what the user says in the same turn.
+    of tools stand before what the user says in the same turn. Where the assistant has the last
+    turn, that is the beginning of the answer.
 
     Raises:
-        Problem: a message or a block is unusable, or the last is to be continued.
+        Problem: a message or a block is unusable.
     """
     if not messages:
         raise Problem(
@@ -77,6 +90,7 @@ def messages_of(
         said += _message_blocks(message, f"messages[{index}]")
     conversation: list[dict[str, Any]] = []
     called: frozenset[str] = frozenset()
+    blocks: list[Block] = []
     for role, turn in groupby(said, lambda block: block.role):
         blocks = [*turn]
         if role == SYSTEM:
@@ -87,15 +101,18 @@ def messages_of(
         else:
             conversation.append(_assistant(blocks))
             called = frozenset(each.text("id") for each in blocks if _is(each, TOOL_USE))
-    if messages[-1]["role"] == ASSISTANT:
-        raise Problem(
-            400,
-            f"messages[{len(messages) - 1}] is the last and the assistant's, and no reply goes on "
-            "with a text that is given: end with a message of the user",
-            "invalid_value",
-            "messages",
-        )
-    return conversation
+    if conversation[-1]["role"] != ASSISTANT:
+        return Conversation(conversation, "")
+    for block in blocks:
+        if not _is(block, TEXT):
+            raise Problem(
+                400,
+                f"{block.place} is a block of type {shown(block.fields['type'])} in the last "
+                "message, with which a reply is to go on; expected text alone",
+                "invalid_value",
+                block.place,
+            )
+    return Conversation(conversation[:-1], conversation[-1]["content"])
 
 
 def check_fields(fields: Mapping[str, Any], names: Collection[str], place: str) -> None:

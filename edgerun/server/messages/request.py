@@ -14,7 +14,7 @@ from edgerun.llm.tools import AUTO, NONE, REQUIRED
 from edgerun.model.chat.switches import reads
 from edgerun.server.body import Sent, split, with_sent
 from edgerun.server.messages.answer import CountWork, MessageWork
-from edgerun.server.messages.conversation import check_fields, messages_of
+from edgerun.server.messages.conversation import check_fields, conversation_of
 from edgerun.server.problems import Problem
 from edgerun.server.work import CONVERSATION, EFFORT, Head, with_bias, with_effort
 from edgerun.values import shown
@@ -124,7 +124,7 @@ def read_message(body: dict[str, Any], llm: LLM, head: Head) -> MessageWork:
     def make() -> list[TextStream]:
         return chat_replies(llm, count=1, several_calls=several, **asked, **sampling)
 
-    return MessageWork(fields, make, head, {**SENT, **sent}, _texts(sampling.get("stop")))
+    return MessageWork(fields, make, head, {**_sent(fields), **sent}, _texts(sampling.get("stop")))
 
 
 def read_count(body: dict[str, Any], llm: LLM, head: Head) -> CountWork:
@@ -135,7 +135,12 @@ def read_count(body: dict[str, Any], llm: LLM, head: Head) -> CountWork:
     """
     fields, _ = split(body, PromptFields, frozenset(entry.name for entry in all_options()))
     asked = _asked(fields, llm)
-    return CountWork(fields.model, lambda: prompt_tokens(llm, **asked), SENT)
+    return CountWork(fields.model, lambda: prompt_tokens(llm, **asked), _sent(fields))
+
+
+def _sent(fields: PromptFields) -> dict[str, str]:
+    """The fields of arguments that have other names."""
+    return {**SENT, "beginning": f"messages[{len(fields.messages) - 1}]"}
 
 
 def _asked(fields: PromptFields, llm: LLM) -> dict[str, Any]:
@@ -144,8 +149,9 @@ def _asked(fields: PromptFields, llm: LLM) -> dict[str, Any]:
     effort, template = fields.output_config.effort, llm.model.template
     if effort == USUAL_EFFORT and not reads(template, EFFORT):
         effort = None
+    conversation = conversation_of(fields.messages, fields.system)
     return {
-        "messages": messages_of(fields.messages, fields.system),
+        **conversation._asdict(),
         "tools": [_tool(tool, f"tools[{index}]") for index, tool in enumerate(fields.tools)],
         "tool_choice": _tool_choice(fields),
         "template_values": with_effort(

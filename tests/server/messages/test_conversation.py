@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edgerun.server.messages.conversation import messages_of
+from edgerun.server.messages.conversation import conversation_of
 
 USER = {"role": "user", "content": "u"}
 
@@ -87,14 +87,20 @@ ASSISTANT = {"role": "assistant", "content": ""}
     ],
 )
 def test_turns_are_messages(messages: Any, expected: Any) -> None:
-    assert messages_of(messages, None) == expected
-    assert messages_of(messages, "") == [{**SYSTEM, "content": ""}, *expected]
+    assert conversation_of(messages, None) == (expected, "")
+    assert conversation_of(messages, "") == ([{**SYSTEM, "content": ""}, *expected], "")
 
 
 def test_a_system_text_has_parts_and_is_one_message() -> None:
     bill = text("x-anthropic-billing-header: cc_version=1; cch=5f2")
-    assert messages_of([SYSTEM, USER], [bill, text("a"), text("b")]) == [
-        {**SYSTEM, "content": "a\nb\ns"},
-        USER,
-    ]
-    assert messages_of([USER], [bill]) == messages_of([USER], []) == [USER]
+    expected = [{**SYSTEM, "content": "a\nb\ns"}, USER]
+    assert conversation_of([SYSTEM, USER], [bill, text("a"), text("b")]).messages == expected
+    for nothing in ([bill], []):
+        assert conversation_of([USER], nothing).messages == [USER]
+
+
+def test_the_last_turn_may_be_the_beginning_of_the_answer() -> None:
+    last = {"role": "assistant", "content": "So: "}
+    assert conversation_of([USER, last], None) == ([USER], "So: ")
+    assert conversation_of([USER, last, says(text(" a"))], None) == ([USER], "So: \n a")
+    assert conversation_of([USER, says()], None) == ([USER], "")

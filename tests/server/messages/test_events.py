@@ -133,7 +133,8 @@ def test_a_reply_has_at_least_one_block(text: str, calls: int, kinds: list[str])
 
 
 @pytest.fixture(scope="module")
-def broken() -> Iterator[Served]:
+def broken(thinking: Served) -> Iterator[Served]:
+    """After the other, which changes how many tokens all models have."""
     with served(LLM(fakes.fake_model(Breaking(), template=CHAT))) as client:
         yield client
 

@@ -31,7 +31,8 @@ def thinking() -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def calling() -> Iterator[Served]:
+def calling(thinking: Served) -> Iterator[Served]:
+    """After the other, which changes how many tokens all models have."""
     with served(hermes_that_says(f"Let me see.\n{CALL}")) as client:
         yield client
 
@@ -191,6 +192,23 @@ def test_replies_follow_a_schema(thinking: Served, place: str) -> None:
     assert json.loads(ask(thinking, **fields).json()["content"][-1]["text"]) == {"a": 7}
 
 
+@pytest.mark.parametrize("beginning", ["Is it <b>? ", "é <|im_end|>"])
+def test_a_reply_may_go_on_with_its_beginning(
+    beginning: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model says the same from a place of the prompt on, so that it repeats no letter."""
+    said = [USER, {"role": "assistant", "content": beginning}]
+    with served(that_says("~" * len(beginning.encode()) + "  so!", monkeypatch, CHAT)) as client:
+        asked, begun = (
+            count(client, messages=each).json()["input_tokens"] for each in (said[:1], said)
+        )
+        whole = ask(client, messages=said).json()
+        with_none = ask(client, messages=[USER, {"role": "assistant", "content": []}]).json()
+    assert begun == asked + len(beginning.encode())
+    assert whole["content"] == [text("  so!")]
+    assert with_none["content"][0]["text"].startswith("~")
+
+
 def test_what_asks_for_nothing_is_accepted(calling: Served) -> None:
     cached = {"cache_control": {"type": "ephemeral"}}
     tool = {**FLAT[0], **cached, "type": "custom", "strict": True, "defer_loading": None}
@@ -234,6 +252,7 @@ def blocks(*content: Any, role: str = "user") -> dict[str, Any]:
     return {"messages": [{"role": role, "content": [*content]}]}
 
 
+BEGUN = {"messages": [USER, {"role": "assistant", "content": "So"}]}
 USE = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
 RESULT = {"type": "tool_result", "tool_use_id": "1"}
 FORM = {"type": "json_schema", "schema": {}}
@@ -249,7 +268,13 @@ FORM = {"type": "json_schema", "schema": {}}
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role is 'tool'"),
         ({"messages": [{"role": "user"}]}, "messages[0].content is None; expected a text or"),
         ({"messages": [{**USER, "name": "x"}]}, "messages[0] has no field 'name'"),
-        ({"messages": [USER, {"role": "assistant", "content": "So"}]}, "messages[1] is the last"),
+        (
+            {"messages": [USER, *blocks(USE, role="assistant")["messages"]]},
+            "messages[1].content[0] is a block of type 'tool_use' in the last message",
+        ),
+        ({**BEGUN, "tools": FLAT, "tool_choice": {"type": "any"}}, "messages[1] is what the reply"),
+        ({**BEGUN, "regex": "a"}, "it is to have a form: leave out one of the two"),
+        ({**BEGUN, "thinking": {"type": "enabled"}}, "messages[1] is what the reply goes on with"),
         (blocks({"type": "image", "source": {}}), "messages[0].content[0] is of type 'image'"),
         (blocks({"type": "document"}), "models here read text only"),
         (blocks(5), "messages[0].content[0] is 5"),
