@@ -28,7 +28,7 @@ def with_thinking(
     for name in THINKING:
         if values and name in values:
             raise InputError(
-                f"think says what template_values has as {name!r}, too: leave one of them out"
+                f"think is told, and so is {name!r} of the chat template: leave one of them out"
             )
     if think and not chat_format.switches and chat_format.thoughts is None:
         raise InputError("think asks for thoughts, and this model has none: leave it out")

@@ -155,8 +155,8 @@ def _blocks(
             described = f"of type {shown(kind)}" if isinstance(kind, str) else shown(fields)
             raise Problem(
                 400,
-                f"{where} is {described}; models here read text only, in blocks of type "
-                f"{' or '.join(kinds)} in what the {role} says",
+                f"{where} is {described}; expected {' or '.join(kinds)}: models here read text "
+                "only",
                 "invalid_value",
                 where,
             )

@@ -97,7 +97,8 @@ class PromptFields(msgspec.Struct, kw_only=True):
 class MessageFields(PromptFields, kw_only=True):
     """Fields of a request that are no sampling options, but for the length, which has to be there.
 
-    ``metadata`` and ``service_tier`` make no difference to what a model says.
+    ``metadata``, ``service_tier`` and ``diagnostics``, which asks why a cache was of no use, make
+    no difference to what a model says.
     """
 
     max_tokens: Any
@@ -105,6 +106,7 @@ class MessageFields(PromptFields, kw_only=True):
     stop_sequences: Any = None
     metadata: dict[str, Any] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
+    diagnostics: dict[str, Any] | None = None
 
 
 def read_message(body: dict[str, Any], llm: LLM, head: Head) -> MessageWork:

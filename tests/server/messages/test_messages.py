@@ -224,6 +224,7 @@ def test_what_asks_for_nothing_is_accepted(calling: Served) -> None:
             "tool_choice": {"type": "none"},
             "metadata": {"user_id": "z"},
             "service_tier": "auto",
+            "diagnostics": {"previous_message_id": None},
             "speed": "standard",
             "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
             "output_config": {"effort": "high"},
@@ -352,7 +353,7 @@ def test_a_model_that_does_not_think_is_not_told_to() -> None:
 def test_two_places_may_not_say_whether_to_think(thinking: Served) -> None:
     told = {"chat_template_kwargs": {"thinking": True}, "thinking": {"type": "disabled"}}
     for answer in (ask(thinking, **told), count(thinking, **told)):
-        assert refusal(answer).startswith("thinking says what template_values has as 'thinking'")
+        assert refusal(answer).startswith("thinking is told, and so is 'thinking' of the chat")
 
 
 def test_tokens_are_counted_where_they_do_not_fit(client: Served) -> None:
