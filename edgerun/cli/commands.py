@@ -25,7 +25,7 @@ ENTRY_POINTS = "edgerun.commands"
 COMMANDS = {
     "run": "Answer or continue one prompt.",
     "chat": "Hold a conversation.",
-    "serve": "Answer programs that speak OpenAI's API.",
+    "serve": "Answer programs that speak OpenAI's API, or Anthropic's.",
     "bench": "Measure the speed of a model.",
     "plan": "Show which part of a model runs where.",
     "inspect": "Show what is in a bundle.",

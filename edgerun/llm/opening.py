@@ -96,13 +96,17 @@ class Opener:
         ]
 
     def chats(
-        self, requests: Sequence[ChatRequest], settings: ChatSettings = NO_SETTINGS
+        self,
+        requests: Sequence[ChatRequest],
+        settings: ChatSettings = NO_SETTINGS,
+        beginning: str = "",
     ) -> list[TextStream]:
         """Replies to conversations, in order; times count from here on.
 
         Args:
             requests: the conversations.
             settings: what all of them are told beside their messages.
+            beginning: of their replies, which go on with it.
 
         Raises:
             PromptError: a message is unusable, or a conversation does not fit the context.
@@ -118,13 +122,19 @@ class Opener:
             tools=settings.tools,
             context=self._context,
             variables=settings.values,
+            beginning=beginning,
         )
         manners = [
             [self.manner(chat, each, settings) for each in params.for_replies(count)]
             for chat, (_, params, count) in zip(chats, requests, strict=True)
         ]
         return [
-            self.stream(self._engine.sequence(chat.ids, params, times), params, reader=reader)
+            self.stream(
+                self._engine.sequence(chat.ids, params, times),
+                params,
+                continues=bool(beginning),
+                reader=reader,
+            )
             for chat, own, each in zip(chats, manners, stats, strict=True)
             for (params, reader), times in zip(own, each, strict=True)
         ]

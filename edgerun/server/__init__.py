@@ -1,1 +1,1 @@
-"""A server that answers as OpenAI's API does, for programs that speak it."""
+"""A server that answers as the APIs of OpenAI and Anthropic do, for programs that speak them."""

@@ -47,9 +47,11 @@ async def send_bytes(
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_problem(problem: Problem, send: Send) -> None:
-    """Says why a request is not answered."""
-    await send_json(problem.status, problem.body(), send, problem.headers)
+async def send_problem(
+    problem: Problem, send: Send, body: Callable[[Problem], Any] = Problem.body
+) -> None:
+    """Says why a request is not answered, in the form of an API."""
+    await send_json(problem.status, body(problem), send, problem.headers)
 
 
 def _chunk(value: Any) -> bytes:

@@ -17,6 +17,8 @@ from edgerun.server.answers import send_bytes, send_json, unless_gone
 from edgerun.server.body import BODY_BYTES_PER_TOKEN, LEAST_BODY_BYTES, read_json
 from edgerun.server.chat import read_chat
 from edgerun.server.guard import ANSWER, Answer, Guard
+from edgerun.server.messages.problems import PATH as MESSAGES
+from edgerun.server.messages.request import read_count, read_message
 from edgerun.server.metrics import Metrics
 from edgerun.server.options import ServerOptions
 from edgerun.server.page import FILES, HEADERS, page
@@ -79,6 +81,8 @@ class Server:
             Route("/v1/chat/completions", Post(self, read_chat, "chatcmpl", most)),
             Route("/v1/completions", Post(self, read_text, "cmpl", most)),
             Route("/v1/responses", Post(self, read_response, "resp", most)),
+            Route(MESSAGES, Post(self, read_message, "msg", most)),
+            Route(f"{MESSAGES}/count_tokens", Post(self, read_count, "", most)),
         ]
         self._paths = {route.path: route.path_regex for route in routes}
         router = Router(routes, redirect_slashes=False, default=_no_route, lifespan=self._lifespan)

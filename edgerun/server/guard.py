@@ -13,6 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 
 from edgerun.server.answers import send_problem
 from edgerun.server.hosts import Hosts, is_same_origin
+from edgerun.server.messages.problems import problem_body
 from edgerun.server.options import ServerOptions
 from edgerun.server.page import FILES
 from edgerun.server.problems import Problem, problem_of, stopping
@@ -86,7 +87,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008, "reason": "there are none here"})
 
     async def _http(self, scope: Scope, receive: Receive, send: _Sending) -> None:
-        headers = Headers(scope=scope)
+        headers, body = Headers(scope=scope), problem_body(scope["path"])
         try:
             send.origin = self._checked(scope, headers)
             if scope["method"] == "OPTIONS" and send.origin is not None:
@@ -96,11 +97,11 @@ class Guard:
                 await self.app(scope, receive, send)
         except asyncio.CancelledError:  # the server waits no longer
             if not send.has_begun:
-                await send_problem(stopping(), send)
+                await send_problem(stopping(), send, body)
             raise
         except Exception as error:
             if not send.has_begun:
-                await send_problem(problem_of(error), send)
+                await send_problem(problem_of(error), send, body)
             # Else the connection ends in the middle, which a caller can tell from a whole answer.
 
     def _checked(self, scope: Scope, headers: Headers) -> str | None:
@@ -143,14 +144,20 @@ class Guard:
         if self._key is None or path in OPEN_PATHS:
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        is_right = hmac.compare_digest(given.strip().encode(), self._key)
-        if scheme.lower() != "bearer" or not is_right:
+        is_right = self._is_key(given) and scheme.lower() == "bearer"
+        if not (self._is_key(headers.get("x-api-key", "")) or is_right):
             raise Problem(
                 401,
-                "this server asks for its key: send the header Authorization: Bearer KEY",
+                "this server asks for its key: send the header Authorization: Bearer KEY, or "
+                "x-api-key: KEY",
                 "invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+
+    def _is_key(self, given: str) -> bool:
+        """Whether a text is the key, in a time that does not tell how much of it is right."""
+        assert self._key is not None
+        return hmac.compare_digest(given.strip().encode(), self._key)
 
     async def _preflight(self, send: _Sending) -> None:
         allowed = {

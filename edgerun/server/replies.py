@@ -99,7 +99,7 @@ class Replies:
         """Starts to serve a model, in a running event loop."""
         self._loop = asyncio.get_running_loop()
         self._pump = Pump(llm, self._deliver)
-        self._lanes: Lanes[list[TextStream]] = Lanes()
+        self._lanes: Lanes[Any] = Lanes()
         self._groups: dict[TextStream, Group] = {}
         self._metrics = metrics
         self._at_a_time = llm.model.options.max_sessions
@@ -181,6 +181,16 @@ class Replies:
         self.stop()
         await self._loop.run_in_executor(None, self._pump.close)
         self._lanes.close()
+
+    async def encoded(self, make: Callable[[], T]) -> T:
+        """Has a thread encode prompts as soon as one is free; returns what comes of them.
+
+        Raises:
+            Problem: the server was stopped meanwhile.
+            Exception: what encoding failed of.
+        """
+        encoded: T = await self._lanes.run(make, self._check_running, None)
+        return encoded
 
     def _check_running(self) -> None:
         if self.is_stopped:

@@ -17,6 +17,7 @@ from edgerun.server.options import ServerOptions
 from tests.support import fakes
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+MESSAGES = "/v1/messages"
 HELLO = [{"role": "user", "content": "Hello"}]
 
 

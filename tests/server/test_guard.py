@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 from edgerun.llm.llm import LLM
 from edgerun.server import answers, connections, guard
 from edgerun.server.options import ServerOptions
-from tests.server.served import CHAT, HELLO, RESPONSES, TEXT, Paced, Served, served, until
+from tests.server.served import CHAT, HELLO, MESSAGES, RESPONSES, TEXT, Paced, Served, served, until
 from tests.support import fakes
 
 KEY = "correct-horse-battery"
@@ -40,7 +40,8 @@ def paths_of(client: Served) -> list[str]:
 
 
 def test_all_routes_are_looked_at(locked: Served) -> None:
-    assert {"/", CHAT, TEXT, RESPONSES, "/v1/models/fake", "/metrics"} < {*paths_of(locked)}
+    paths = {"/", CHAT, TEXT, RESPONSES, MESSAGES, f"{MESSAGES}/count_tokens", "/metrics"}
+    assert paths | {"/v1/models/fake"} < {*paths_of(locked)}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -56,7 +57,13 @@ def test_every_route_is_guarded(locked: Served, method: str) -> None:
             assert (answer.status_code != 403) is allowed, (method, path, headers)
             assert ("access-control-allow-origin" in answer.headers) is (allowed and origin == PAGE)
             is_preflight = method == "OPTIONS" and origin == PAGE
-            for wrong in ({}, {"Authorization": "Bearer x"}, {"Authorization": f"Basic {KEY}"}):
+            for wrong in (
+                {},
+                {"Authorization": "Bearer x"},
+                {"Authorization": f"Basic {KEY}"},
+                {"X-API-Key": "x"},
+                {"X-API-Key": f"Bearer {KEY}"},
+            ):
                 answer = _status(locked, method, path, **headers, **wrong)
                 needs = allowed and path not in guard.OPEN_PATHS and not is_preflight
                 assert (answer.status_code == 401) is needs, (method, path, headers, wrong)
@@ -70,10 +77,41 @@ def test_with_the_key_all_is_there(locked: Served) -> None:
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, PAGE)
 
 
+@pytest.mark.parametrize("other", [{}, {"Authorization": "Bearer none"}])
+def test_the_key_may_have_a_header_of_its_own(locked: Served, other: dict[str, str]) -> None:
+    """As clients of Anthropic's API send it, some of them beside another."""
+    for path in ("/v1/models", "/v1/models/fake", "/metrics"):
+        assert locked.get(path, headers={"x-api-key": KEY, **other}).status_code == 200
+
+
 @pytest.mark.parametrize("key", [KEY[:-1], KEY + "x", KEY.upper(), "é" * 9, "x y"])
 def test_a_wrong_key_is_refused(locked: Served, key: str) -> None:
-    headers = {"Authorization": f"Bearer {key}".encode()}
-    assert locked.get("/v1/models", headers=headers).status_code == 401
+    for name, value in (("Authorization", f"Bearer {key}"), ("x-api-key", key)):
+        headers = {name: value.encode()}
+        assert locked.get("/v1/models", headers=headers).status_code == 401
+
+
+def test_what_stands_before_messages_refuses_in_their_form(
+    locked: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = {"x-api-key": KEY}
+    json = {**good, "Content-Type": "application/json"}
+    for path, headers, status, kind in (
+        (MESSAGES, {}, 401, "authentication_error"),
+        (f"{MESSAGES}/", {**good, "Host": "evil.example"}, 403, "permission_error"),
+        (f"{MESSAGES}/batches", good, 404, "not_found_error"),
+        (f"{MESSAGES}/count_tokens", json, 413, "request_too_large"),
+        (MESSAGES, good, 415, "invalid_request_error"),
+    ):
+        answer = locked.post(path, headers=headers, content=b" " * (2 << 20))
+        assert (answer.status_code, answer.json()["type"]) == (status, "error")
+        assert answer.json()["error"]["type"] == kind
+    answer = locked.get(MESSAGES, headers=good)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    monkeypatch.setattr(guard, "MOST_REQUESTS", 0)
+    answer = locked.post(MESSAGES, headers=good)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (429, "rate_limit_error")
+    assert "type" not in locked.post(CHAT, headers=good).json()
 
 
 def test_a_preflight_says_what_a_page_may_send(locked: Served) -> None:

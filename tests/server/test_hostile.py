@@ -7,6 +7,7 @@ import socket
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 from edgerun.engine.chooser.params import all_options
 from edgerun.server import body, text
 from edgerun.server.chat import ChatFields
+from edgerun.server.messages.request import MessageFields
 from edgerun.server.responses.request import ResponseFields
 from edgerun.server.text import TextFields
-from tests.server.served import CHAT, RESPONSES, TEXT, Served
+from tests.server.served import CHAT, MESSAGES, RESPONSES, TEXT, Served
 
 NUMBERS = st.one_of(
     st.integers(-3, 3),
@@ -40,11 +42,17 @@ MESSAGE = st.fixed_dictionaries(
     },
 )
 NAMES = [entry.name for entry in all_options()]
-KINDS = {CHAT: ChatFields, TEXT: TextFields, RESPONSES: ResponseFields}
+KINDS: dict[str, type[msgspec.Struct]] = {
+    CHAT: ChatFields,
+    TEXT: TextFields,
+    RESPONSES: ResponseFields,
+    MESSAGES: MessageFields,
+}
 FIELDS_OF = {path: [*NAMES, *kind.__struct_fields__] for path, kind in KINDS.items()}
 FIELDS = sorted({name for names in FIELDS_OF.values() for name in names})
-PATHS = {CHAT: "messages", TEXT: "prompt", RESPONSES: "input"}
-ASKED: dict[str, Any] = {CHAT: [{"role": "user", "content": "x"}], TEXT: "x", RESPONSES: "x"}
+PATHS = {CHAT: "messages", TEXT: "prompt", RESPONSES: "input", MESSAGES: "messages"}
+SAID = [{"role": "user", "content": "x"}]
+ASKED: dict[str, Any] = {CHAT: SAID, TEXT: "x", RESPONSES: "x", MESSAGES: SAID}
 ITEM = st.fixed_dictionaries(
     {},
     optional={
@@ -56,10 +64,24 @@ ITEM = st.fixed_dictionaries(
         **dict.fromkeys(("content", "summary", "output", "arguments", "call_id", "name"), VALUES),
     },
 )
+BLOCK = st.fixed_dictionaries(
+    {"type": st.one_of(st.sampled_from(["text", "thinking", "tool_use", "tool_result"]), LEAVES)},
+    optional=dict.fromkeys(
+        ("text", "thinking", "id", "name", "input", "tool_use_id", "content", "is_error"), VALUES
+    ),
+)
+TURN = st.fixed_dictionaries(
+    {},
+    optional={
+        "role": st.one_of(st.sampled_from(["user", "system", "assistant"]), LEAVES),
+        "content": st.one_of(st.text(max_size=9), st.lists(BLOCK, max_size=3), VALUES),
+    },
+)
 PROMPTS: dict[str, st.SearchStrategy[Any]] = {
     CHAT: st.lists(MESSAGE, max_size=3),
     TEXT: st.one_of(st.text(max_size=9), st.lists(NUMBERS, max_size=3)),
     RESPONSES: st.one_of(st.text(max_size=9), st.lists(ITEM, max_size=3)),
+    MESSAGES: st.lists(TURN, max_size=3),
 }
 
 
@@ -77,8 +99,11 @@ APT: dict[str, list[Any]] = {  # values that are right somewhere, so that others
     "ignore_eos": [True],
     "response_format": [{"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}],
     "text": [{"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}],
-    "tools": [[TOOL]],
-    "tool_choice": ["required", "none"],
+    "tools": [[TOOL], [{"name": "f", "input_schema": SCHEMA}]],
+    "tool_choice": ["required", "none", {"type": "any"}],
+    "system": ["x", [{"type": "text", "text": "x"}]],
+    "thinking": [{"type": "enabled", "budget_tokens": 1}, {"type": "disabled"}],
+    "output_config": [{"format": {"type": "json_schema", "schema": SCHEMA}}],
 }
 
 
@@ -110,7 +135,8 @@ def check(client: Served, path: str, fields: Any) -> None:
         headers={"Content-Type": "application/json"},
     )
     assert answer.status_code in (200, 400, 404), (answer.text, fields)
-    assert '"server_error"' not in answer.text, (answer.text, fields)  # in the middle of a stream
+    for kind in ('"server_error"', '"api_error"'):
+        assert kind not in answer.text, (answer.text, fields)  # in the middle of a stream
     if answer.status_code != 200:
         assert answer.json()["error"]["message"], fields
 

@@ -50,6 +50,7 @@ class Completion:
         thinking: what the model thought before it answered, in chats with models that mark it.
         thinking_tokens: how many of ``ids`` are thoughts, with what ends them.
         answers_first: text came before any thought.
+        stop_text: which stop text ended it; None where something else did.
     """
 
     text: str = ""
@@ -63,6 +64,7 @@ class Completion:
     thinking: str = ""
     thinking_tokens: int = 0
     answers_first: bool = False
+    stop_text: str | None = None
 
     @property
     def message(self) -> dict[str, Any]:
@@ -158,6 +160,7 @@ class Writer:
             else:
                 completion.tool_calls.append(event)
             completion.answers_first |= bool(text) and not (completion.thinking or thinking)
+        completion.stop_text = self._stop.ended_by
         completion.text += text
         completion.thinking += thinking
         return Part(text, thinking)

@@ -18,6 +18,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgerun.errors import InputError, PromptError
+from edgerun.model.chat.beginning import BEGINNING, check_beginning
 from edgerun.model.chat.conversation import (
     DEVELOPER,
     REPLY_KEYS,
@@ -32,6 +33,7 @@ from edgerun.model.chat.conversation import (
     without_developers,
 )
 from edgerun.model.chat.disguise import Disguise, StandIns, make_disguises
+from edgerun.model.chat.switches import thinking_switches
 from edgerun.model.chat.template import ChatTemplate, Message
 from edgerun.model.text.ends import END_OF_TURN
 from edgerun.model.text.tokenizer import Tokenizer
@@ -133,16 +135,33 @@ class ChatFormat:
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Context | None = None,
         context: int | None = None,
+        beginning: str = "",
     ) -> list[RenderedChat]:
         """Encodes several conversations, which takes less time than one after the other.
 
         The template and the tokenizer are asked once for all that is short; see ``encode``.
+
+        Args:
+            conversations: see ``encode``, as are the others.
+            tools: the same.
+            variables: the same.
+            context: the same.
+            beginning: of the replies, with which they go on.
+
+        Raises:
+            InputError: replies of the model have something before their text.
         """
         each = [
             self._conversation(messages, tools, context, variables or {})
             for messages in conversations
         ]
-        return self._encoded(self._rendered(each, context))
+        if not beginning:
+            return self._encoded(self._rendered(each, context))
+        each = [{**conversation, BEGINNING: beginning} for conversation in each]
+        chats = self._rendered(each, context)
+        for chat in chats:
+            check_beginning(beginning, chat.text, self.template, self.thoughts)
+        return self._encoded([self.extended(chat, beginning, ()) for chat in chats])
 
     @functools.cached_property
     def calling(self) -> Calling:
@@ -160,6 +179,11 @@ class ChatFormat:
         from edgerun.model.chat.thinking.forms import thought_form
 
         return thought_form(self.template.source, self._tokenizer.controls)
+
+    @functools.cached_property
+    def switches(self) -> tuple[str, ...]:
+        """Names by which the template is told whether to think; see ``thinking_switches``."""
+        return () if self.template.is_default else thinking_switches(self.template)
 
     def answer_start(self, chat: RenderedChat) -> AnswerStart | None:
         """Where the answer begins among the ids of a reply to a conversation.

@@ -65,7 +65,7 @@ def set_switches(template: ChatTemplate, values: Mapping[str, Any], think: bool 
                 f"template_values has {name!r}, which think says too: leave one of them out"
             )
     check_readable(template, values)
-    switches = [] if think is None else [each for each in THINKING if _matters(template, each)]
+    switches = () if think is None else thinking_switches(template)
     if think is not None and not switches:
         raise InputError(
             "the model's chat template has no switch for thinking "
@@ -75,6 +75,15 @@ def set_switches(template: ChatTemplate, values: Mapping[str, Any], think: bool 
     for text in _questions(template, [{}]):
         if isinstance(text, InputError):
             raise text
+
+
+def thinking_switches(template: ChatTemplate) -> tuple[str, ...]:
+    """Names by which a template is told whether to think, if it has any.
+
+    Raises:
+        InputError: it renders no question at all.
+    """
+    return tuple(each for each in THINKING if _matters(template, each))
 
 
 def check_readable(template: ChatTemplate, values: Mapping[str, Any]) -> None:

@@ -12,6 +12,9 @@ class StopText:
     The stop text that is complete first ends the text, before its first character; of those that
     are complete at the same character it is the one that begins first. So the end is the same
     however the text is cut into pieces.
+
+    Attributes:
+        ended_by: the stop text that ended it, or None.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -19,23 +22,28 @@ class StopText:
         longest_first = sorted(dict.fromkeys(stops), key=len, reverse=True)
         self._searches = [_Search(stop) for stop in longest_first]
         self._held = ("", 0)  # what is held back: a stop text, and how much of its start
-        self.stopped = False
+        self.ended_by: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop text ended it."""
+        return self.ended_by is not None
 
     def push(self, text: str) -> str:
         """Returns the text that can be shown; after ``stopped`` becomes true there is none."""
         if self.stopped:
             return ""
-        limit, ended = len(text), None
+        limit, ended, ended_by = len(text), None, None
         for search in self._searches:
             end = search.read(text, limit)
             if end is not None:  # only one that is complete before is better: shorter ones follow
-                limit, ended = end - 1, end - len(search.stop)
+                limit, ended, ended_by = end - 1, end - len(search.stop), search.stop
         stop, held = self._held
         if ended is None:
             self._held = max((each.held for each in self._searches), key=_length, default=("", 0))
             shown = held + len(text) - _length(self._held)
         else:
-            self.stopped, self._held = True, ("", 0)
+            self.ended_by, self._held = ended_by, ("", 0)
             shown = held + ended
         return stop[: min(shown, held)] + text[: max(shown - held, 0)]
 

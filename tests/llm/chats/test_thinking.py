@@ -127,7 +127,7 @@ def test_stop_texts_are_looked_for_in_the_answer_alone(monkeypatch: pytest.Monke
     with that_says(REPLY, monkeypatch) as llm:
         completion = llm.chat(MESSAGES, stop=["b", "!"])
     assert (completion.thinking, completion.text) == ("Is it <b>?", "Hi")
-    assert completion.finish_reason == "stop"
+    assert (completion.finish_reason, completion.stop_text) == ("stop", "!")
 
 
 def test_a_pump_hands_thoughts_over(monkeypatch: pytest.MonkeyPatch) -> None:

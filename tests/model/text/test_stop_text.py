@@ -13,13 +13,14 @@ LETTERS = st.text(alphabet="abc", max_size=30)
 STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=5), max_size=4)
 
 
-def cut(text: str, stops: list[str]) -> str:
-    """The text before the stop text that is complete first, by trying every end."""
+def cut(text: str, stops: list[str]) -> tuple[str, str | None]:
+    """The text before the stop text that is complete first, by trying every end; and that."""
     for end in range(1, len(text) + 1):
         complete = [stop for stop in stops if text[:end].endswith(stop)]
         if complete:
-            return text[: end - max(map(len, complete))]
-    return text
+            longest = max(complete, key=len)
+            return text[: end - len(longest)], longest
+    return text, None
 
 
 @given(text=LETTERS, stops=STOPS, data=st.data())
@@ -32,9 +33,9 @@ def test_text_ends_before_the_stop_text_that_is_complete_first(
         length = data.draw(st.integers(1, len(rest)))
         shown += stop.push(rest[:length])
         rest = rest[length:]
-        assert cut(text, stops).startswith(shown)
+        assert cut(text, stops)[0].startswith(shown)
     shown += stop.finish()
-    assert shown == cut(text, stops)
+    assert (shown, stop.ended_by) == cut(text, stops)
     assert stop.stopped == any(each in text for each in stops)
 
 

@@ -8,7 +8,7 @@ stands in the channel of commentary, as calls do, which have a recipient.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from edgerun.model.chat.thinking.form import AnswerStart, Path, ThoughtForm
 from edgerun.model.text.controls import ControlTokens
@@ -32,6 +32,7 @@ class Channels(ThoughtForm):
 
     opening: str = CHANNEL + THINKING + MESSAGE
     closing: str = END
+    heads_answers: ClassVar[bool] = True
 
     @property
     def texts(self) -> tuple[str, ...]:

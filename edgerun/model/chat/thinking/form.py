@@ -7,7 +7,7 @@ its control tokens name.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from edgerun.model.text.controls import ControlTokens
 
@@ -59,10 +59,12 @@ class ThoughtForm(ABC):
     Attributes:
         opening: what a thought begins with.
         closing: what ends it.
+        heads_answers: whether answers, too, have marks of their own before them.
     """
 
     opening: str
     closing: str
+    heads_answers: ClassVar[bool] = False
 
     @property
     @abstractmethod
