@@ -37,6 +37,13 @@ def calling(thinking: Served) -> Iterator[Served]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def client(thinking: Served) -> Iterator[Served]:
+    """Likewise: the server that other files share would have as many tokens for ever."""
+    with served() as client:
+        yield client
+
+
 def ask(client: Served, **fields: Any) -> Any:
     return client.post(MESSAGES, json={"messages": [USER], "max_tokens": 200, **fields})
 

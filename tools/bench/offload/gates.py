@@ -49,7 +49,8 @@ class Router:
         norm: what its input was multiplied by, float32 ``[width]``.
         top_k: how many experts a row goes to.
         scoring: what makes scores of logits.
-        bias: what is added to scores for the choice, float32 ``[experts]``, or None.
+        bias: what is added for the choice to what ``biased`` says, float32 ``[experts]``, or None.
+        biased: scores or logits.
         groups: of experts, of which some are chosen first.
     """
 
@@ -61,12 +62,14 @@ class Router:
     top_k: int
     scoring: str
     bias: F32 | None
+    biased: str
     groups: Groups
 
     def chosen(self, x: F32) -> NDArray[np.int64]:
         """Numbers of the experts that rows would go to, ``[rows, top_k]``."""
         logits = x @ self.weight.T
-        ranks = ranking(logits, self.bias, scoring=self.scoring, groups=self.groups)
+        scoring = {"scoring": self.scoring, "biased": self.biased}
+        ranks = ranking(logits, self.bias, **scoring, groups=self.groups)
         return np.argsort(-ranks, axis=1, kind="stable")[:, : self.top_k]
 
 
@@ -173,7 +176,8 @@ def _router(graph: Graph, producers: dict[str, Node], node: Node, layer: int) ->
         (linear.inputs[0], node.outputs[0]),
         (node.attrs["top_k"], node.attrs["scoring"]),
     )
-    return Router(layer, *names, weight, factors, *choice, bias, Groups.of(node.attrs))
+    biased, groups = node.attrs["biased"], Groups.of(node.attrs)
+    return Router(layer, *names, weight, factors, *choice, bias, biased, groups)
 
 
 def table(shares: dict[int, dict[int, float]]) -> Iterator[str]:
