@@ -49,6 +49,7 @@ def test_who_ends_a_chat_in_mid_reply_leaves_the_terminal_as_it_was(number: int)
     before = termios.tcgetattr(terminal)
     child = os.fork()
     if child == 0:
+        signal.signal(number, signal.SIG_DFL)  # nohup would have it ignored
         sys.stdin = os.fdopen(terminal)
         with typing_waits():
             os.kill(os.getpid(), number)
