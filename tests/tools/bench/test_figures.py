@@ -13,7 +13,7 @@ import pytest
 
 
 def peer(samples: dict[str, list[float]], **more: Any) -> dict[str, Any]:
-    memory = {"peak_bytes": 1500, "rss_bytes": 1100, "kv_bytes_per_token": 2}
+    memory = {"peak_bytes": 1500, "rss_bytes": 1100, "cache_bytes": 200}
     return {
         "samples": samples,
         "version": "1.0; and more",

@@ -97,7 +97,7 @@ class Entry:
             "load_s": round(self.ready["load_s"], 2),
             "weight_bytes": models.weight_bytes(path),
             "step_bytes": models.step_bytes(kind, path),
-            "kv_bytes_per_token": self.ready.get("kv_bytes_per_token"),
+            "cache_bytes": self.ready.get("cache_bytes"),
             "other_cores": statistics.median(self.others) if self.others else 0.0,
             **self.state,
         }

@@ -87,7 +87,7 @@ def summary(run: Mapping[str, Any]) -> dict[str, Any]:
     alive = {name: peer for name, peer in run["peers"].items() if "error" not in peer}
     ratios = all_ratios({name: peer["samples"] for name, peer in alive.items()})
     peers = {
-        name: peer_figures(peer, run["bandwidth"], run["context"]) if name in alive else dict(peer)
+        name: peer_figures(peer, run["bandwidth"]) if name in alive else dict(peer)
         for name, peer in run["peers"].items()
     }
     fields = ("kind", "preset", "threads", "rounds", "prompt", "decode", "date", "machine")
@@ -113,15 +113,12 @@ def bandwidth_shares(used: Sequence[float], bandwidth: Sequence[float]) -> list[
     return [value / max(around) for value, around in zip(used, beside, strict=True)]
 
 
-def peer_figures(
-    peer: Mapping[str, Any], bandwidth: Sequence[float], context: int
-) -> dict[str, Any]:
+def peer_figures(peer: Mapping[str, Any], bandwidth: Sequence[float]) -> dict[str, Any]:
     """Sums up one peer.
 
     Args:
         peer: as ``Entry.described`` returns it.
         bandwidth: measured bytes a second, see ``bandwidth_shares``.
-        context: tokens that its cache has room for.
     """
     figures: dict[str, Any] = {
         what: spread(values) for what, values in peer["samples"].items() if values
@@ -133,10 +130,9 @@ def peer_figures(
         shares = bandwidth_shares(used, bandwidth) if bandwidth else [0.0]
         figures["bandwidth_share"] = _short(median(shares))
     if "peak_bytes" in peer:
-        cached = (peer["kv_bytes_per_token"] or 0) * context
         figures["memory_over_weights"] = _short(peer["rss_bytes"] / peer["weight_bytes"])
         figures["other_memory_mb"] = _short(
-            (peer["peak_bytes"] - peer["weight_bytes"] - cached) / 1e6
+            (peer["peak_bytes"] - peer["weight_bytes"] - (peer["cache_bytes"] or 0)) / 1e6
         )
     fields = ("version", "load_s", "weight_bytes", "other_cores", "peak_bytes", "rss_bytes")
     return figures | {name: peer[name] for name in (*fields, "idle_cores") if name in peer}

@@ -155,7 +155,7 @@ def main() -> None:
     ready = {
         "load_s": time.perf_counter() - start,
         "version": runner.version,
-        "kv_bytes_per_token": getattr(runner, "kv_bytes_per_token", None),
+        "cache_bytes": getattr(runner, "cache_bytes", None),
     }
     _reply(replies, ready)
     worker = Worker(runner)

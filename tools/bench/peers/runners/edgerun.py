@@ -8,7 +8,7 @@ import edgerun
 from edgerun.llm.loading import Model, prepare
 from edgerun.llm.options import LoadOptions
 from edgerun.state import Batch, SequenceStore
-from edgerun.state.capacity import token_bytes
+from edgerun.state.capacity import cached_bytes
 
 
 class EdgerunRunner:
@@ -19,7 +19,7 @@ class EdgerunRunner:
     def __init__(self, model: Model) -> None:
         self._model = model
         self.vocab_size = model.vocab_size
-        self.kv_bytes_per_token = token_bytes(model.states)
+        self.cache_bytes = cached_bytes(model.states, model.context)
         self._cache = SequenceStore(model.states, model.context)
         self._sequence = self._cache.open()
         self._length = 0
