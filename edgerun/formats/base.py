@@ -12,11 +12,12 @@ Source: onnxruntime contrib operators, ``com.microsoft.MatMulNBits``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+FLOAT_BYTES = 4
 SCALES_AT_ONCE = 1 << 16  # that are looked at; most matrices need a few only to be told
 
 
@@ -29,7 +30,8 @@ class PackedWeight:
         shape: ``(N, K)``, output and input features.
         block: weights that share a scale; a power of two, at least 16.
         codes: uint8 ``[N, ceil(K / block), block * bits / 8]``.
-        scales: float32 ``[N, ceil(K / block)]``.
+        scales: float32 ``[N, ceil(K / block)]``; float16 where they lie so in a file, as which they
+            stay until somebody prepares the weight.
         zeros: zero points packed like the codes, uint8 ``[N, ceil(blocks * bits / 8)]``;
             ``None`` means ``2 ** (bits - 1)`` for every block.
         offsets: what is added to every weight of a block, float16 ``[ceil(K / block), N]``; scales
@@ -41,7 +43,7 @@ class PackedWeight:
     shape: tuple[int, int]
     block: int
     codes: NDArray[np.uint8]
-    scales: NDArray[np.float32]
+    scales: NDArray[np.floating[Any]]
     zeros: NDArray[np.uint8] | None = None
     offsets: NDArray[np.float16] | None = None
 
@@ -62,9 +64,14 @@ class PackedWeight:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of codes, scales and zero points, and of offsets, which take half of the scales."""
+        """Bytes of codes, zero points, and scales as float32, or as halves beside the offsets."""
         zeros = 0 if self.zeros is None else self.zeros.nbytes
-        return self.codes.nbytes + self.scales.nbytes + zeros
+        return self.codes.nbytes + self.scale_bytes + zeros
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of scales as float32, however they lie in a file."""
+        return self.scales.size * FLOAT_BYTES
 
 
 class WeightFormat(Protocol):

@@ -89,7 +89,7 @@ def _check_array(name: str, constant: Matrix, operand: Operand, count: int = 1) 
         if operand.kind is not Kind.MATRIX:
             raise BundleError(f"constant '{name}' is a packed matrix; expected a float32 vector")
         _check_packed(name, constant)
-        if not _are_many(constant.scales.nbytes, count):
+        if not _are_many(constant.scale_bytes, count):
             _check_scales(name, constant)
         return
     dimensions = DIMENSIONS[operand.kind]
@@ -114,7 +114,7 @@ def check_many_scales(weight: PackedWeight, count: int = 1) -> None:
     Raises:
         BundleError: one is infinite or no number, or no half where there are offsets.
     """
-    if _are_many(weight.scales.nbytes, count):
+    if _are_many(weight.scale_bytes, count):
         _check_scales(f"{weight.format} {weight.shape}", weight)
 
 
@@ -140,7 +140,7 @@ def _check_scales(name: str, weight: PackedWeight) -> None:
 
 def _read_bytes(matrix: Matrix) -> int:
     """Bytes that are read to check the contents of a matrix or vector."""
-    return matrix.scales.nbytes if isinstance(matrix, PackedWeight) else matrix.nbytes
+    return matrix.scale_bytes if isinstance(matrix, PackedWeight) else matrix.nbytes
 
 
 def _are_many(nbytes: int, count: int) -> bool:

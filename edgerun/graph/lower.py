@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgerun.errors import BundleError, UnsupportedError
+from edgerun.formats.base import PackedWeight
 from edgerun.graph.attributes import read_attributes
 from edgerun.graph.check import check
-from edgerun.graph.ir import Graph
-from edgerun.graph.mapped_file import ArrayReader
+from edgerun.graph.ir import Constant, Graph
+from edgerun.graph.mapped_file import ArrayReader, find_file
 from edgerun.graph.onnx_nodes import check_counts
 from edgerun.graph.passes.registry import ATTRIBUTES, PASSES
 from edgerun.graph.shapes import ALTERED
@@ -20,6 +23,8 @@ from edgerun.state.spec import State, owners_of
 
 FLOAT = 1  # onnx.TensorProto
 TOKENS = frozenset(("input_ids", "attention_mask", "position_ids"))  # what other inputs are called
+Widened: TypeAlias = tuple[NDArray[np.float32], NDArray[Any]]  # from halves
+
 PAST = "past_"  # what the inputs that are states are called, as in ``past_key_values.0.key``
 
 
@@ -35,12 +40,12 @@ def lower(graph: Graph) -> Graph:
     """
     check_counts(graph.nodes)
     _check_tokens(graph)
-    inputs, graph = graph.inputs, _widened(read_attributes(graph, ATTRIBUTES))
+    inputs, (graph, widened) = graph.inputs, _widened(read_attributes(graph, ATTRIBUTES))
     for step in PASSES:
         graph = step.rewrite(graph)
     shapes = check(graph)
     _check_states(inputs, graph)
-    return replace(graph, shapes=shapes)
+    return replace(graph, shapes=shapes, constants=_as_stored(graph.constants, widened))
 
 
 def _check_tokens(graph: Graph) -> None:
@@ -59,7 +64,7 @@ def _check_tokens(graph: Graph) -> None:
         )
 
 
-def _widened(graph: Graph) -> Graph:
+def _widened(graph: Graph) -> tuple[Graph, list[Widened]]:
     """Constants that a Cast makes float32 of half precision, as float32: scales, as a rule.
 
     What sums are multiplied by stays: offsets of blocks, which are read as halves.
@@ -67,7 +72,7 @@ def _widened(graph: Graph) -> Graph:
     sums = {node.outputs[0] for node in graph.nodes if node.op == "ReduceSum"}
     multiplied = (node.inputs for node in graph.nodes if node.op == "MatMul")
     offsets = {right for left, right in multiplied if left in sums}
-    live, reader = [], ArrayReader()
+    live, reader, widened = [], ArrayReader(), []
     for node in graph.nodes:
         half = graph.constants.get(node.inputs[0]) if node.op == "Cast" else None
         if (
@@ -77,10 +82,30 @@ def _widened(graph: Graph) -> Graph:
             and node.outputs[0] not in offsets
         ):
             # Read: what is looked at in the mapping counts as memory of this process.
-            graph.add_constant(node.outputs[0], reader.read(half).astype(np.float32))
+            wide = reader.read(half).astype(np.float32)
+            graph.add_constant(node.outputs[0], wide)
+            widened.append((wide, half))
         else:
             live.append(node)
-    return graph if len(live) == len(graph.nodes) else graph.with_nodes(live)
+    return (graph.with_nodes(live) if widened else graph), widened
+
+
+def _as_stored(
+    constants: Mapping[str, Constant], widened: Sequence[Widened]
+) -> dict[str, Constant]:
+    """Scales as halves of their file again, unless a pass has made others of them.
+
+    As float32 they would stay in memory beside what is prepared of them: a byte for eight weights.
+    """
+    stored = {id(wide): half for wide, half in widened if find_file(half) is not None}
+    changed = dict(constants)
+    for name, weight in constants.items():
+        if isinstance(weight, PackedWeight):
+            wide = weight.scales if weight.scales.base is None else weight.scales.base
+            half = stored.get(id(wide))
+            if half is not None and half.size == weight.scales.size:
+                changed[name] = replace(weight, scales=half.reshape(weight.scales.shape))
+    return changed
 
 
 def _check_states(inputs: Sequence[str], graph: Graph) -> None:

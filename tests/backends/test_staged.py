@@ -31,7 +31,6 @@ def every_table_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staged, "LARGE_BYTES", 1)
 
 
-# Scales in half precision are float32 in memory when the file has been opened.
 STORED = [{"weights": "fp32"}, {"weights": "int4"}, {"weights": "int4", "scales": "fp16"}]
 
 

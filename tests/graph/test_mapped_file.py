@@ -110,7 +110,7 @@ def test_the_descriptor_is_closed_with_the_mapping(mapped: MappedFile) -> None:
 
 
 def test_scales_in_half_precision_are_read_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is looked at in a mapping counts as memory of the process."""
+    """What is looked at in a mapping counts as memory of the process, as do copies of it."""
     sizes, read_into = [], MappedFile.read_into
 
     def noted(file: MappedFile, offset: int, out: memoryview) -> None:
@@ -120,5 +120,6 @@ def test_scales_in_half_precision_are_read_not_looked_at(monkeypatch: pytest.Mon
     monkeypatch.setattr(MappedFile, "read_into", noted)
     graph = open_bundle(bundle_of("llama", weights="int4", scales="fp16")).graph
     packed = [each for each in graph.constants.values() if isinstance(each, PackedWeight)]
-    assert {each.scales.dtype for each in packed} == {np.dtype(np.float32)}
-    assert all(each.scales.size * 2 in sizes for each in packed)
+    assert {each.scales.dtype for each in packed} == {np.dtype(np.float16)}
+    assert all(find_file(each.scales) for each in packed)
+    assert all(each.scales.nbytes in sizes for each in packed)

@@ -92,7 +92,7 @@ def weight_bytes(weight: Matrix | ExpertStack, activations: str, *, trits: bool)
         return weight.nbytes
     if activations != "int8_row" or not one_scale_a_row(weight):
         halved = activations.startswith("int8") and has_half_scales(_first_rows(weight))
-        return weight.nbytes - halved * weight.scales.nbytes // 2
+        return weight.nbytes - halved * weight.scale_bytes // 2
     bits = FAMILY_BITS if trits and weight.format == "ternary" else weight.bits
     return math.ceil(weight.codes.nbytes * bits / weight.bits) + SCALE_BYTES * weight.shape[0]
 

@@ -37,12 +37,14 @@ class StagedRows:
         copies = [np.zeros((max_rows, *array.shape[1:]), array.dtype) for array in arrays]
         self._sources = [find_file(array) or _rows_of_bytes(array) for array in arrays]
         self._copies = [copy.reshape(max_rows, -1).view(np.uint8) for copy in copies]
+        self._halves, self._scales = copies[-1], copies[-1]
         self._size = table.shape[0]
         self.ids = np.arange(max_rows, dtype=np.int32)
         self.table: Matrix = copies[0]
         if isinstance(table, PackedWeight):
             shape = (max_rows, table.shape[1])
-            self.table = replace(table, shape=shape, codes=copies[0], scales=copies[1])
+            self._scales = self._halves.astype(np.float32, copy=False)
+            self.table = replace(table, shape=shape, codes=copies[0], scales=self._scales)
 
     def fetch(self, ids: NDArray[np.int32]) -> None:
         """Reads the rows ``ids``.
@@ -60,6 +62,8 @@ class StagedRows:
             width = copies.shape[1]
             for row, index in zip(copies, ids.tolist(), strict=False):
                 file.read_into(start + index * width, row.data)
+        if self._scales is not self._halves:
+            self._scales[: len(ids)] = self._halves[: len(ids)]
 
 
 def _rows_of_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
@@ -74,7 +78,8 @@ def copied(table: Matrix) -> Matrix:
     """
     if not isinstance(table, PackedWeight):
         return read_array(table)
-    return replace(table, codes=read_array(table.codes), scales=read_array(table.scales))
+    scales = read_array(table.scales).astype(np.float32, copy=False)
+    return replace(table, codes=read_array(table.codes), scales=scales)
 
 
 def check_ids(ids: NDArray[np.int32], rows: int) -> None:

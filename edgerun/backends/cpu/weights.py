@@ -80,7 +80,7 @@ class WeightStore:
             return DenseWeight(values, (constant.shape[0], constant.shape[1]))
         zeros = None if constant.zeros is None else read_array(constant.zeros)
         offsets = None if constant.offsets is None else read_array(constant.offsets)
-        scales = self._scales.read(constant.scales)
+        scales = self._scales.read(constant.scales).astype(np.float32, copy=False)
         constant = replace(constant, scales=scales, zeros=zeros, offsets=offsets)
         check_many_scales(constant)
         if regroup:

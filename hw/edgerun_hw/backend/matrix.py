@@ -89,7 +89,8 @@ class DeviceMatrix:
         """
         n, k = weight.shape
         one_scale = has_row_scales(weight) and not by_block
-        self.scales: F32 = weight.scales[:, :1] if one_scale else weight.scales
+        scales = weight.scales.astype(np.float32, copy=False)
+        self.scales: F32 = scales[:, :1] if one_scale else scales
         self._ports = overlay.capabilities.ports
         largest = largest or largest_integer(weight)
         self.cut = cut_matrix(

@@ -68,14 +68,6 @@ def test_the_file_loses_what_was_reckoned(golden, exported):
     )
 
 
-def test_opened_bundles_have_float32_scales(exported):
-    folder = exported("qwen3", weights="int4", scales="fp16").folder
-    graph = open_bundle(folder).graph
-    packed = [each for each in graph.constants.values() if hasattr(each, "scales")]
-    assert len(packed) > 10
-    assert {each.scales.dtype for each in packed} == {np.dtype(np.float32)}
-
-
 def test_scales_that_halves_cannot_hold_stay_as_they_are(exported):
     """Of BitNet's weights none is rounded, and here the scale is one of float32."""
     result = exported("bitnet-master", scales="fp16", head_weights="fp32", activations="fp32")

@@ -87,7 +87,8 @@ def _emit_head(
     weight = packed_weight(binder.graph, node)
     adjustments = np.zeros((binder.shape.rows, ADJUSTMENT_WORDS), np.int64)
     workspace.heads.append(ScreenedHead(binder.frame, adjustments))
-    w_codes, w_scales = (np.ascontiguousarray(part) for part in (weight.codes, weight.scales))
+    w_codes = np.ascontiguousarray(weight.codes)
+    w_scales = np.ascontiguousarray(weight.scales, np.float32)
     count = binder.count(binder.counted_by[node.inputs[0]])
     words = {
         rescore.STATE: workspace.state.ctypes.data,
