@@ -68,7 +68,7 @@ def _check_text(text: str) -> None:
         )
 
 
-def gather(text: str | None) -> str:
+def gather(text: str | None, *, may_be_empty: bool = False) -> str:
     """The prompt: the text, then a blank line, then what comes through stdin.
 
     Raises:
@@ -80,7 +80,7 @@ def gather(text: str | None) -> str:
         )
     piped = "" if sys.stdin.isatty() and text != STDIN else _read_stdin()
     parts = [part for part in (None if text == STDIN else text, piped) if part]
-    if not parts:
+    if not parts and (text is None or not may_be_empty):
         raise PromptError("the prompt is empty: give some text as an argument or through stdin")
     return "\n\n".join(parts)
 

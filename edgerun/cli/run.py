@@ -52,7 +52,7 @@ def run(
     _check_effects(sampling, loading, plain=plain, as_json=as_json, hide_thinking=hide_thinking)
     words = [word for word in (model, text) if word is not None]
     folder, texts = model_and_text(words, named, prompt)
-    whole_prompt = gather(texts)
+    whole_prompt = gather(texts, may_be_empty=suffix is not None)
     if not plain:
         from edgerun.model.chat.template import ChatTemplate
 

@@ -96,6 +96,7 @@ def _as_stored(
     """Scales as halves of their file again, unless a pass has made others of them.
 
     As float32 they would stay in memory beside what is prepared of them: a byte for eight weights.
+    Those of experts stay as they are: whoever reads one from the file counts on float32.
     """
     stored = {id(wide): half for wide, half in widened if find_file(half) is not None}
     changed = dict(constants)

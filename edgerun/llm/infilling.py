@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.errors import PromptError
 from edgerun.llm.arguments import check_ids, check_prompt, check_text
@@ -36,8 +34,5 @@ def text_request(
     infill, texts = Infill(model.tokenizer), (prompt, check_text("the suffix", suffix))
     for text in texts:
         model.tokenizer.check_fits(text, model.context)
-    own: dict[str, Any] = {entry.name: getattr(params, entry.name) for entry in params.options()}
-    own["stop_ids"] = tuple(dict.fromkeys((*params.stop_ids, *infill.stop_ids)))
-    return TextRequest(
-        infill.encode(*texts), SamplingParams(**own, processors=params.processors), replies
-    )
+    ends = tuple(dict.fromkeys((*params.stop_ids, *infill.stop_ids)))
+    return TextRequest(infill.encode(*texts), params.replaced(stop_ids=ends), replies)

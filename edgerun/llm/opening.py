@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine
@@ -248,11 +248,10 @@ def with_thoughts(params: SamplingParams, start: AnswerStart) -> SamplingParams:
     from edgerun.engine.constraints.budget import ThinkingBudget  # for few
     from edgerun.engine.constraints.later import ForAnswer
 
-    own: dict[str, Any] = {entry.name: getattr(params, entry.name) for entry in params.options()}
     processors: list[Processor] = [
         ForAnswer(each, start) if each.shapes_text and each.is_active else each
         for each in params.processors
     ]
     if params.thinking_budget is not None:
         processors.insert(0, ThinkingBudget(start, params.thinking_budget))
-    return SamplingParams(**own, processors=processors)
+    return params.replaced(processors=tuple(processors))

@@ -159,8 +159,7 @@ def params_with_calls(
         structure = structure.with_vocabulary(vocabulary)
     except SamplingError as error:
         raise _why_not(asked, schemas, error) from error
-    own: dict[str, Any] = {entry.name: getattr(params, entry.name) for entry in params.options()}
-    return SamplingParams(**own, processors=[structure, *others])
+    return params.replaced(processors=(structure, *others))
 
 
 def _answer(params: SamplingParams) -> Structure:
@@ -184,7 +183,7 @@ def _check_shape(calling: Calling, asked: str) -> None:
     """Makes sure that calls can have a grammar."""
     from edgerun.engine.constraints.trial import check_installed
 
-    check_installed("tool_choice")
+    check_installed("tool_choice" if asked == CALL_FORCED else "json_schema beside tools")
     if calling.form is None or calling.form.shape is None:
         raise SamplingError(
             f"{asked}, and there is no grammar yet for the form in which this model writes "
@@ -219,8 +218,8 @@ def _why_not(
         try:
             grammar_of("json_schema", json.dumps(argument_schema(schema)))
         except SamplingError as error:
-            return SamplingError(f"{asked}, and arguments of {name!r} cannot be forced: {error}")
-    return SamplingError(f"{asked}, and calls of {_listed(schemas)} cannot be forced: {whole}")
+            return SamplingError(f"{asked}, and arguments of {name!r} can have no grammar: {error}")
+    return SamplingError(f"{asked}, and calls of {_listed(schemas)} can have no grammar: {whole}")
 
 
 def _listed(names: Mapping[str, object]) -> str:

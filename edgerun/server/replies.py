@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_FORM_BYTES = 8 << 20  # of forms that replies follow, each of which is a grammar in memory
+MOST_FORM_BYTES = 8 << 20  # of texts of forms; in memory a short one may be 30 MB
 LONGEST_RETRY_S = 60
 
 
@@ -182,15 +182,18 @@ class Replies:
         await self._loop.run_in_executor(None, self._pump.close)
         self._lanes.close()
 
-    async def encoded(self, make: Callable[[], T]) -> T:
-        """Has a thread encode prompts as soon as one is free; returns what comes of them.
+    async def counted(self, count: Callable[[], int]) -> int:
+        """Has a thread count the tokens of a prompt, which takes a place among replies meanwhile.
 
         Raises:
-            Problem: the server was stopped meanwhile.
+            Problem: there are too many replies under way, or the server was stopped meanwhile.
             Exception: what encoding failed of.
         """
-        encoded: T = await self._lanes.run(make, self._check_running, None)
-        return encoded
+        self._admit(1, None)
+        try:
+            return await self._lanes.count(count, self._check_running)
+        finally:
+            self._leave(1, None)
 
     def _check_running(self) -> None:
         if self.is_stopped:

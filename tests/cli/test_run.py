@@ -58,6 +58,12 @@ def test_a_gap_is_filled(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (result.code, result.out, result.err) == (0, f"{GAP}\n", "")
 
 
+def test_a_gap_may_be_where_a_text_begins(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with filler(monkeypatch) as llm:
+        result = run("run", "-p", "", "--suffix", AFTER, "-n", "3", model=llm.model)
+    assert (result.code, result.err) == (0, "")
+
+
 def test_json_is_one_object_with_the_agreed_names(run: Run) -> None:
     result = run("run", "m", "-p", "hi", "-n", "3", "--json", model=saying("hello"))
     report = json.loads(result.out)

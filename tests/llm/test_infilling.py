@@ -46,6 +46,8 @@ def test_options_are_as_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
         assert llm.generate(BEFORE, max_tokens=3, **options).text == GAP[:3]
         assert llm.generate(BEFORE, stop=" +", **options).text == "a"
         assert llm.generate(BEFORE, stop_ids=[ord("+")], **options).text == "a "
+        most = [ord("+")] + [200] * 1023  # as many as there may be
+        assert llm.generate(BEFORE, stop_ids=most, **options).text == "a "
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 A mapped table of embeddings is read a row here and a row there, and each time the system may map
 the two megabytes around the row (a large folio of the page cache): a prompt of ordinary length
 makes most of the table resident; and should the file be cut off, the system ends the process.
-Reading the rows instead costs some microseconds each. Scales that lie in memory, as those do that
-are half precision in the file, are copied from there.
+Reading the rows instead costs some microseconds each. Scales that a pass has made, which lie in
+memory, are copied from there; those that are halves in the file are widened.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class StagedRows:
         copies = [np.zeros((max_rows, *array.shape[1:]), array.dtype) for array in arrays]
         self._sources = [find_file(array) or _rows_of_bytes(array) for array in arrays]
         self._copies = [copy.reshape(max_rows, -1).view(np.uint8) for copy in copies]
-        self._halves, self._scales = copies[-1], copies[-1]
+        self._stored, self._scales = copies[-1], copies[-1]  # scales as they lie there, and wide
         self._size = table.shape[0]
         self.ids = np.arange(max_rows, dtype=np.int32)
         self.table: Matrix = copies[0]
         if isinstance(table, PackedWeight):
             shape = (max_rows, table.shape[1])
-            self._scales = self._halves.astype(np.float32, copy=False)
+            self._scales = self._stored.astype(np.float32, copy=False)
             self.table = replace(table, shape=shape, codes=copies[0], scales=self._scales)
 
     def fetch(self, ids: NDArray[np.int32]) -> None:
@@ -62,8 +62,8 @@ class StagedRows:
             width = copies.shape[1]
             for row, index in zip(copies, ids.tolist(), strict=False):
                 file.read_into(start + index * width, row.data)
-        if self._scales is not self._halves:
-            self._scales[: len(ids)] = self._halves[: len(ids)]
+        if self._scales is not self._stored:
+            self._scales[: len(ids)] = self._stored[: len(ids)]
 
 
 def _rows_of_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:

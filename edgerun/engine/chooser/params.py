@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -191,19 +192,22 @@ class SamplingParams(Options):
 
     def with_vocabulary(self, vocabulary: Vocabulary) -> SamplingParams:
         """Returns the same with processors that know the texts of tokens; ``LLM`` does this."""
-        own: dict[str, Any] = {entry.name: getattr(self, entry.name) for entry in self.options()}
-        chosen = [processor.with_vocabulary(vocabulary) for processor in self.processors]
-        return SamplingParams(**own, processors=chosen)
+        chosen = tuple(processor.with_vocabulary(vocabulary) for processor in self.processors)
+        return self.replaced(processors=chosen)
+
+    def replaced(self, **changes: Any) -> SamplingParams:
+        """Returns the same with other values, which nobody checks: of code, not of callers."""
+        other = copy.copy(self)
+        for name, value in changes.items():
+            object.__setattr__(other, name, value)
+        return other
 
     def for_replies(self, count: int) -> list[SamplingParams]:
         """Returns those of several replies to one prompt: with a seed, each has another."""
         if self.seed is None or count == 1:
             return [self] * count
-        own: dict[str, Any] = {entry.name: getattr(self, entry.name) for entry in self.options()}
         seeds = [(self.seed + index) % (MAX_SEED + 1) for index in range(count)]
-        return [
-            SamplingParams(**{**own, "seed": seed}, processors=self.processors) for seed in seeds
-        ]
+        return [self.replaced(seed=seed) for seed in seeds]
 
     def values(self) -> dict[str, Any]:
         """Returns the value of every option, in the order of ``all_options``."""

@@ -31,11 +31,11 @@ RETRY_S = 2
 class Lane(Generic[T]):
     """A few threads, and those who wait for one of them."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, threads: int = THREADS) -> None:
         """Starts nothing yet; in a running event loop."""
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=name)
-        self._free = asyncio.Semaphore(THREADS)
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._free = asyncio.Semaphore(threads)
 
     async def run(self, make: Callable[[], T], check: Callable[[], None]) -> T:
         """Has a thread make something as soon as one is free.
@@ -107,6 +107,7 @@ class Lanes(Generic[T]):
     def __init__(self) -> None:
         """Starts nothing yet; in a running event loop."""
         self._usual: Lane[T] = Lane("edgerun-encode")
+        self._counts: Lane[int] = Lane("edgerun-count", threads=1)
         self._short = _Trials[T](Lane("edgerun-try"), MOST_SHORT)
         self._long = _Trials[T](Lane("edgerun-try-long"), MOST_LONG)
         self._quick: dict[bytes, None] = {}  # forms, the oldest first
@@ -136,9 +137,13 @@ class Lanes(Generic[T]):
                     del trials.waiting[shape.digest]
         return await self._usual.run(make, check)
 
+    async def count(self, count: Callable[[], int], check: Callable[[], None]) -> int:
+        """Counts the tokens of a prompt, beside those that are to be answered."""
+        return await self._counts.run(count, check)
+
     def close(self) -> None:
         """Makes nothing more."""
-        for lane in (self._usual, self._short.lane, self._long.lane):
+        for lane in (self._usual, self._counts, self._short.lane, self._long.lane):
             lane.close()
 
     async def _tried(

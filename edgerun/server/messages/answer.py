@@ -121,7 +121,7 @@ class CountWork:
 
     async def answer(self, replies: Replies, send: Send) -> None:
         try:
-            tokens = await replies.encoded(self.count)
+            tokens = await replies.counted(self.count)
         except InputError as error:
             raise named(problem_of(error), self.sent) from error
         await send_json(200, {"input_tokens": tokens}, send)

@@ -85,7 +85,7 @@ def conversation_of(
             400, "messages is empty; expected at least one message", "invalid_value", "messages"
         )
     said = [] if system is None else [*_blocks(SYSTEM, system, "system")]
-    said = [block for block in said if not block.fields.get("text", "").startswith(BILLING)]
+    said = [block for block in said if not block.text("text").startswith(BILLING)]
     for index, message in enumerate(messages):
         said += _message_blocks(message, f"messages[{index}]")
     conversation: list[dict[str, Any]] = []
@@ -112,6 +112,14 @@ def conversation_of(
                 "invalid_value",
                 block.place,
             )
+    if len(conversation) == 1:
+        raise Problem(
+            400,
+            "messages holds no more than the beginning of a reply; expected a message of the user "
+            "before it",
+            "invalid_value",
+            "messages",
+        )
     return Conversation(conversation[:-1], conversation[-1]["content"])
 
 
@@ -132,7 +140,7 @@ def _message_blocks(message: Mapping[str, Any], place: str) -> list[Block]:
     check_fields(message, ("role", "content"), place)
     role = message.get("role")
     if not isinstance(role, str) or role not in KINDS:
-        raise _invalid(f"{place}.role", role, "user or assistant")
+        raise _invalid(f"{place}.role", role, "user, assistant or system")
     place = f"{place}.content"
     empty = Block(role, place, {"type": TEXT, "text": ""})
     return [*_blocks(role, message.get("content"), place)] or [empty]

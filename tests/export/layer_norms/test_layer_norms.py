@@ -54,6 +54,8 @@ YARN = {"rope_type": "yarn", "factor": 2.0}
         ("cohere2_moe", {"num_shared_experts": -1}, CheckpointError, "'num_shared_experts' is -1"),
         ("cohere2", {"layer_types": [FULL]}, CheckpointError, "names 1 layers, the model has 3"),
         ("cohere2", {"sliding_window": 0}, CheckpointError, "'sliding_window' is 0"),
+        ("cohere2", {"sliding_window": None}, UnsupportedError, "'sliding_window' is null where"),
+        ("cohere2_moe", {"sliding_window": None}, UnsupportedError, "'sliding_window' is null"),
         ("gpt_neox", {"hidden_act": "mish"}, UnsupportedError, "gpt_neox .* 'mish' .* with gelu,"),
         ("nemotron", {"hidden_act": "silu"}, UnsupportedError, "nemotron .* hidden_act of 'silu'"),
         ("olmo", {"clip_qkv": 8.0}, UnsupportedError, "olmo checkpoints with clip_qkv 8.0"),

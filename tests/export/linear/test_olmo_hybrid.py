@@ -172,6 +172,7 @@ def test_a_norm_under_both_of_its_names_is_refused(tmp_path: Path) -> None:
             r"in_proj_qkv\.weight' has shape \[193, 64\]; .* asks for \[192, 64\]",
         ),
         ("k_proj", (33, 64), r"has no tensor '.*in_proj_qkv\.weight'"),
+        ("q_proj k_proj", (48, 64), r"has no tensor '.*in_proj_qkv\.weight'"),
         ("k_proj", (32, 63), r"has no tensor '.*in_proj_qkv\.weight'"),
     ],
 )
@@ -179,9 +180,10 @@ def test_parts_that_do_not_fit_are_refused(
     name: str, shape: tuple[int, int] | None, message: str, tmp_path: Path
 ) -> None:
     def alter(tensors: Tensors) -> None:
-        del tensors[f"{AT}.{name}.weight"]
-        if shape is not None:
-            tensors[f"{AT}.{name}.weight"] = np.ones(shape, np.float32)
+        for each in name.split():
+            del tensors[f"{AT}.{each}.weight"]
+            if shape is not None:
+                tensors[f"{AT}.{each}.weight"] = np.ones(shape, np.float32)
 
     with (
         open_checkpoint(str(altered(tmp_path, alter))) as checkpoint,

@@ -274,7 +274,7 @@ def test_functions_that_are_too_much_together_are_refused() -> None:
     template = HERMES.replace("tools | tojson", "tools[0].function.name")
     with (
         LLM(fakes.fake_model(template=template)) as llm,
-        pytest.raises(SamplingError, match="calls of f, g, h cannot be forced: grammar has"),
+        pytest.raises(SamplingError, match="calls of f, g, h can have no grammar: grammar has"),
     ):
         llm.chat(MESSAGES, tools=[tool(name, long) for name in "fgh"], tool_choice="required")
 
@@ -294,7 +294,9 @@ def test_which_of_many_functions_cannot_be_called_is_not_looked_for_all_day(
     monkeypatch.setattr("edgerun.llm.tools.WHY_NOT_S", 0.2)
     long = {"x": {"type": "string", "description": "x" * 20_000}}
     template = HERMES.replace("tools | tojson", "tools[0].function.name")
-    message = "calls of f0, f1, f2, f3, f4, f5, f6, f7 and 52 others cannot be forced: grammar has"
+    message = (
+        "calls of f0, f1, f2, f3, f4, f5, f6, f7 and 52 others can have no grammar: grammar has"
+    )
     with (
         LLM(fakes.fake_model(template=template)) as llm,
         pytest.raises(SamplingError, match=message),
@@ -336,7 +338,7 @@ def test_a_call_that_cannot_be_forced_is_refused(
     items = f"{{% for key, value in call.function.arguments | items %}}{pairs}{{% endfor %}}"
     glm = chat_of("", f"<tool_call>{{{{ call.function.name }}}}{items}</tool_call>", "")
     for template, values, message in (
-        (HERMES, {}, "arguments of 'f' cannot be forced: .*not"),
+        (HERMES, {}, "arguments of 'f' can have no grammar: .*not"),
         (glm, {}, r"no grammar yet for the form in which this model writes arguments \(glm\)"),
         (HERMES, {"thinking": True}, "no token tells the end: turn that off with template_values"),
     ):
@@ -358,7 +360,9 @@ def test_a_call_is_not_forced_with_another_number_than_the_one_that_is_asked_for
     tools = [tool("g"), tool("f", {"x": {"const": 2**60 + 1}})]
     with (
         LLM(fakes.fake_model(template=HERMES)) as llm,
-        pytest.raises(InputError, match="arguments of 'f' cannot be forced: .*const has 1152921"),
+        pytest.raises(
+            InputError, match="arguments of 'f' can have no grammar: .*const has 1152921"
+        ),
     ):
         llm.chat(MESSAGES, tools=tools, tool_choice="required")
 

@@ -75,7 +75,12 @@ def test_other_forms_of_replies_leave_no_room_for_calls(form: Any, choice: str) 
     [
         (GLM, TOOLS, {}, r"beside them, and there is no grammar .* \(glm\): leave out one"),
         (HERMES, TOOLS, {"thinking": True}, "no token tells the end"),
-        (HERMES, [tool("f", {"x": {"not": {}}})], {}, "arguments of 'f' cannot be forced: .*not"),
+        (
+            HERMES,
+            [tool("f", {"x": {"not": {}}})],
+            {},
+            "arguments of 'f' can have no grammar: .*not",
+        ),
     ],
 )
 def test_what_cannot_have_a_grammar_is_refused(

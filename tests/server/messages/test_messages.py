@@ -303,6 +303,9 @@ FORM = {"type": "json_schema", "schema": {}}
             "messages[1].content[0].input is '{}'; expected an object",
         ),
         ({"system": 5}, "system: expected"),
+        ({"system": [{"type": "text", "text": 5}]}, "system[0].text is 5; expected a text"),
+        ({"messages": [{"role": "assistant", "content": "hi"}]}, "no more than the beginning"),
+        ({"messages": [{"role": "tool", "content": "hi"}]}, "expected user, assistant or system"),
         ({"system": [{"type": "image"}]}, "system[0] is of type 'image'"),
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"max_tokens": 10**12}, "max_tokens is 1000000000000"),
@@ -361,6 +364,17 @@ def test_two_places_may_not_say_whether_to_think(thinking: Served) -> None:
     told = {"chat_template_kwargs": {"thinking": True}, "thinking": {"type": "disabled"}}
     for answer in (ask(thinking, **told), count(thinking, **told)):
         assert refusal(answer).startswith("thinking is told, and so is 'thinking' of the chat")
+
+
+def test_tokens_are_counted_as_long_as_there_is_a_place(calling: Served) -> None:
+    replies = calling.server.replies
+    replies.under_way += replies.most
+    try:
+        answer = count(calling)
+    finally:
+        replies.under_way -= replies.most
+    assert (answer.status_code, count(calling).status_code) == (429, 200)
+    assert replies.under_way == 0
 
 
 def test_tokens_are_counted_where_they_do_not_fit(client: Served) -> None:

@@ -118,10 +118,18 @@ def layer_thetas(config: Config, num_layers: int) -> list[float] | None:
     if listed is None:
         return None
     if not isinstance(listed, list) or any(type(each) not in (int, float) for each in listed):
-        raise CheckpointError(f"config.json: '{key}' is {listed!r} and must be a list of numbers")
+        raise CheckpointError(
+            f"config.json: '{key}' is {shown(listed)} and must be a list of numbers"
+        )
     if len(listed) != num_layers:
         raise CheckpointError(
             f"config.json: '{key}' has {len(listed)} numbers, the model has {num_layers} layers"
+        )
+    bad = [each for each in listed if each != 0 and not _MIN_NUMBER <= each <= _MAX_NUMBER]
+    if bad:
+        raise CheckpointError(
+            f"config.json: '{key}' holds {shown(bad[0])}; expected 0 or a number from "
+            f"{_MIN_NUMBER:g} to {_MAX_NUMBER:g}"
         )
     return [float(each) for each in listed]
 
@@ -301,7 +309,7 @@ def typed_windows(config: Config, window: int, usual: Sequence[bool]) -> tuple[i
 
     Raises:
         CheckpointError: ``layer_types`` has another length than the model has layers.
-        UnsupportedError: it names a type without an implementation.
+        UnsupportedError: it names a type without an implementation, or the window is null.
     """
     types = names(config, "layer_types")
     others = sorted({*types} - {"full_attention", "sliding_attention"})
@@ -314,6 +322,11 @@ def typed_windows(config: Config, window: int, usual: Sequence[bool]) -> tuple[i
     if len(slides) != len(usual):
         raise CheckpointError(
             f"config.json: layer_types names {len(slides)} layers, the model has {len(usual)}"
+        )
+    if any(slides) and config.get("sliding_window", window) is None:
+        raise UnsupportedError(
+            "config.json: 'sliding_window' is null where layers have a window, which is not "
+            "supported; say how many tokens it has"
         )
     return tuple(window if slide else None for slide in slides)
 

@@ -48,8 +48,7 @@ def describe(config: Config) -> DecoderSpec:
         )
     count = spec.num_layers
     slides = [(count - 1 - layer) % 4 != 0 for layer in range(count)]
-    window = positive({"sliding_window": 2048, **config}, "sliding_window")  # null is no window
-    windows = typed_windows(said, window, slides)
+    windows = typed_windows({**config, **said}, positive(said, "sliding_window", 2048), slides)
     turns = _turns(said, slides)
     return replace(
         spec.with_windows(windows).with_ropes([0 if each else None for each in turns]),

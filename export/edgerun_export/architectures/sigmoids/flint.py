@@ -35,7 +35,7 @@ def describe(config: Config) -> DecoderSpec:
     spec = qwen3_moe.describe({**said, "use_sliding_window": False})
     last = spec.num_layers - 1
     slides = [layer >= 2 and layer % 4 != 1 and layer != last for layer in range(spec.num_layers)]
-    windows = typed_windows(said, positive(said, "sliding_window", 513), slides)
+    windows = typed_windows({**config, **said}, positive(said, "sliding_window", 513), slides)
     shared = SharedExpert(positive(said, "shared_expert_intermediate_size", 1024), gate="")
     parts = [layer.feed_forward for layer in spec.layers]
     spec = spec.with_feed_forward(

@@ -59,7 +59,8 @@ def describe(config: Config) -> DecoderSpec:
     check_off(said, "laguna", ("moe_apply_router_weight_on_input",))
     spec = llama.describe({**said, "rope_parameters": None, "rope_scaling": None})
     count = spec.num_layers
-    windows = typed_windows(said, positive(said, "sliding_window", 512), [False] * count)
+    window = positive(said, "sliding_window", 512)
+    windows = typed_windows({**config, **said}, window, [False] * count)
     spec = _with_heads(_with_ropes(spec.with_windows(windows), said), said)
     dense, experts = Dense(positive(said, "intermediate_size")), _experts(said)
     are_sparse = sparse_layers(said, [layer > 0 for layer in range(count)])

@@ -52,12 +52,18 @@ class JoinedDelta(Replacing):
                 self._join(name, [parts[kind] for kind in _KINDS])
 
     def _are_alike(self, name: str, parts: dict[str, str]) -> bool:
-        """Whether a projection has as many queries as keys.
+        """Whether a projection has as many queries as keys, and as many as the model is said to.
 
         Convolutions need not be cut where projections are: transformers writes thirds.
         """
+        if not name.endswith("in_proj_qkv.weight"):
+            return True
         queries, keys = (self._stored[parts[kind]].shape[:1] for kind in "qk")
-        return queries == keys or not name.endswith("in_proj_qkv.weight")
+        heads = self.config.get("linear_num_key_heads")
+        size = self.config.get("linear_key_head_dim")
+        if isinstance(heads, int) and isinstance(size, int) and keys != (heads * size,):
+            return False
+        return queries == keys
 
     def _rename(self, stored: str, name: str) -> None:
         if name in self._stored:
