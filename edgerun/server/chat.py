@@ -143,7 +143,9 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
         )
 
     sent |= {"messages": "messages", **CONVERSATION}
-    shape = shape_of(sampling, fields.n, fields.tools, fields.tool_choice)
+    shape = shape_of(
+        sampling, fields.n, fields.tools, fields.tool_choice, several=fields.parallel_tool_calls
+    )
     with_logprobs = "logprobs" in sampling
     return Work(fields, make, fields.n, form, sent, shape, with_logprobs=with_logprobs)
 

@@ -127,7 +127,8 @@ def read_message(body: dict[str, Any], llm: LLM, head: Head) -> MessageWork:
     def make() -> list[TextStream]:
         return chat_replies(llm, count=1, several_calls=several, **asked, **sampling)
 
-    shape, stops = shape_of(sampling, 1, asked["tools"], asked["tool_choice"]), sampling.get("stop")
+    shape = shape_of(sampling, 1, asked["tools"], asked["tool_choice"], several=several)
+    stops = sampling.get("stop")
     return MessageWork(fields, make, head, {**_sent(fields), **sent}, _texts(stops), shape)
 
 

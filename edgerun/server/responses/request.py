@@ -100,7 +100,7 @@ def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
         )
 
     sent |= CONVERSATION  # without messages, which are others than the items
-    shape = shape_of(sampling, 1, tools, fields.tool_choice)
+    shape = shape_of(sampling, 1, tools, fields.tool_choice, several=fields.parallel_tool_calls)
     return ResponseWork(fields, make, head, sent, shape)
 
 
