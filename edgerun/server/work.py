@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -131,6 +132,60 @@ class Asked(Protocol):
         Raises:
             Problem, EdgerunError: nothing was sent.
         """
+
+
+class _Fields(Protocol):
+    @property
+    def model(self) -> str | None: ...
+
+    @property
+    def stream(self) -> bool: ...
+
+
+@dataclass
+class SingleWork(ABC):
+    """One request for one reply.
+
+    Attributes:
+        fields: what was asked for.
+        make: encodes the conversation.
+        head: what all objects share.
+        sent: the fields of the arguments that were sent, for errors.
+        shape: the form that the reply follows.
+    """
+
+    fields: _Fields
+    make: Callable[[], list[TextStream]]
+    head: Head
+    sent: Mapping[str, str]
+    shape: Shape | None
+    _completion: Completion | None = field(default=None, init=False)
+
+    @property
+    def model(self) -> str | None:
+        return self.fields.model
+
+    def tokens(self) -> int:
+        return len(self._completion.ids) if self._completion else 0
+
+    async def answer(self, replies: Replies, send: Send) -> None:
+        async with replies.open(self.make, 1, self.sent, self.shape) as group:
+            (completion,) = group.completions
+            self._completion = completion
+            if self.fields.stream:
+                await self.stream(group, send)
+                return
+            async for _ in group.pieces():
+                pass
+            await send_json(200, self.whole(completion), send)
+
+    @abstractmethod
+    async def stream(self, group: Group, send: Send) -> None:
+        """Sends events as the only reply of a group comes."""
+
+    @abstractmethod
+    def whole(self, completion: Completion) -> dict[str, Any]:
+        """What a reply is that has ended."""
 
 
 @dataclass

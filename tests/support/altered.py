@@ -58,6 +58,12 @@ class AlteredBundle:
         """Replaces the values of an initializer, of any shape and type; they lie in the model."""
         self.initializer(name).CopyFrom(numpy_helper.from_array(values, name))
 
+    def give(self, name: str, place: int, values: list[int]) -> None:
+        """Has the node whose name ends so read other integers, alone of all nodes."""
+        initializer = numpy_helper.from_array(np.array(values, np.int64), "other")
+        self.model.graph.initializer.append(initializer)
+        self.node(name).input[place] = "other"
+
     def resize(self, projection: str, n: int | None = None, k: int | None = None) -> None:
         """Gives a quantised projection another N or K; the node itself stays consistent."""
         node = self.node(f"/{projection}/MatMulNBits")

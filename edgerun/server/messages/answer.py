@@ -10,18 +10,16 @@ import msgspec
 
 from edgerun.errors import InputError
 from edgerun.llm.replies.completion import Completion
-from edgerun.llm.replies.stream import TextStream
 from edgerun.server.answers import EventForm, named_event, send_events, send_json
 from edgerun.server.messages.conversation import TEXT, THINKING, TOOL_USE
 from edgerun.server.messages.problems import message_problem
 from edgerun.server.problems import named, problem_of
-from edgerun.server.work import Head
+from edgerun.server.work import SingleWork
 
 if TYPE_CHECKING:
     from starlette.types import Send
 
     from edgerun.model.chat.tools.call import ToolCall
-    from edgerun.server.encoding.shapes import Shape
     from edgerun.server.messages.request import MessageFields
     from edgerun.server.replies import Group, Replies
 
@@ -32,45 +30,22 @@ EVENTS = EventForm(named_event, message_problem, b"")
 
 
 @dataclass
-class MessageWork:
+class MessageWork(SingleWork):
     """One request for a message.
 
     Attributes:
-        fields: what was asked for.
-        make: encodes the conversation.
-        head: what all objects share.
-        sent: the fields of the arguments that were sent, for errors.
         stops: stop texts of the caller.
-        shape: the form that the reply follows.
     """
 
     fields: MessageFields
-    make: Callable[[], list[TextStream]]
-    head: Head
-    sent: Mapping[str, str]
     stops: Sequence[str]
-    shape: Shape | None = None
-    _completion: Completion | None = None
 
-    @property
-    def model(self) -> str | None:
-        return self.fields.model
+    async def stream(self, group: Group, send: Send) -> None:
+        await send_events(self._events(group), send, EVENTS)
 
-    def tokens(self) -> int:
-        return len(self._completion.ids) if self._completion else 0
-
-    async def answer(self, replies: Replies, send: Send) -> None:
-        async with replies.open(self.make, 1, self.sent, self.shape) as group:
-            (completion,) = group.completions
-            self._completion = completion
-            if self.fields.stream:
-                await send_events(self._events(group), send, EVENTS)
-                return
-            async for _ in group.pieces():
-                pass
-            message = self._message(content_of(completion, is_open=self._is_open))
-            ended = {**_ended(completion, self.stops), "usage": _usage(completion)}
-            await send_json(200, {**message, **ended}, send)
+    def whole(self, completion: Completion) -> dict[str, Any]:
+        message = self._message(content_of(completion, is_open=self._is_open))
+        return {**message, **_ended(completion, self.stops), "usage": _usage(completion)}
 
     @property
     def _is_open(self) -> bool:

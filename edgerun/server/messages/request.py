@@ -129,7 +129,7 @@ def read_message(body: dict[str, Any], llm: LLM, head: Head) -> MessageWork:
 
     shape = shape_of(sampling, 1, asked["tools"], asked["tool_choice"], several=several)
     stops = sampling.get("stop")
-    return MessageWork(fields, make, head, {**_sent(fields), **sent}, _texts(stops), shape)
+    return MessageWork(fields, make, head, {**_sent(fields), **sent}, shape, _texts(stops))
 
 
 def read_count(body: dict[str, Any], llm: LLM, head: Head) -> CountWork:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgerun.llm.replies.completion import Completion
-from edgerun.llm.replies.stream import TextStream
-from edgerun.server.answers import EventForm, named_event, send_events, send_json
-from edgerun.server.work import LENGTHS, Head
+from edgerun.server.answers import EventForm, named_event, send_events
+from edgerun.server.work import LENGTHS, SingleWork
 
 if TYPE_CHECKING:
     from starlette.types import Send
 
     from edgerun.model.chat.tools.call import ToolCall
-    from edgerun.server.encoding.shapes import Shape
     from edgerun.server.problems import Problem
-    from edgerun.server.replies import Group, Replies
+    from edgerun.server.replies import Group
     from edgerun.server.responses.request import ResponseFields
 
 Event: TypeAlias = dict[str, Any]
@@ -31,44 +29,18 @@ NAMES = {REASONING: "reasoning_text", MESSAGE: "output_text"}  # of their parts
 
 
 @dataclass
-class ResponseWork:
-    """One request.
-
-    Attributes:
-        fields: what was asked for.
-        make: encodes the conversation.
-        head: what all objects share.
-        sent: the fields of the arguments that were sent, for errors.
-        shape: the form that the reply follows.
-    """
+class ResponseWork(SingleWork):
+    """One request for a response."""
 
     fields: ResponseFields
-    make: Callable[[], list[TextStream]]
-    head: Head
-    sent: Mapping[str, str]
-    shape: Shape | None = None
-    _completion: Completion | None = None
 
-    @property
-    def model(self) -> str | None:
-        return self.fields.model
+    async def stream(self, group: Group, send: Send) -> None:
+        writer = _Writer(self._object)
+        form = EventForm(named_event, writer.failed, b"")
+        await send_events(writer.events(group), send, form)
 
-    def tokens(self) -> int:
-        return len(self._completion.ids) if self._completion else 0
-
-    async def answer(self, replies: Replies, send: Send) -> None:
-        async with replies.open(self.make, 1, self.sent, self.shape) as group:
-            (completion,) = group.completions
-            self._completion = completion
-            if self.fields.stream:
-                writer = _Writer(self._object)
-                form = EventForm(named_event, writer.failed, b"")
-                await send_events(writer.events(group), send, form)
-                return
-            async for _ in group.pieces():
-                pass
-            output = output_of(completion)
-            await send_json(200, self._object(_status(completion), output, completion), send)
+    def whole(self, completion: Completion) -> dict[str, Any]:
+        return self._object(_status(completion), output_of(completion), completion)
 
     def _object(
         self,

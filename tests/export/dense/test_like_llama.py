@@ -47,7 +47,7 @@ def theta_of(spec: DecoderSpec, number: int = 0) -> float:
         ("lfm3", {"layer_types": [FULL]}, CheckpointError, "names 1 layers, the model has 3"),
         ("lfm3", {"layer_types": [CONV] * 3}, UnsupportedError, "without a layer of attention"),
         ("mellum", {"mlp_layer_types": ["dense"]}, CheckpointError, "must be 2 times 'dense'"),
-        ("afmoe", {"num_shared_experts": 0}, CheckpointError, "must be at least 1"),
+        ("afmoe", {"num_shared_experts": 0}, CheckpointError, "must be a whole number from 1"),
         ("afmoe", {"num_dense_layers": 4}, CheckpointError, "'num_dense_layers' is 4"),
         ("afmoe", {"global_attn_every_n_layers": 0, "layer_types": None}, CheckpointError, "is 0"),
         ("youtu", {"attention_bias": True}, UnsupportedError, "latent attention with biases"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgerun.errors import CheckpointError
 from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.biases import declared_biases
 from edgerun_export.architectures.decoder.fields import (
@@ -24,7 +23,10 @@ from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import Storage
 
 # AfmoeConfig's, where what is reused has others or none.
-_USUAL = {"head_dim": 128, "rms_norm_eps": 1e-5, "max_position_embeddings": 16384}
+_USUAL = {
+    **{"head_dim": 128, "rms_norm_eps": 1e-5, "max_position_embeddings": 16384},
+    **{"moe_intermediate_size": 1408, "num_shared_experts": 2, "route_scale": 1.0},
+}
 _MAX_SHARED = 64  # more than any model has
 
 
@@ -42,7 +44,8 @@ def describe(config: Config) -> DecoderSpec:
     windows = typed_windows(config, positive(config, "sliding_window", 1024), slides)
     spec = spec.with_windows(windows).with_ropes([0 if window else None for window in windows])
     dense = natural(config, "num_dense_layers", 1, limit=spec.num_layers)
-    experts, network = _experts(config), Dense(positive(config, "intermediate_size"))
+    experts = biased_experts(config, number(config, "route_scale"), "mlp.shared_experts")
+    network = Dense(positive(config, "intermediate_size"))
     parts: list[FeedForward] = [network] * dense + [experts] * (spec.num_layers - dense)
     names = {
         f"model.layers.{layer}.self_attn.attention_gate.weight": (
@@ -64,12 +67,15 @@ def describe(config: Config) -> DecoderSpec:
     )
 
 
-def _experts(config: Config) -> Experts:
+def biased_experts(config: Config, scale: float, shared_module: str) -> Experts:
+    """Experts that sigmoids and a bias choose, beside at least one that is every token's.
+
+    Raises:
+        CheckpointError: a key of config.json is missing or out of range.
+    """
     count, top_k = experts_chosen(config, "num_experts")
-    width = positive(config, "moe_intermediate_size", 1408)
-    shared = natural(config, "num_shared_experts", 2, limit=_MAX_SHARED)
-    if shared == 0:
-        raise CheckpointError("config.json: 'num_shared_experts' is 0 and must be at least 1")
+    width = positive(config, "moe_intermediate_size")
+    shared = positive(config, "num_shared_experts", limit=_MAX_SHARED)
     return Experts(
         count=count,
         top_k=top_k,
@@ -77,9 +83,9 @@ def _experts(config: Config) -> Experts:
         normalise=True,
         scoring="sigmoid",
         selection_bias="mlp.expert_bias",
-        scale=number(config, "route_scale", 1.0),
+        scale=scale,
         router="router.gate",
-        shared=SharedExpert(shared * width, "mlp.shared_experts", gate=""),
+        shared=SharedExpert(shared * width, shared_module, gate=""),
     )
 
 

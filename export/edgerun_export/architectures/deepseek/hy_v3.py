@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgerun.errors import CheckpointError
 from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.biases import declared_biases
 from edgerun_export.architectures.decoder.fields import (
     check_off,
-    experts_chosen,
-    natural,
     number,
     positive,
     sparse_layers,
 )
-from edgerun_export.architectures.decoder.layer import Dense, Experts, SharedExpert
+from edgerun_export.architectures.decoder.layer import Dense
 from edgerun_export.architectures.decoder.rope import rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import MTP_LEFT_OUT, Storage
+from edgerun_export.architectures.deepseek.afmoe import biased_experts
 
 # HYV3Config's, where what is reused has others or none.
-_USUAL = {"head_dim": 128, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072}
+_USUAL = {
+    **{"head_dim": 128, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072},
+    **{"moe_intermediate_size": 1536, "num_shared_experts": 1, "router_scaling_factor": 2.826},
+}
 _THETA = 11158840.0
-_MAX_SHARED = 64  # more than any model has
 
 
 def describe(config: Config) -> DecoderSpec:
@@ -41,7 +41,8 @@ def describe(config: Config) -> DecoderSpec:
     config = _USUAL | {key: value for key, value in config.items() if value is not None}
     spec = llama.describe(config)
     usual = [False] + [True] * (spec.num_layers - 1)
-    experts, dense = _experts(config), Dense(positive(config, "intermediate_size"))
+    experts = biased_experts(config, number(config, "router_scaling_factor"), "mlp.shared_mlp")
+    dense = Dense(positive(config, "intermediate_size"))
     parts = [experts if sparse else dense for sparse in sparse_layers(config, usual)]
     predicting = f"model.layers.{spec.num_layers}."  # the layer behind the others
     return replace(
@@ -52,25 +53,6 @@ def describe(config: Config) -> DecoderSpec:
         q_norm="self_attn.q_norm",
         k_norm="self_attn.k_norm",
         storage=Storage(unused=(predicting,), said_of_unused={predicting: MTP_LEFT_OUT}),
-    )
-
-
-def _experts(config: Config) -> Experts:
-    count, top_k = experts_chosen(config, "num_experts")
-    width = positive(config, "moe_intermediate_size", 1536)
-    shared = natural(config, "num_shared_experts", 1, limit=_MAX_SHARED)
-    if shared == 0:
-        raise CheckpointError("config.json: 'num_shared_experts' is 0 and must be at least 1")
-    return Experts(
-        count=count,
-        top_k=top_k,
-        width=width,
-        normalise=True,
-        scoring="sigmoid",
-        selection_bias="mlp.expert_bias",
-        scale=number(config, "router_scaling_factor", 2.826),
-        router="router.gate",
-        shared=SharedExpert(shared * width, "mlp.shared_mlp", gate=""),
     )
 
 
