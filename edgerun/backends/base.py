@@ -312,6 +312,24 @@ class Backend(ABC):
     def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
         """Turns a segment, all of whose nodes are supported, into a program."""
 
+    def joins(self, shape: Shape) -> bool:
+        """Whether its segments and its companions' may become a program, by ``compile_joined``."""
+        del shape
+        return False
+
+    def compile_joined(
+        self, graph: Graph, own: Sequence[Graph], shape: Shape, options: CompileOptions
+    ) -> Executable:
+        """Turns a run of segments into one program, where it ``joins``.
+
+        Args:
+            graph: all of them; those that are not ``own`` are companions'.
+            own: its segments.
+            shape: of batches.
+            options: see ``compile``.
+        """
+        raise NotImplementedError
+
     def preload(self) -> None:  # noqa: B027 - few have memory to fill
         """Brings to its device what calls are likely to need; once everything is compiled."""
 

@@ -90,7 +90,7 @@ class ExpertCache:
         self._add(missing)
         self._unused.update((entry, place) for place, entry in enumerate(missing))
         for step in history:
-            self._use(step)
+            self.use(step)
         return tuple(missing)
 
     def access(self, step: Step) -> Access:
@@ -110,7 +110,7 @@ class ExpertCache:
         """
         resident, own = self._resident, [(step.layer, expert) for expert in step.experts]
         if all([entry in resident or entry[1] not in experts for entry in own]):
-            self._use(step)  # as with most tokens: nothing comes, so nothing has to leave
+            self.use(step)  # as with most tokens: nothing comes, so nothing has to leave
             return NOTHING
         entries = list(dict.fromkeys([e for e in own if e in resident or e[1] in experts]))
         if len(entries) > self._capacity:
@@ -123,7 +123,7 @@ class ExpertCache:
         evicted = tuple(self._victims(excess, entries)) if excess > 0 else ()
         self._remove(evicted)
         self._add(missing)
-        self._use(step)
+        self.use(step)
         return Access(missing, evicted)
 
     def exchange(self, entry: Entry) -> Access | None:
@@ -180,7 +180,8 @@ class ExpertCache:
         others = (entry for entry in order if entry in resident and entry not in needed)
         return list(islice(others, count))
 
-    def _use(self, step: Step) -> None:
+    def use(self, step: Step) -> None:
+        """A step for which nobody comes: the policy learns of it."""
         if self._unused:
             for expert in step.experts:
                 self._unused.pop((step.layer, expert), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,7 +116,12 @@ class Division:
 
 
 class Divider:
-    """Divides layers; its memory is made once."""
+    """Divides layers; its memory is made once.
+
+    Attributes:
+        memory: by the names of the kernel's arguments.
+        arguments: what the kernel is called with, int64: experts, room, parts, and that memory.
+    """
 
     def __init__(self, experts: int, prices: Prices, parts: int = 1) -> None:
         """Prepares for layers of up to ``experts`` experts, which can be cut into ``parts``."""
@@ -127,10 +132,11 @@ class Divider:
         self._prices = prices
         arrays = [self._rows, self._cached, prices.by_kind, prices.others]
         arrays += [self._costs, self._order, self._shares, self._result]
+        self.memory: dict[str, NDArray[Any]] = dict(zip(NAMES[3:], arrays, strict=True))
         addresses = [array.ctypes.data for array in arrays]
         assert compiled("expert_division").signature.names == NAMES
-        self._arguments = np.array([0, 0, parts, *addresses], np.int64)
-        self._address = self._arguments.ctypes.data
+        self.arguments = np.array([0, 0, parts, *addresses], np.int64)
+        self._address = self.arguments.ctypes.data
         self._divide = native("expert_division")
 
     def __call__(
@@ -146,7 +152,7 @@ class Divider:
         count = len(rows)
         self._prices.update(listed(rows))
         self._rows[:count], self._cached[:count] = rows, is_cached
-        self._arguments[0], self._arguments[1] = count, min(max(room, 0), count)
+        self.arguments[0], self.arguments[1] = count, min(max(room, 0), count)
         self._divide(self._address, 0)
         shares, words = self._shares[:count].tolist(), self._result.tolist()
         return Division(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ WEIGHT = 0.15  # of what was seen last: after 20 times 4% is left of what was as
 EXCHANGE_S = 3e-4
 START_S = 1e-4
 AROUND_S = 3e-4  # measured beside the stand-in, two free cores of a Zen 5 server
+START_INSIDE_S, AROUND_INSIDE_S = 3e-6, 2e-5  # the same
 (KIND_OF_ONE,) = KINDS_OF_ONE = kinds_of(ONE)
 LARGEST_STEP = 4.0  # by which a single time may be off: it may have been a pause of the system
 
@@ -61,6 +62,10 @@ class Estimate:
             self._learn(KINDS_OF_ONE, len(counts) * self.of_one(), seconds)
         else:
             self._learn({*kinds_of(counts)}, sum(self._each(counts)), seconds)
+
+    def observe_ones(self, expected_s: float, seconds: float) -> None:
+        """Learns that what was to take ``expected_s``, all of it with one row, took so long."""
+        self._learn(KINDS_OF_ONE, expected_s, seconds)
 
     def _learn(self, kinds: Collection[int], expected: float, seconds: float) -> None:
         if not expected > 0 or not seconds > 0:
@@ -115,6 +120,16 @@ class Estimates:
     def __post_init__(self) -> None:
         """Has seen nothing yet."""
         self.floors = Floors(*map(Floor.of, (self.cpu, self.device, self.upload)))
+
+    def inside(self) -> Estimates:
+        """Of layers that are shared inside a program, which begins and goes on sooner."""
+        start, around = Estimate(START_INSIDE_S), Estimate(AROUND_INSIDE_S)
+        return replace(self, start=start, around=around)
+
+    def with_uploads_of(self, other: Estimates) -> Estimates:
+        """The same, from now on with the uploads of another, which both learn of."""
+        self.upload, self.floors.upload = other.upload, other.floors.upload
+        return self
 
     def observe_upload(self, seconds: float) -> None:
         """Learns that an expert that no layer waited for was uploaded in so long."""

@@ -33,6 +33,7 @@ from edgerun.plan.metering import Meters
 from edgerun.plan.plans import NEVER, PROMPTS, Plan, Segment
 from edgerun.plan.prompt_rows import LateRoute, PromptRows, Substitutes, correction_of
 from edgerun.plan.streaming import have_their_own
+from edgerun.plan.tasks import Joined, join
 from edgerun.state import Batch, SequenceStore
 
 logger = logging.getLogger(__name__)
@@ -221,11 +222,12 @@ def _compiler(
     def program(segments: Sequence[Segment], shape: Shape, part: str = "") -> Executable:
         parts = []
         with ExitStack() as owned:
-            for segment in segments:
+            for joined in _joined(segments, by_name, shape):
+                segment = joined.segment
                 chosen = with_fallback(by_name, segment.backend, options, substitutes)
                 is_required = segment.backend == required
                 chosen = replace(chosen, required=is_required, is_asked=plan.is_asked)
-                executable = _compile(by_name[segment.backend], segment.graph, shape, chosen)
+                executable = _compile(by_name[segment.backend], joined, shape, chosen)
                 owned.callback(executable.close)
                 parts.append(meters.add(part or shape.phase.value, segment, shape, executable))
             owned.pop_all()
@@ -316,11 +318,26 @@ def with_fallback(
     return replace(options, fallback=compile_elsewhere)
 
 
-def _compile(backend: Backend, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
-    checks, shows = settings().validate, trace.enabled(trace.SHAPES)
+def _observes() -> tuple[bool, bool]:
+    """Whether values are checked, and shown."""
+    return settings().validate, trace.enabled(trace.SHAPES)
+
+
+def _joined(
+    segments: Sequence[Segment], by_name: Mapping[str, Backend], shape: Shape
+) -> Sequence[Joined]:
+    """Segments that are compiled together; each alone where somebody looks at every value."""
+    return list(map(Joined, segments)) if any(_observes()) else join(segments, by_name, shape)
+
+
+def _compile(backend: Backend, joined: Joined, shape: Shape, options: CompileOptions) -> Executable:
+    checks, shows = _observes()
+    segment = joined.segment.graph
     if (checks or shows) and not backend.whole_graph:
         return ObservedExecutable(backend, segment, shape, options, checks=checks, shows=shows)
     try:
+        if joined.own:
+            return backend.compile_joined(segment, joined.own, shape, options)
         return backend.compile(segment, shape, options)
     except BackendError as error:
         if options.is_asked or options.required or options.fallback is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TypeAlias
 
 from edgerun.backends.base import FEW_ROWS, Backend, Phase, Shape, Support
@@ -81,9 +82,9 @@ class Task:
         """Seconds to go from one back-end to another, or to begin, with values of so many bytes.
 
         What was measured counts; where neither back-end is a device that was, all changes cost
-        the same.
+        the same. What becomes one program (``join``) is not left.
         """
-        if before is after:
+        if before is after or (before is not None and self._becomes_one(before, after)):
             return 0.0
         entered, left = after.device_profile(), before.device_profile() if before else None
         if before is None and entered is None:
@@ -94,6 +95,12 @@ class Task:
         if entered is not None:
             seconds += entered.calls_seconds(self.shape.rows) + entered.load_seconds(nbytes)
         return seconds
+
+    def _becomes_one(self, before: Backend, after: Backend) -> bool:
+        return any(
+            each.joins(self.shape) and other.name in each.companions
+            for each, other in ((before, after), (after, before))
+        )
 
     def crossing_bytes(self) -> list[int]:
         """Bytes of the values alive before each node: they cross where the back-end changes."""
@@ -174,4 +181,69 @@ def _cut(graph: Graph, nodes: list[Node], shapes: Mapping[str, ValueShape]) -> G
     input_shapes = {name: shapes[name] for name in inputs if name in shapes}
     return replace(
         segment, inputs=inputs, outputs=outputs, constants=constants, shapes=input_shapes
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Segments that are compiled together.
+
+    Attributes:
+        segment: all of them, under the name of the back-end that compiles them.
+        own: those of them that this back-end was given; none where there is one segment alone.
+    """
+
+    segment: Segment
+    own: tuple[Graph, ...] = ()
+
+
+def join(
+    segments: Sequence[Segment], backends: Mapping[str, Backend], shape: Shape
+) -> list[Joined]:
+    """Runs of segments that go into one program, in order.
+
+    Args:
+        segments: of a plan, that follow one another.
+        backends: by name.
+        shape: of batches.
+    """
+    joining = [name for name, backend in backends.items() if backend.joins(shape)]
+    used = {segment.backend for segment in segments}
+    host = next((name for name in joining if name in used), "")
+    together = {host, *backends[host].companions} if host else set[str]()
+    joined: list[Joined] = []
+    for is_together, group in groupby(segments, lambda segment: segment.backend in together):
+        run = list(group)
+        if is_together and len(run) > 1:
+            joined.append(_joined(host, run, segments))
+        else:
+            joined += map(Joined, run)
+    return joined
+
+
+def _joined(host: str, run: Sequence[Segment], segments: Sequence[Segment]) -> Joined:
+    inside = {id(segment) for segment in run}
+    others = [segment for segment in segments if id(segment) not in inside]
+    whole = replace(
+        run[0],
+        backend=host,
+        graph=_graph([segment.graph for segment in run], [each.graph for each in others]),
+        seconds=sum(segment.seconds for segment in run),
+    )
+    return Joined(whole, tuple(each.graph for each in run if each.backend == host))
+
+
+def _graph(parts: Sequence[Graph], others: Sequence[Graph]) -> Graph:
+    """The graph that parts were cut from; what comes out is read elsewhere, or by nobody."""
+    nodes = [node for part in parts for node in part.nodes]
+    computed = {name for node in nodes for name in node.outputs}
+    taken = dict.fromkeys(name for part in parts for name in part.inputs)
+    inputs = [name for name in taken if name not in computed]
+    elsewhere = {name for graph in others for name in graph.inputs}
+    given = dict.fromkeys(name for part in parts for name in part.outputs)
+    outputs = [name for name in given if name in elsewhere or name not in taken]
+    constants = {name: each for part in parts for name, each in part.constants.items()}
+    shapes = {name: each for part in parts for name, each in part.shapes.items() if name in inputs}
+    return replace(
+        parts[0], nodes=nodes, inputs=inputs, outputs=outputs, constants=constants, shapes=shapes
     )

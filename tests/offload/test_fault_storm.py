@@ -14,8 +14,8 @@ import pytest
 
 from edgerun.offload.sharing.session import Session
 from edgerun.offload.standin import StandinBackend
-from tests.offload.test_standin import SOME, attract, confuse, kill, session_of, tokens
-from tests.support.sharing import TOKENS
+from tests.offload.test_standin import SOME, confuse, kill, session_of, tokens
+from tests.support.sharing import TOKENS, attract
 
 Faults: TypeAlias = dict[int, Callable[[Session], object]]
 COUNT = 200

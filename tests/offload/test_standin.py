@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from edgerun.backends import CompileOptions, make_backend
-from edgerun.backends.base import Backend, Executable, Phase, Shape
+from edgerun.backends.base import Backend, Executable, Shape
 from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph
@@ -34,6 +34,7 @@ from tests.support.sharing import (
     PROMPT,
     TOKENS,
     Running,
+    attract,
     logits_of,
     nothing,
     running,
@@ -69,6 +70,7 @@ def session_of(backend: StandinBackend) -> Session:
 SOME = "memory=40K,link=100M"  # room for a few of OLMoE's small experts
 
 
+@pytest.mark.parametrize("is_busy", [False, True])
 @pytest.mark.parametrize(
     ("form", "device"),
     [
@@ -81,25 +83,32 @@ SOME = "memory=40K,link=100M"  # room for a few of OLMoE's small experts
     ],
 )
 def test_tokens_are_those_of_the_processor_bit_for_bit(
-    form: tuple[str, str], device: str, expected: dict[tuple[str, str], list[F32]]
+    form: tuple[str, str],
+    device: str,
+    is_busy: bool,
+    expected: dict[tuple[str, str], list[F32]],
 ) -> None:
+    """With costs as they are, by which replies are the processor's, and with others."""
     seen = []
 
     def look(backend: StandinBackend, token: int) -> None:
         session = session_of(backend)
+        if is_busy:
+            attract(backend)
         assert len(session.slots) <= session.device.sizes.slots
         assert len(set(session.slots.values())) == len(session.slots)
         assert session.arrived <= session.slots.keys()
         if token == TOKENS - 1:
             seen.append(backend.report())
             assert not session.failure and session.resets == 0
-            assert backend._estimates is not None
-            starts = backend._estimates.starts
-            assert all(START_S != each > 0 for each in starts[:2])  # they were seen
+            assert backend._estimates is not None and backend._inside is not None
+            for estimates in (backend._estimates, backend._inside[0])[: 1 + is_busy]:
+                starts = estimates.starts
+                assert all(START_S != each > 0 for each in starts[:2])  # they were seen
             for tally in backend._tallies:
                 assert tally.early <= tally.layers // 2
                 assert tally.certified_s <= tally.seconds
-                assert tally.certified_s > 0 or tally.phase is not Phase.DECODE
+            assert backend._inside[1].with_device > 0 or not is_busy
 
     logits = tokens(*form, device, look)
     np.testing.assert_array_equal(logits, expected[form])
@@ -114,12 +123,6 @@ def test_a_device_takes_no_more_memory_than_all_experts_need() -> None:
         experts = [layer.experts for layer in running.backend._layers.values()]
         assert len(experts) > 1
         assert session_of(running.backend).device.sizes.slots == sum(experts)
-
-
-def attract(backend: StandinBackend) -> None:
-    """Makes the stand-in seem so fast that it gets something to do, however slow it is."""
-    assert backend._estimates is not None
-    backend._estimates.cpu, backend._estimates.device = Estimate(1.0), Estimate(1e-6)
 
 
 def fault(at: dict[int, Callable[[Session], object]]) -> Event:
@@ -153,7 +156,8 @@ def test_a_fault_is_answered_by_a_new_process(
     expected: dict[tuple[str, str], list[F32]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("edgerun.offload.sharing.executable.CHECK_EVERY", 1)
+    for room in ("executable", "in_program.control"):
+        monkeypatch.setattr(f"edgerun.offload.sharing.{room}.CHECK_EVERY", 1)
     form, ends = ("olmoe", "int4"), []
 
     def strike(backend: StandinBackend, token: int) -> None:
@@ -198,6 +202,7 @@ def test_a_link_that_stalls_is_not_waited_for(
 
     monkeypatch.setattr(Link, "_pace", stuck)
     monkeypatch.setattr("edgerun.offload.standin.link.CLOSING_S", 0.05)
+    monkeypatch.setattr(StandinBackend, "joins", lambda self, shape: False)  # waits for uploads
     ends = []
 
     def strike(backend: StandinBackend, token: int) -> None:

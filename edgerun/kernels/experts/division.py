@@ -15,6 +15,21 @@ PLANNED, ALONE, CERTIFICATE, DIVISION_WORDS = range(RESULT_WORDS, RESULT_WORDS +
 KINDS = 40
 CPU_COST, DEVICE_COST, CPU_LEAST, DEVICE_LEAST, PRICES = 0, 2, 4, 6, 8
 UPLOAD_COST, UPLOAD_LEAST, CPU_START, DEVICE_START, UPLOAD_START, OTHER_PRICES = range(6)
+# Words of what ``expert_division`` is called with.
+(
+    GIVEN_EXPERTS,
+    GIVEN_ROOM,
+    GIVEN_PARTS,
+    GIVEN_ROWS,
+    GIVEN_CACHED,
+    GIVEN_PRICES,
+    GIVEN_OTHERS,
+    GIVEN_COSTS,
+    GIVEN_ORDER,
+    GIVEN_SHARES,
+    GIVEN_RESULT,
+    GIVEN_WORDS,
+) = range(12)
 WEIGHT_SUM = 1 << 20
 MAX_COST = (1 << 31) - 1  # products of two fit a word, and so do sums of weighted ones
 MAX_EXPERTS = 1 << 11

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from numba import float32, int64, njit
 
+from edgerun.kernels.experts.rows import swap_parts
 from edgerun.kernels.jit.declare import Arguments, Body, function, kernel
 from edgerun.kernels.lang.intrinsics import (
     atomic_load,
@@ -101,11 +102,7 @@ def _move_missing_back(a, active):  # type: ignore[no-untyped-def]
     for index in range(active - 1, -1, -1):
         if _slot(a, index) == 0:
             behind -= 1
-            missing, present = _part(a, index), _part(a, behind)
-            for place in range(PART_WORDS):
-                value = word(missing, place)
-                set_word(missing, place, word(present, place))
-                set_word(present, place, value)
+            swap_parts(_part(a, index), _part(a, behind))
     return active - behind
 
 

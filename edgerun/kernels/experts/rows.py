@@ -73,6 +73,15 @@ def _write_parts(a):  # type: ignore[no-untyped-def]
 
 
 @njit
+def swap_parts(first, second):  # type: ignore[no-untyped-def]
+    """Lets two parts change places, by their addresses."""
+    for place in range(PART_WORDS):
+        value = word(first, place)
+        set_word(first, place, word(second, place))
+        set_word(second, place, value)
+
+
+@njit
 def _place_row(a, row):  # type: ignore[no-untyped-def]
     """Gives a row its places, behind those of the rows before it."""
     routes, expert = a.routes + row * a.stride * 4, _next_expert(a, row, int64(-1))

@@ -90,8 +90,8 @@ class CudaBackend(SharingBackend):
         return (
             f"a GPU that reads {ASSUMED_GPU_BYTES_S / 1e9:.0f} GB/s and a link of "
             f"{ASSUMED_LINK_BYTES_S / 1e9:.0f} GB/s, {ASSUMED_CALL_S * 1e6:.0f} us a product or "
-            f"upload, {ASSUMED_AROUND_S * 1e3:.2f} ms around each layer: assumed; costs are "
-            "measured as it runs"
+            f"upload, {ASSUMED_AROUND_S * 1e3:.2f} ms around each layer of a prompt: assumed; "
+            "costs are measured as it runs"
         )
 
     def device_key(self) -> str:

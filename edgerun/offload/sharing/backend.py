@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from edgerun.backends.base import Backend, CompileOptions, Executable, Shape, Support
+from edgerun.backends.base import Backend, CompileOptions, Executable, Phase, Shape, Support
 from edgerun.backends.chain import Chain
 from edgerun.backends.cpu import CpuBackend
 from edgerun.backends.figures import Report
@@ -55,6 +55,7 @@ class SharingBackend(Backend):
         self._cpu, self._owns_cpu = CpuBackend(), True
         self._session: Session | None = None
         self._estimates: Estimates | None = None
+        self._inside: tuple[Estimates, Tally] | None = None  # of layers inside programs
         self._tallies: list[Tally] = []
         self._numbers: dict[str, int] = {}
         self._layers: dict[str, Layer] = {}  # that are shared, in order
@@ -96,6 +97,10 @@ class SharingBackend(Backend):
             nbytes: of its weights in a slot.
         """
 
+    def assumed_inside(self, shape: tuple[int, int], nbytes: int) -> Estimates:
+        """The same of layers that are shared inside a program."""
+        return self.assumed_costs(shape, nbytes).inside()
+
     @abstractmethod
     def assumptions(self) -> str:
         """What ``assumed_costs`` stands on, in a line."""
@@ -104,35 +109,46 @@ class SharingBackend(Backend):
     def device_key(self) -> str:
         """Tells devices apart whose costs differ; "" for one of which none are to be kept."""
 
-    def costs(self, shape: tuple[int, int], nbytes: int) -> tuple[Estimates, str]:
-        """Costs of an expert as they were seen before, or are assumed; and which it is."""
+    def costs(
+        self, shape: tuple[int, int], nbytes: int, phase: Phase | None = None
+    ) -> tuple[Estimates, str]:
+        """Costs of an expert as they were seen before, or are assumed; and which it is.
+
+        Args:
+            shape: width of a row, and of an expert.
+            nbytes: of its weights in a slot.
+            phase: of the calls; layers of replies are shared inside programs, which costs less.
+        """
         from edgerun.offload.sharing.record import read_record
 
-        path = self._record_path(shape, nbytes)
-        record = None if path is None else read_record(path)
+        is_inside = phase is Phase.DECODE
+        record = read_record(self._record_path(shape, nbytes, is_inside=is_inside))
         if record is None:
-            return self.assumed_costs(shape, nbytes), self.assumptions()
-        basis = f"costs measured {record.date}, over {record.layers} layers that were shared"
-        return record.estimates(), basis
+            assume = self.assumed_inside if is_inside else self.assumed_costs
+            return assume(shape, nbytes), self.assumptions()
+        return record.estimates(), record.basis
 
-    def _record_path(self, shape: tuple[int, int], nbytes: int) -> Path | None:
+    def _record_path(self, shape: tuple[int, int], nbytes: int, *, is_inside: bool) -> Path | None:
         from edgerun.offload.sharing.record import record_path
 
         device = self.device_key() if self._keeps_costs else ""
         kind = {"shape": shape, "nbytes": nbytes, "threads": self._cpu.threads}
+        kind |= {"inside": True} if is_inside else {}
         return record_path(f"{self.name}:{device}", kind) if device else None
 
     def _keep_costs(self) -> None:
         """Keeps what was learned of a device that did not fail, where that is enough."""
-        from edgerun.offload.sharing.record import ENOUGH_LAYERS, Record, write_record
+        from edgerun.offload.sharing.record import keep
 
         session, estimates = self._session, self._estimates
         if session is None or estimates is None or session.failure or session.resets:
             return
         layers = sum(tally.with_device for tally in self._tallies)
-        path = self._record_path(*self._kind) if layers >= ENOUGH_LAYERS else None
-        if path is not None:
-            write_record(path, Record.of(estimates, layers))
+        if self._inside is not None:
+            inside, tally = self._inside
+            layers -= tally.with_device
+            keep(self._record_path(*self._kind, is_inside=True), inside, tally.with_device)
+        keep(self._record_path(*self._kind, is_inside=False), estimates, layers)
 
     def obstacle(self, graph: Graph, node: Node) -> str:
         """Why the device cannot compute the experts of a node that the processor can; or ""."""
@@ -219,20 +235,58 @@ class SharingBackend(Backend):
             UnsupportedError: there is no device.
             BackendError: the device fails, and is required.
         """
-        from edgerun.offload.sharing.layer import Layer
-
         if not (support := self.probe()):
             raise UnsupportedError(support.reason)
         parts: list[Executable] = []
         for node in segment.nodes:
-            number = self._numbers.setdefault(node.name, len(self._numbers))
-            layer = Layer.of(number, node, segment, shape, self._cpu, options)
+            layer = self._layer(node, segment, shape, options)
             part = self._share(layer, segment, shape, options)
             if part is None:
                 layer.close()
                 return self._elsewhere(segment, shape, options)
             parts.append(self._faster(part, segment.with_nodes([node]), shape, options))
         return parts[0] if len(parts) == 1 else Chain(parts)
+
+    def joins(self, shape: Shape) -> bool:
+        """Replies: one row needs no sorting, and no expert is cut for it."""
+        return shape.phase is Phase.DECODE
+
+    def compile_joined(
+        self, graph: Graph, own: Sequence[Graph], shape: Shape, options: CompileOptions
+    ) -> Executable:
+        """The processor's program with commands for the device; see ``Backend``.
+
+        Raises:
+            UnsupportedError: there is no device.
+            BackendError: the device fails, and is required.
+        """
+        from edgerun.offload.sharing.in_program.joined import joined_program
+        from edgerun.offload.sharing.trials import Trials
+        from edgerun.offload.sharing.ways import TRIAL
+
+        if not (support := self.probe()):
+            raise UnsupportedError(support.reason)
+        pairs = [(node, segment) for segment in own for node in segment.nodes]
+        parts: list[Executable] = []
+        for node, segment in [pair for pair in pairs if pair[0].name not in self._layers]:
+            layer = self._layer(node, segment, shape, options)
+            parts.append(self._share(layer, segment, shape, options) or layer.places)
+        layers = [self._layers[node.name] for node, _ in pairs if node.name in self._layers]
+        if self._session is None or not layers:
+            return self._elsewhere(graph, shape, options)
+        if self._inside is None:
+            assert self._estimates is not None
+            estimates, _ = self.costs(*self._kind, Phase.DECODE)
+            self._inside = estimates.with_uploads_of(self._estimates), self._tally(shape)
+        trials = None if self._shares_always else Trials(TRIAL)
+        given = self._cpu, layers, self._session, *self._inside, trials, parts
+        return joined_program(graph, shape, options, *given)
+
+    def _layer(self, node: Node, segment: Graph, shape: Shape, options: CompileOptions) -> Layer:
+        from edgerun.offload.sharing.layer import Layer
+
+        number = self._numbers.setdefault(node.name, len(self._numbers))
+        return Layer.of(number, node, segment, shape, self._cpu, options)
 
     def preload(self) -> None:
         """Fills the device with experts.
@@ -248,20 +302,11 @@ class SharingBackend(Backend):
 
     def _fill(self) -> None:
         """Queues the uploads of the experts that are likeliest to be needed."""
-        from edgerun.offload.sharing.filling import History, likeliest
+        from edgerun.offload.sharing.filling import History, fill
 
-        session, estimates, layers = self._session, self._estimates, self._layers
-        assert session is not None and estimates is not None
-        history = self._history or History()
-        numbers = {name: layer.number for name, layer in layers.items()}
-        counts = {name: layer.experts for name, layer in layers.items()}
-        by_number = {layer.number: layer.slots for layer in layers.values()}
-        session.fill(
-            likeliest(counts, numbers, history),
-            history.steps(numbers),
-            lambda entry: by_number[entry[0]][entry[1]],
-            estimates.observe_upload,
-        )
+        assert self._session is not None and self._estimates is not None
+        learn = self._estimates.observe_upload
+        fill(self._session, self._layers, self._history or History(), learn)
 
     def report(self) -> Report | None:
         """Times by phase, and what became of the device."""

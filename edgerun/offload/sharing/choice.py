@@ -120,7 +120,9 @@ class Choice:
             rows, layer_s = calls[node.name]
             key = kind, rows, layer_s
             if key not in outlooks:
-                outlooks[key] = layer_outlook(backend, kind, room, rows, layer_s)
+                outlooks[key] = layer_outlook(
+                    backend, kind, room, replace(shape, rows=rows), layer_s
+                )
             shared_s += outlooks[key].divided_s - layer_s
             around_s += outlooks[key].around_s
         return cls(shape.rows, alone_s, alone_s + shared_s, around_s)
@@ -149,8 +151,8 @@ def shaped(graph: Graph, shape: Shape) -> Iterator[tuple[Node, Shape]]:
 
 
 def layer_outlook(
-    backend: SharingBackend, kind: Kind, room: Room, rows: int, layer_s: float
+    backend: SharingBackend, kind: Kind, room: Room, shape: Shape, layer_s: float
 ) -> Outlook:
     """What a layer is expected to take that takes so long on the processor alone."""
-    estimates, _ = backend.costs(kind.shape, kind.nbytes)
-    return outlook(kind.call(rows, layer_s), room.share(kind), room.slots, estimates)
+    estimates, _ = backend.costs(kind.shape, kind.nbytes, shape.phase)
+    return outlook(kind.call(shape.rows, layer_s), room.share(kind), room.slots, estimates)

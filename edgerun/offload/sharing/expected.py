@@ -45,10 +45,10 @@ def expected_report(
         return None
     phase = layers[0][0].phase
     room = Room.of(backend, [kind for shape, kind, _ in layers if shape.phase is phase])
-    _, basis = backend.costs(room.first.shape, room.first.nbytes)
+    _, basis = backend.costs(room.first.shape, room.first.nbytes, Phase.DECODE)
     rows: list[dict[str, Any]] = []
     for (shape, kind, cpu_s), alike in groupby(layers):
-        layer = layer_outlook(backend, kind, room, shape.rows, cpu_s)
+        layer = layer_outlook(backend, kind, room, shape, cpu_s)
         call = kind.call(shape.rows, cpu_s)
         rows.append(_row(shape, len(list(alike)), call, room.share(kind), layer))
     return Report(

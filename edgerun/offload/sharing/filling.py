@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,10 @@ from edgerun.offload.cache import Step
 from edgerun.offload.policies.base import Entry
 from edgerun.offload.replay import check_layers, steps_of
 from edgerun.offload.trace_file import NO_EXPERT, Trace
+
+if TYPE_CHECKING:
+    from edgerun.offload.sharing.layer import Layer
+    from edgerun.offload.sharing.session import Session
 
 RECENT_TOKENS = 64  # of a trace, from which the policy of the slots learns
 
@@ -55,6 +60,31 @@ class History:
             for name, number in numbers.items()
         ]
         return list(chain.from_iterable(layers))
+
+
+def fill(
+    session: Session,
+    layers: Mapping[str, Layer],
+    history: History,
+    then: Callable[[float], None],
+) -> None:
+    """Queues the uploads of the experts that are likeliest to be needed.
+
+    Args:
+        session: of the device.
+        layers: that are shared, by the names of their nodes.
+        history: what is known of them.
+        then: called with the seconds of each upload.
+    """
+    numbers = {name: layer.number for name, layer in layers.items()}
+    counts = {name: layer.experts for name, layer in layers.items()}
+    by_number = {layer.number: layer.slots for layer in layers.values()}
+    session.fill(
+        likeliest(counts, numbers, history),
+        history.steps(numbers),
+        lambda entry: by_number[entry[0]][entry[1]],
+        then,
+    )
 
 
 def likeliest(

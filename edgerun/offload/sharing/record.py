@@ -63,6 +63,11 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Estimates(**each, exchange_s=self.exchange_s)
 
     @property
+    def basis(self) -> str:
+        """What it stands on, in a line."""
+        return f"costs measured {self.date}, over {self.layers} layers that were shared"
+
+    @property
     def is_sound(self) -> bool:
         """Whether all prices are there, and are times."""
         numbers = [self.exchange_s]
@@ -84,8 +89,16 @@ def record_path(device: str, kind: Mapping[str, object]) -> Path:
     return settings().cache_dir / FOLDER / f"{hashlib.sha256(key).hexdigest()[:32]}.json"
 
 
-def read_record(path: Path) -> Record | None:
-    """What is kept there; None if nothing is, or it is damaged."""
+def keep(path: Path | None, estimates: Estimates, layers: int) -> None:
+    """Keeps what was learned from so many layers, if these are enough and there is a place."""
+    if path is not None and layers >= ENOUGH_LAYERS:
+        write_record(path, Record.of(estimates, layers))
+
+
+def read_record(path: Path | None) -> Record | None:
+    """What is kept there; None if nothing is, it is damaged, or nothing is to be."""
+    if path is None:
+        return None
     try:
         record = msgspec.json.decode(read_private(path, MAX_FILE_BYTES), type=Record)
     except (OSError, ValueError, msgspec.MsgspecError):

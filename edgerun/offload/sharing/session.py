@@ -20,6 +20,8 @@ from edgerun.offload.cache import Access, ExpertCache, Step
 from edgerun.offload.policies.base import Entry
 from edgerun.offload.policies.registry import policies
 from edgerun.offload.sharing.device import U8, Answer, Device, DeviceError
+from edgerun.offload.sharing.in_program.control import Control
+from edgerun.offload.sharing.in_program.listener import Listener
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -43,6 +45,7 @@ class Session:
         arrived: those of them whose weights are there.
         due_s: when the next upload that nobody waits for must have ended, 0 if there is none.
         patience_s: for an answer, beside ten times what it should take.
+        control: what running programs give commands by.
     """
 
     def __init__(self, device: Device, layout: SlotLayout, attributes: Mapping[str, Any]) -> None:
@@ -56,6 +59,8 @@ class Session:
         self.device, self.layout = device, layout
         self.failure, self.resets, self.patience_s = "", 0, ANSWER_S
         self._attributes = attributes
+        self.control = Control()
+        self._listener: Listener | None = None
         self._test: Callable[[], None] = lambda: None
         self._fill: Callable[[], None] = lambda: None
         self._is_started = False
@@ -99,11 +104,15 @@ class Session:
         """Queues the upload of an expert into its slot."""
         arrived = self.arrived  # of this life
 
+        slot = self.slots[entry]
+
         def arrive(seconds: float) -> None:
             arrived.add(entry)
+            if arrived is self.arrived:
+                self.control.put(entry, slot)
             then(seconds)
 
-        self.device.upload(self.slots[entry], source, arrive)
+        self.device.upload(slot, source, arrive)
 
     def improve(self, entry: Entry, source: U8, then: Callable[[float], None]) -> None:
         """Uploads an expert that nobody waits for, if it is worth more than one that has a slot."""
@@ -184,6 +193,23 @@ class Session:
         """
         return self.device.answer(self.patience_s + 10 * expected_s)
 
+    def show(self, layer: int, experts: int) -> None:
+        """Has programs see which experts of a layer are on the device, from here on."""
+        self.control.table(layer, experts)
+        for entry in list(self.arrived):
+            self.control.put(entry, self.slots[entry])
+
+    def listen(self, *, is_shared: bool) -> None:
+        """Before a program runs that gives commands, or is to give none this time."""
+        if self._listener is None:
+            self._listener = Listener(self.control, self.device, self.answer)
+        self.control.open(self.patience_s, is_shared=is_shared)
+
+    @property
+    def listener_failure(self) -> str:
+        """Why commands of programs are not obeyed any more, or ""."""
+        return self._listener.failure if self._listener else ""
+
     def close(self) -> None:
         """Ends the device; calling it twice is allowed."""
         self._stop()
@@ -193,10 +219,15 @@ class Session:
         """In a forked child: the device is the parent's, and one of its own begins when needed."""
         self.device.forget()
         self._is_started = False
+        self.control.clear()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.forget()
 
     def _give_slots(self, access: Access) -> None:
         for entry in access.evicted:
             self.arrived.discard(entry)
+            self.control.remove(entry)
             self._free.append(self.slots.pop(entry))
         for entry in access.missing:
             self.slots[entry] = self._free.pop()
@@ -207,6 +238,7 @@ class Session:
         self.slots: dict[Entry, int] = {}
         self.arrived: set[Entry] = set()
         self.due_s = 0.0
+        self.control.clear()
         self._free = list(range(count))[::-1]
         self._is_started = True  # whatever of it has begun is to be stopped
         self.device.start()
@@ -229,9 +261,16 @@ class Session:
         )
 
     def _stop(self) -> None:
-        if self._is_started:
-            self._is_started = False
-            self.device.stop()
+        if not self._is_started:
+            return
+        self._is_started = False
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.stop()
+        self.device.stop()
+        if listener is not None:
+            listener.close()
+        self.control.clear()
 
 
 _SESSIONS = each_in_forked_child(Session.begin_child)

@@ -26,6 +26,8 @@ class Tally:
         early: layers that ended before that, as something took less than ever.
         seconds: from the beginning of a layer until both had computed what was theirs.
         around_s: what calls took besides.
+        native_s: what instructions took that gave experts away and took results, of layers that
+            were shared inside programs.
         checked: results that were computed here, too, and were the same.
     """
 
@@ -42,6 +44,7 @@ class Tally:
     early: int = 0
     seconds: float = 0.0
     around_s: float = 0.0
+    native_s: float = 0.0
     checked: int = 0
     with_device: int = 0
 

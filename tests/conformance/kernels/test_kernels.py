@@ -24,8 +24,9 @@ from tests.conformance.kernels.harness import (
     run,
 )
 
-for path in sorted(Path(__file__).parent.glob("cases/*.py")):
-    importlib.import_module(f"tests.conformance.kernels.cases.{path.stem}")  # which registers them
+for path in sorted(Path(__file__).parent.glob("cases/**/*.py")):
+    where = path.relative_to(Path(__file__).parent).with_suffix("")
+    importlib.import_module(".".join(("tests.conformance.kernels", *where.parts)))  # registers them
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,7 @@ def stalls(expected: list[F32]) -> Outcome:
             let_go.set()
 
     with patch.object(Life, "_upload", stuck):
-        return outcome(expected, on_gpu(), event)
+        return outcome(expected, on_gpu(joins=False), event)
 
 
 def taken(expected: list[F32]) -> Outcome:

@@ -16,6 +16,7 @@ import edgerun
 from edgerun.backends import registry
 from edgerun.offload.cuda import CudaBackend
 from edgerun.offload.sharing import executable
+from edgerun.offload.sharing.in_program import control
 from tests.offload.cuda.placed import FORM, PROMPT, Placed, on_gpu
 from tests.offload.cuda.simulator import hurry
 from tests.support.bundles import bundle_of
@@ -38,13 +39,14 @@ def loaded() -> list[object]:
 def main(tokens: int) -> None:
     """Of so many tokens."""
     hurry()
-    executable.CHECK_EVERY = 8
+    executable.CHECK_EVERY = control.CHECK_EVERY = 8
     told: dict[str, object] = {}
     expected = logits_of(*FORM, None, prompt=PROMPT, tokens=tokens)
     places = {
         "all": on_gpu(),
         "half": Placed(1.0, 0.9, 6),
-        "cut": Placed(1.0, 1.0, 16),
+        "outside": on_gpu(joins=False),
+        "cut": Placed(1.0, 1.0, 16, joins=False),
         "none": Placed(1e-6, 1.0, 16),
     }
     for name, placed in places.items():

@@ -25,7 +25,9 @@ from edgerun.offload.sharing.record import (
     record_path,
     write_record,
 )
+from edgerun.offload.standin import StandinBackend
 from tests.support.bundles import bundle_of
+from tests.support.sharing import Fixed
 
 DEVICE = "standin:memory=8M,link=1G"
 
@@ -47,6 +49,16 @@ def folder() -> Path:
 def generate(tokens: int, **options: object) -> None:
     with edgerun.load(folder(), device=DEVICE, **options) as llm:  # type: ignore[arg-type]
         llm.generate("O", max_tokens=tokens, seed=0, ignore_eos=True)
+
+
+@pytest.fixture
+def helpful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in that gets something to do, whatever it takes."""
+
+    def costs(self: StandinBackend, shape: tuple[int, int], nbytes: int) -> Estimates:
+        return Estimates(Fixed(1e-3), Fixed(1e-6), Estimate(1e-3))
+
+    monkeypatch.setattr(StandinBackend, "assumed_costs", costs)
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
@@ -89,7 +101,7 @@ def test_a_damaged_one_is_none(tmp_path: Path, wrong: bytes | dict[str, object])
     assert read_record(tmp_path / "none.json") is None
 
 
-@pytest.mark.usefixtures("announced")
+@pytest.mark.usefixtures("announced", "helpful")
 def test_it_is_kept_when_enough_was_shared_and_plans_stand_on_it(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,7 +124,7 @@ def test_it_is_kept_when_enough_was_shared_and_plans_stand_on_it(
         assert {row["backend"] for row in placements if row["chosen"]} == backends  # type: ignore[attr-defined, index]
 
 
-@pytest.mark.usefixtures("announced", "cache")
+@pytest.mark.usefixtures("announced", "cache", "helpful")
 def test_of_few_layers_a_failure_or_a_simulation_nothing_is_kept(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +139,7 @@ def test_of_few_layers_a_failure_or_a_simulation_nothing_is_kept(
     monkeypatch.setattr("edgerun.offload.cuda.gpu.gpu_name", lambda number: "")
     backend = CudaBackend()
     backend.configure({"keeps_costs": True})
-    assert backend._record_path((8, 8), 100) is None
+    assert backend._record_path((8, 8), 100, is_inside=False) is None
 
 
 @pytest.mark.usefixtures("announced")

@@ -1,13 +1,14 @@
-"""What shared layers cost a whole model beside its products: microseconds of Python a layer.
+"""What shared layers cost a whole model beside its products: microseconds a layer.
 
     python -m tools.bench.offload.boundary_model BUNDLE [--threads 1] [--tokens 200]
-        [--device memory=1G,link=4G]
+        [--device memory=1G,link=4G] [--shares none half]
 
 The same tokens twice: by the processor alone, in one native program, and with a device that shares
-all layers of experts and works in the calling thread (``boundary.py``). Of each token what native
-programs and the device's uploads take is subtracted; what is left of one beside the other, by
-layers, is the boundary, with the programs that it cuts. Copies of the device's rows are in it. The
-least tenth and the median; on a machine with other work the first says more.
+all layers of experts. Layers of replies are shared inside the program, so the boundary is what
+Python takes more of a token, by layers, and what the two instructions of a layer take that give
+experts away and take their results, without waiting for them. The least tenth and the median; on a
+machine with other work the first says more. With ``half`` and ``none`` costs are set before each
+token so that the device computes half of the experts, where it has them, or none.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +27,12 @@ from edgerun.backends import CompileOptions, make_backend
 from edgerun.backends.base import Backend, Shape
 from edgerun.kernels.run.program import Program, ThreadTeam
 from edgerun.model.bundle import open_bundle
+from edgerun.offload.standin import StandinBackend
 from edgerun.plan.planner import make_plan
 from edgerun.plan.programs import compile_plan
 from edgerun.plan.states import states_of
 from edgerun.state import Batch, SequenceStore
-from tools.bench.offload.boundary import ImmediateBackend, shown
+from tools.bench.offload.boundary import COSTS, cost, shown
 
 WARM_TOKENS = 40
 
@@ -74,31 +77,46 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--device", default="memory=1G,link=4G")
+    parser.add_argument("--shares", nargs="+", choices=[*COSTS], default=[*COSTS])
     options = parser.parse_args()
     Clock.start()
+    for share in options.shares:
+        measure(options, share)
+
+
+def measure(options: argparse.Namespace, share: str) -> None:
+    """Measures replies of which the device computes a share, and prints a line."""
     cpu = make_backend("cpu", given={"threads": options.threads})
-    alone = replies(options, [cpu])
-    device = ImmediateBackend()
+    alone = replies(options, [cpu], lambda: None)
+    device = StandinBackend()
     device.configure({"threads": options.threads, "share_always": True})
     device.use_device(options.device)
     device.use_companions([cpu])
-    shared = replies(options, [device, cpu])
+
+    def set_costs() -> None:
+        assert device._inside is not None
+        cost(device._inside[0], *COSTS[share])
+
+    shared = replies(options, [device, cpu], set_costs)
     if alone.tokens != shared.tokens:
         raise SystemExit("the device computes other tokens than the processor")
-    layers = sum(tally.layers for tally in device._tallies) // options.tokens
-    tally = device._tallies[0]
-    share = tally.cached / max(1, tally.cached + tally.here)
+    (tally,) = device._tallies
+    layers, native_us = tally.layers // options.tokens, 1e6 * tally.native_s / tally.layers
+    there = tally.cached / max(1, tally.cached + tally.here)
     for each in (device, cpu):
         each.close()
-    boundary_us = 1e6 * (shared.python_s - np.median(alone.python_s)) / layers
+    python_us = 1e6 * (shared.python_s - np.median(alone.python_s)) / layers
     sys.stdout.write(
-        f"{layers} layers, {share:.0%} of the experts there: {shown(boundary_us)} us a layer; "
-        f"a token {shown(1e6 * alone.whole_s)} us alone, {shown(1e6 * shared.whole_s)} shared\n"
+        f"{layers} layers, {there:.0%} of the experts there: {shown(python_us)} us of Python a "
+        f"layer and {native_us:.1f} of native code; a token {shown(1e6 * alone.whole_s)} us "
+        f"alone, {shown(1e6 * shared.whole_s)} shared\n"
     )
 
 
-def replies(options: argparse.Namespace, backends: list[Backend]) -> Replies:
-    """A reply, token by token, on the first of some back-ends and its companions."""
+def replies(
+    options: argparse.Namespace, backends: list[Backend], before: Callable[[], None]
+) -> Replies:
+    """A reply on the first of some back-ends and its companions; ``before`` each token, a call."""
     bundle = open_bundle(options.bundle)
     states = states_of(bundle.graph, bundle.config, "fp32")
     plan = make_plan(bundle.graph, backends, backends[0].name)
@@ -108,6 +126,7 @@ def replies(options: argparse.Namespace, backends: list[Backend]) -> Replies:
     sequence, tokens, seconds = store.open(), [1], []
     for length in range(options.tokens):
         store.reserve(sequence, length + 1)
+        before()
         batch = Batch.of(tokens[-1:], length, sequence)
         before_s, begin = Clock.seconds, time.perf_counter()
         logits = programs.run(batch, store)["logits"]

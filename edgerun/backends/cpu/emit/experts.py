@@ -6,10 +6,10 @@ weights (``dispatch.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from edgerun.backends.base import FEW_ROWS, Shape, Support
 from edgerun.backends.cpu.binder import Binder, Rounded, Rounding
@@ -43,6 +43,7 @@ from edgerun.backends.cpu.row_paths import block_tokens
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
+from edgerun.kernels.run.instructions import Instruction
 
 INSTRUCTIONS = 9  # of a layer
 # Of an expert, on average. Below, the kernels for few rows are as fast or faster in every format:
@@ -77,8 +78,25 @@ class _Inner:
         return [*self.taken.values(), *own]
 
 
-def emit_experts(binder: Binder, node: Node, index: int) -> None:
-    """Emits the whole layer."""
+class Helper(Protocol):
+    """Has some experts of a layer computed elsewhere while the program computes the others."""
+
+    def begin(self, binder: Binder, node: Node, places: Places, x: Buffer) -> None:
+        """Emits what gives experts away: those that are left are in ``places.parts``."""
+
+    def end(
+        self,
+        binder: Binder,
+        node: Node,
+        places: Places,
+        results: Buffer,
+        steps: Sequence[Instruction],
+    ) -> None:
+        """Emits what takes their results; ``steps`` compute those of ``places.parts``."""
+
+
+def emit_experts(binder: Binder, node: Node, index: int, helper: Helper | None = None) -> None:
+    """Emits the whole layer, of which ``helper`` may have some experts computed elsewhere."""
     x_name, routes_name = node.inputs[:2]
     activations = node.attrs["activations"]
     weights = binder.experts.prepare(binder.graph, node)
@@ -88,6 +106,9 @@ def emit_experts(binder: Binder, node: Node, index: int) -> None:
     places = emit_plan(binder, node, binder.values[routes_name], counted_by)
     waves = waves_of(weights, places)
     emit_fetch(binder, node, weights, places, waves[0], x)
+    if helper is not None:
+        helper.begin(binder, node, places, x)
+    first = len(binder.instructions)
     inner = _inner(binder, node, gate, up, places)
     form = rounding_of(down.weight, activations)
     gated = inner.out if form is None else rounded_buffers(places.pool, form)
@@ -100,6 +121,8 @@ def emit_experts(binder: Binder, node: Node, index: int) -> None:
         if form is not None and isinstance(gated, Rounded):
             _emit_rounding(binder, node, inner.out, form, gated, places)
         product(f"{node.name}/down", down, gated, form, results)
+    if helper is not None:
+        helper.end(binder, node, places, results, binder.instructions[first:])
     emit_sum(binder, node, results, places)
     places.give(*inner.buffers(), results, *([] if form is None else [gated]))
 

@@ -1,0 +1,80 @@
+"""Words that a running program shares with a device that computes some of its experts.
+
+A layer gives the device a *command*, goes on with its own experts, and takes the results when it
+comes to them (``experts/commands.py``). One command is under way at a time. Whoever obeys waits for
+the number of the last one, and writes it into another word when that is done.
+"""
+
+from __future__ import annotations
+
+# Words of the control block; those that both sides look at have cache lines of their own. GIVEN is
+# the number of the last command and DONE of the last that was obeyed. FAULT is 0 while all is well:
+# else nobody waits any more. ASLEEP is 1 while whoever obeys waits for a byte from the pipe that
+# begins at BELL and ends at EAR, and STOPPED is 1 when it is to end. Layers give no commands unless
+# OPEN is 1.
+GIVEN, DONE, FAULT, ASLEEP, STOPPED, OPEN = 0, 8, 16, 24, 32, 40
+BELL, EAR = 48, 49
+# PATIENCE is how many nanoseconds an answer may take, X and OUT are the addresses of the device's
+# rows, of which COUNT are in a command, each through the expert in the slot of its number in
+# ``SLOTS``. BEGAN and ENDED say when the device was at work. Of so many commands of a layer one has
+# a result that is computed by the processor, too (CHECK_EVERY), and of so many layers that the
+# processor alone seems faster with one gives a command all the same (TRY_EVERY).
+PATIENCE, X, OUT, COUNT, BEGAN, ENDED, CHECK_EVERY, TRY_EVERY = range(50, 58)
+SLOTS = 64
+MOST_ROWS = 64  # of a command: experts that a token goes to
+CONTROL_WORDS = SLOTS + MOST_ROWS
+
+# Values of FAULT.
+FAILED, LATE, DIFFERS = 1, 2, 3
+
+# Words of a layer: how often it was divided and gave commands, how many experts its row goes to,
+# how many of these the device computes, the command's number, when the layer began and when the
+# processor began with its own experts, whether one is computed by both, what was planned, bound and
+# certificate, what the experts of each side were to cost, whether something took less than ever,
+# what both took; then the experts, those of the processor first.
+(
+    CALLS,
+    COMMANDS,
+    ACTIVE,
+    THERE,
+    NUMBER,
+    STARTED,
+    WORKING,
+    IS_CHECKED,
+    PLANNED_NS,
+    BOUND_NS,
+    CERTIFICATE_NS,
+    CPU_COST_NS,
+    DEVICE_COST_NS,
+    IS_LEAST,
+    CPU_NS,
+    DEVICE_NS,
+    LAYER_WORDS,
+) = range(17)
+
+# Sums over all layers and runs, most of them of words above; LEASTS counts layers with IS_LEAST,
+# TAKING_SUM is what it took to take results that were there.
+(
+    LAYERS,
+    WITH_DEVICE,
+    EXPERTS_HERE,
+    EXPERTS_THERE,
+    PLANNED_SUM,
+    BOUND_SUM,
+    CERTIFICATE_SUM,
+    EARLY,
+    SECONDS_SUM,
+    CPU_SUM,
+    CPU_COST_SUM,
+    DEVICE_SUM,
+    DEVICE_COST_SUM,
+    START_SUM,
+    COMMAND_SUM,
+    CHECKED,
+    LEASTS,
+    TAKING_SUM,
+    TOTAL_WORDS,
+) = range(19)
+
+# Words of an instruction that is done again where the device did not do its part.
+FUNCTION, ARGUMENTS, SIZE, TIMES, DIVIDE, STEP_WORDS = range(6)

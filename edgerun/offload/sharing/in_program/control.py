@@ -1,0 +1,85 @@
+"""The memory that programs share with whoever has a device obey their commands."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.kernels.jit.service import native_function
+from edgerun.kernels.run import commands as words
+from edgerun.offload.policies.base import Entry
+
+LINE_WORDS = 8
+CHECK_EVERY = 64  # commands of a layer; of one of these a result is computed here, too
+TRY_EVERY = 32  # layers that the processor alone seems faster with; one is shared all the same
+SAID = {
+    words.LATE: "it did not answer within {patience_s:g} s",
+    words.DIFFERS: "it computes other numbers than the processor",
+}
+
+
+class Control:
+    """The control block, and which experts are on the device.
+
+    Attributes:
+        words: int64, see ``kernels/run/commands.py``; begins on a cache line.
+        address: of these.
+        is_used: whether any program gives commands.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is given, and nothing is there."""
+        memory = np.zeros(words.CONTROL_WORDS + LINE_WORDS, np.int64)
+        start = -memory.ctypes.data // 8 % LINE_WORDS
+        self.words = memory[start : start + words.CONTROL_WORDS]
+        self.words[words.CHECK_EVERY], self.words[words.TRY_EVERY] = CHECK_EVERY, TRY_EVERY
+        self.address = int(self.words.ctypes.data)
+        self._tables: dict[int, NDArray[np.int64]] = {}
+        self._publish = native_function("pool-publish", 2, result=False)
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self._tables)
+
+    def table(self, layer: int, experts: int) -> NDArray[np.int64]:
+        """Of each expert of a layer its slot, counted from 1, or 0; int64 ``[experts]``."""
+        if layer not in self._tables:
+            self._tables[layer] = np.zeros(experts, np.int64)
+        return self._tables[layer]
+
+    def put(self, entry: Entry, slot: int) -> None:
+        """An expert is in a slot now, and so is all of it."""
+        layer, expert = entry
+        if layer in self._tables:
+            self._publish(self._tables[layer][expert:].ctypes.data, slot + 1)
+
+    def remove(self, entry: Entry) -> None:
+        """An expert is there no more; between runs, or a program might look for it."""
+        layer, expert = entry
+        if layer in self._tables:
+            self._tables[layer][expert] = 0
+
+    def clear(self) -> None:
+        """The device is empty, nothing is wrong, and nothing is given until ``open``."""
+        self.words[words.OPEN] = self.words[words.FAULT] = 0
+        for table in self._tables.values():
+            table[:] = 0
+
+    def open(self, patience_s: float, *, is_shared: bool) -> None:
+        """Before a run, in which layers may be shared or may not."""
+        self.words[words.PATIENCE] = int(patience_s * 1e9)
+        self.words[words.OPEN] = is_shared
+
+    def answer(self, number: int, began_s: float, ended_s: float) -> None:
+        """A command was obeyed."""
+        self.words[words.BEGAN], self.words[words.ENDED] = int(began_s * 1e9), int(ended_s * 1e9)
+        self._publish(self.address + 8 * words.DONE, number)
+
+    def fail(self) -> None:
+        """Lets nobody wait any more."""
+        self.words[words.FAULT] = words.FAILED
+
+    @property
+    def fault(self) -> int:
+        """What is wrong; 0 while all is well."""
+        return int(self.words[words.FAULT])

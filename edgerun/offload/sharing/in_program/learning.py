@@ -1,0 +1,113 @@
+"""What is learned of layers that were shared inside a program, once a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.kernels.run import commands as words
+from edgerun.offload.cache import Step
+from edgerun.offload.divider import Prices
+from edgerun.offload.estimates import Estimates
+from edgerun.offload.floors import ONE, Busy
+from edgerun.offload.sharing.in_program.helper import LayerWords
+from edgerun.offload.sharing.tally import Tally
+
+NANOSECOND = 1e-9
+TALLIED = {
+    "layers": words.LAYERS,
+    "rows": words.LAYERS,
+    "cached": words.EXPERTS_THERE,
+    "here": words.EXPERTS_HERE,
+    "early": words.EARLY,
+    "checked": words.CHECKED,
+    "with_device": words.WITH_DEVICE,
+}
+TALLIED_S = {
+    "planned_s": words.PLANNED_SUM,
+    "bound_s": words.BOUND_SUM,
+    "certified_s": words.CERTIFICATE_SUM,
+    "seconds": words.SECONDS_SUM,
+}
+
+
+class Learner:
+    """Takes what the program added up, and has prices follow it."""
+
+    def __init__(
+        self,
+        layers: Sequence[LayerWords],
+        totals: NDArray[np.int64],
+        prices: Prices,
+        estimates: Estimates,
+        tally: Tally,
+    ) -> None:
+        """Takes what a program writes, and what is learned by it."""
+        self._layers, self._totals, self._prices = layers, totals, prices
+        self._estimates, self._tally = estimates, tally
+        self._seen: list[int] = totals.tolist()
+
+    def price(self) -> None:
+        """Before a run: layers are divided by what is learned by now."""
+        self._prices.update(ONE)
+
+    def learn(self) -> int:
+        """Learns what the runs since the last time took; how many layers there were."""
+        seen: list[int] = self._totals.tolist()
+        new = [now - before for now, before in zip(seen, self._seen, strict=True)]
+        self._seen = seen
+        layers = new[words.LAYERS]
+        if not layers:
+            return 0
+        tally, estimates = self._tally, self._estimates
+        for name, total in TALLIED.items():
+            setattr(tally, name, getattr(tally, name) + new[total])
+        for name, total in TALLIED_S.items():
+            setattr(tally, name, getattr(tally, name) + new[total] * NANOSECOND)
+        taking_s = new[words.TAKING_SUM] * NANOSECOND
+        tally.around_s += taking_s
+        tally.native_s += taking_s + new[words.START_SUM] * NANOSECOND
+        cpu, device = estimates.cpu, estimates.device
+        cpu.observe_ones(new[words.CPU_COST_SUM] * NANOSECOND, new[words.CPU_SUM] * NANOSECOND)
+        if commands := new[words.WITH_DEVICE]:
+            expected_s = new[words.DEVICE_COST_SUM] * NANOSECOND
+            device.observe_ones(expected_s, new[words.DEVICE_SUM] * NANOSECOND)
+            estimates.start.observe_one(new[words.START_SUM] * NANOSECOND / commands)
+            estimates.command.observe_one(new[words.COMMAND_SUM] * NANOSECOND / commands)
+        if new[words.LEASTS]:
+            self._lower()
+        return layers
+
+    def spend(self, seconds: float, layers: int) -> None:
+        """Learns what it took to learn, of so many layers."""
+        self._tally.around_s += seconds
+        self._estimates.around.observe_one(seconds / layers)
+
+    def steps(self) -> Iterator[tuple[Step, int]]:
+        """What each layer needed of the last run, with how many of it the processor computed.
+
+        Those of the processor come first.
+        """
+        for layer in self._layers:
+            told = layer.words.tolist()
+            active = told[words.ACTIVE]
+            experts = told[words.LAYER_WORDS : words.LAYER_WORDS + active]
+            scores = layer.scores.tolist()[:active]
+            yield Step(layer.number, tuple(experts), tuple(scores)), active - told[words.THERE]
+
+    def _lower(self) -> None:
+        """Lowers leasts by layers that took less than ever."""
+        floors = self._estimates.floors
+        for layer in self._layers:
+            told = layer.words.tolist()
+            active, there = told[words.ACTIVE], told[words.THERE]
+            if not active or not told[words.IS_LEAST]:
+                continue
+            here = active - there
+            is_checked = there and told[words.IS_CHECKED]
+            cpu_s = 0.0 if is_checked else told[words.CPU_NS] * NANOSECOND
+            shares = [0.0] * here + [1.0] * there
+            busy = Busy(cpu_s, told[words.DEVICE_NS] * NANOSECOND)
+            floors.observe([1] * active, shares, [True] * active, busy)
