@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edgerun.backends import CompileOptions, make_backend
 from edgerun.backends.base import Backend, buckets
 from edgerun.model.bundle import open_bundle
-from edgerun.offload.estimates import Estimate
+from edgerun.offload.estimates import Estimate, Estimates
 from edgerun.offload.standin import StandinBackend
 from edgerun.plan.planner import make_plan
 from edgerun.plan.plans import Plan
@@ -23,6 +23,7 @@ from tests.support.bundles import bundle_of
 
 F32 = NDArray[np.float32]
 PROMPT, TOKENS = [256, *range(20)], 64
+ALL = "memory=8M"  # of a stand-in: room for all experts of golden models
 
 
 class Running(NamedTuple):
@@ -98,5 +99,30 @@ def standin(device: str) -> StandinBackend:
     """A stand-in as it is asked for by ``--device``."""
     backend = StandinBackend()
     backend.configure({"threads": 1, "share_always": True})
+    backend.use_device(device)
+    return backend
+
+
+class Even(StandinBackend):
+    """A stand-in that seems as fast as the processor, and goes on seeming so."""
+
+    prices = 1e-3, 1e-3
+
+    def assumed_costs(self, shape: tuple[int, int], nbytes: int) -> Estimates:
+        return Estimates(*map(Fixed, self.prices), Fixed(1.0), Fixed(1e-9), Fixed(1e-9))
+
+    def assumed_inside(self, shape: tuple[int, int], nbytes: int) -> Estimates:
+        return self.assumed_costs(shape, nbytes)
+
+
+class Helpful(Even):
+    """One that seems a thousand times as fast."""
+
+    prices = 1e-3, 1e-6
+
+
+def made(kind: type[Even], device: str = ALL, *, always: bool = True) -> Even:
+    backend = kind()
+    backend.configure({"threads": 1, "share_always": always})
     backend.use_device(device)
     return backend

@@ -219,6 +219,7 @@ def expert_results() -> Body:
                 atomic_store(a.control + w.OPEN * 8, 0)
                 _make_up(a, here, there)
                 set_word(a.layer, w.ACTIVE, 0)  # of this nothing is to be learned
+                set_word(a.layer, w.THERE, 0)
         if word(a.layer, w.ACTIVE) > 0:
             _count(a, ended)
 
@@ -330,11 +331,12 @@ def _is_less(a, taken, experts, price):  # type: ignore[no-untyped-def]
 
 
 @function("next-command", returns=True)
-def next_command(control: int, last: int, spinning: int) -> int:
+def next_command(control: int, life: int, last: int, spinning: int) -> int:
     """Waits for a command.
 
     Args:
         control: address of the control block.
+        life: there are no more commands when ``LIFE`` is another.
         last: the number of the one before.
         spinning: nanoseconds for which it looks without a pause before it sleeps.
 
@@ -343,7 +345,7 @@ def next_command(control: int, last: int, spinning: int) -> int:
     """
     began, spins = nanoseconds(), 0
     while True:
-        if atomic_load(control + w.STOPPED * 8) != 0:
+        if atomic_load(control + w.LIFE * 8) != life:
             return -1
         number = atomic_load(control + w.GIVEN * 8)
         if number != last:
@@ -351,18 +353,18 @@ def next_command(control: int, last: int, spinning: int) -> int:
         spins += 1
         rest(spins)
         if spins % LOOKS == 0 and nanoseconds() - began > spinning:
-            byte = _sleep(control, last)
+            byte = _sleep(control, life, last)
             if byte < 0:
                 return last
             began, spins = nanoseconds(), 0
 
 
 @njit
-def _sleep(control, last):  # type: ignore[no-untyped-def]
+def _sleep(control, life, last):  # type: ignore[no-untyped-def]
     """Waits for a byte, unless there is a command by now; -1 after a signal."""
     atomic_swap(control + w.ASLEEP * 8, 1)
     byte = int64(0)
-    if atomic_load(control + w.GIVEN * 8) == last and atomic_load(control + w.STOPPED * 8) == 0:
+    if atomic_load(control + w.GIVEN * 8) == last and atomic_load(control + w.LIFE * 8) == life:
         byte = read_byte(word(control, w.EAR))
     atomic_store(control + w.ASLEEP * 8, 0)
     return byte

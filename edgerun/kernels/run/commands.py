@@ -10,9 +10,9 @@ from __future__ import annotations
 # Words of the control block; those that both sides look at have cache lines of their own. GIVEN is
 # the number of the last command and DONE of the last that was obeyed. FAULT is 0 while all is well:
 # else nobody waits any more. ASLEEP is 1 while whoever obeys waits for a byte from the pipe that
-# begins at BELL and ends at EAR, and STOPPED is 1 when it is to end. Layers give no commands unless
-# OPEN is 1.
-GIVEN, DONE, FAULT, ASLEEP, STOPPED, OPEN = 0, 8, 16, 24, 32, 40
+# begins at BELL and ends at EAR. LIFE counts up when whoever obeys is to end. Layers give no
+# commands unless OPEN is 1.
+GIVEN, DONE, FAULT, ASLEEP, LIFE, OPEN = 0, 8, 16, 24, 32, 40
 BELL, EAR = 48, 49
 # PATIENCE is how many nanoseconds an answer may take, X and OUT are the addresses of the device's
 # rows, of which COUNT are in a command, each through the expert in the slot of its number in

@@ -102,9 +102,7 @@ class Session:
 
     def upload(self, entry: Entry, source: U8, then: Callable[[float], None]) -> None:
         """Queues the upload of an expert into its slot."""
-        arrived = self.arrived  # of this life
-
-        slot = self.slots[entry]
+        arrived, slot = self.arrived, self.slots[entry]  # of this life
 
         def arrive(seconds: float) -> None:
             arrived.add(entry)
@@ -219,6 +217,7 @@ class Session:
         """In a forked child: the device is the parent's, and one of its own begins when needed."""
         self.device.forget()
         self._is_started = False
+        self.control.end_life()
         self.control.clear()
         listener, self._listener = self._listener, None
         if listener is not None:
@@ -264,9 +263,10 @@ class Session:
         if not self._is_started:
             return
         self._is_started = False
+        self.control.end_life()
         listener, self._listener = self._listener, None
         if listener is not None:
-            listener.stop()
+            listener.wake()
         self.device.stop()
         if listener is not None:
             listener.close()

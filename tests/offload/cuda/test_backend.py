@@ -22,13 +22,13 @@ from tests.support.bundles import bundle_of
 def test_tokens_are_those_of_the_processor_bit_for_bit_wherever_experts_are(tokens: int) -> None:
     told = simulated("tokens", str(tokens))
     shares = {}
-    for place in ("all", "half", "outside", "cut", "none"):
+    for place in ("all", "half", "cut", "none"):
         title, row, failure, resets, same = told[place]
         assert "simulated" in title and (failure, resets) == ("", 0)
         assert same == [True] * tokens
         shares[place] = int(row["on the CPU"].rstrip("%"))
     assert told["cut"][1]["cut"] != "0%" == told["none"][1]["cut"]
-    assert shares["all"] == shares["outside"] == 0 < shares["half"] < shares["none"] == 100
+    assert shares["all"] == 0 < shares["half"] < shares["none"] == 100
     *replies, titles = told["loaded"]
     assert len(set(replies)) == 1 and len(titles) == 2
 

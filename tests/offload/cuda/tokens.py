@@ -45,7 +45,6 @@ def main(tokens: int) -> None:
     places = {
         "all": on_gpu(),
         "half": Placed(1.0, 0.9, 6),
-        "outside": on_gpu(joins=False),
         "cut": Placed(1.0, 1.0, 16, joins=False),
         "none": Placed(1e-6, 1.0, 16),
     }

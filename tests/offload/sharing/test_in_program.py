@@ -2,59 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
 from edgerun.backends.base import Phase
-from edgerun.kernels.run import commands as words
 from edgerun.offload.estimates import Estimate, Estimates
-from edgerun.offload.sharing.device import Answer, DeviceError
 from edgerun.offload.sharing.in_program import listener
-from edgerun.offload.sharing.in_program.learning import Learner
 from edgerun.offload.sharing.in_program.program import SharedProgram
 from edgerun.offload.sharing.session import Session
 from edgerun.offload.sharing.tally import Tally
 from edgerun.offload.sharing.trials import Trials
 from edgerun.offload.standin import StandinBackend
-from edgerun.offload.standin.device import StandinDevice
 from edgerun.state import Batch
-from tests.support.sharing import F32, TOKENS, Fixed, logits_of, running, standin
+from tests.support.sharing import ALL, F32, TOKENS, Even, Helpful, logits_of, made, running, standin
 
 FORM = "olmoe", "int4"
-ALL, SOME = "memory=8M", "memory=40K,link=1G"
+SOME = "memory=40K,link=1G"  # room for a few of them
 TOP_K = 3
 Event = Callable[[StandinBackend, int], None]
-
-
-class Even(StandinBackend):
-    """A stand-in that seems as fast as the processor, and goes on seeming so."""
-
-    prices = 1e-3, 1e-3
-
-    def assumed_costs(self, shape: tuple[int, int], nbytes: int) -> Estimates:
-        return Estimates(*map(Fixed, self.prices), Fixed(1.0), Fixed(1e-9), Fixed(1e-9))
-
-    def assumed_inside(self, shape: tuple[int, int], nbytes: int) -> Estimates:
-        return self.assumed_costs(shape, nbytes)
-
-
-class Helpful(Even):
-    """One that seems a thousand times as fast."""
-
-    prices = 1e-3, 1e-6
-
-
-def made(kind: type[Even], device: str = ALL, *, always: bool = True) -> Even:
-    backend = kind()
-    backend.configure({"threads": 1, "share_always": always})
-    backend.use_device(device)
-    return backend
 
 
 @pytest.fixture(scope="module")
@@ -120,158 +88,6 @@ def test_experts_come_to_a_device_that_has_room_for_some_of_them(expected: list[
     assert seen[-1] > seen[2] > 0
 
 
-def struck(
-    expected: list[F32], token: int, strike: Callable[[Session], object], form: Any = FORM
-) -> tuple[int, str]:
-    """How often the device began anew after something happened to it, and how it ended."""
-    ends = []
-
-    def event(backend: StandinBackend, now: int) -> None:
-        session = session_of(backend)
-        if now == token:
-            assert tally_of(backend).with_device > 0
-            strike(session)
-        if now == TOKENS - 1:
-            ends.append((session.resets, session.failure))
-
-    np.testing.assert_array_equal(logits_of(*form, made(Helpful), event), expected)
-    (end,) = ends
-    return end
-
-
-def kill(session: Session) -> None:
-    device = session.device
-    assert isinstance(device, StandinDevice) and device._process is not None
-    device._process.kill()
-    device._process.wait()
-
-
-def test_a_device_that_ends_is_started_again(expected: list[F32]) -> None:
-    assert struck(expected, 10, kill) == (1, "")
-
-
-def test_what_has_a_state_goes_on_from_there() -> None:
-    """A run that was computed twice would move it on twice."""
-    form = "granitemoehybrid-experts", "int4"
-    assert struck(logits_of(*form, None), 10, kill, form) == (1, "")
-
-
-def test_a_device_that_is_late_is_not_waited_for(
-    expected: list[F32], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    send, late = StandinDevice.send, threading.Event()
-
-    def slow(self: StandinDevice, *given: Any) -> None:
-        if late.is_set():
-            late.clear()
-            time.sleep(0.5)
-        send(self, *given)
-
-    def strike(session: Session) -> None:
-        session.patience_s = 0.05
-        late.set()
-
-    monkeypatch.setattr(StandinDevice, "send", slow)
-    assert struck(expected, 10, strike) == (1, "")
-    assert not late.is_set()
-
-
-def test_other_numbers_are_found_and_thrown_away(
-    expected: list[F32], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("edgerun.offload.sharing.in_program.control.CHECK_EVERY", 1)
-
-    def garble(session: Session) -> None:
-        device = session.device
-        assert isinstance(device, StandinDevice)
-        device._memory[: device.sizes.slots * device.sizes.slot_bytes] ^= 0x55
-
-    assert struck(expected, 10, garble) == (1, "")
-
-
-def test_an_answer_to_something_else_is_a_fault(
-    expected: list[F32], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer, wrong = StandinDevice.answer, threading.Event()
-
-    def other(self: StandinDevice, patience_s: float) -> Answer:
-        answered = answer(self, patience_s)
-        return Answer(answered.number + 1) if wrong.is_set() else answered
-
-    monkeypatch.setattr(StandinDevice, "answer", other)
-    resets, failure = struck(expected, 10, lambda session: wrong.set())
-    assert resets == 1 and "it answered command" in failure
-
-
-def test_ctrl_c_between_runs_begins_a_new_life(
-    expected: list[F32], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learn, is_due = Learner.learn, threading.Event()
-
-    def interrupted(self: Learner) -> int:
-        if is_due.is_set():
-            is_due.clear()
-            raise KeyboardInterrupt
-        return learn(self)
-
-    monkeypatch.setattr(Learner, "learn", interrupted)
-    with running(*FORM, made(Helpful)) as (backend, programs, store, _):
-        sequence = store.open()
-        store.reserve(sequence, 30)
-        for length in range(20):
-            batch = Batch.of([length], length, sequence)
-            if length == 10:
-                process = session_of(backend).device._process
-                is_due.set()
-                with pytest.raises(KeyboardInterrupt):
-                    programs.run(batch, store)
-                assert process.poll() is not None
-            shared = programs.run(batch, store)["logits"].copy()
-            store.commit(sequence, length + 1)
-        assert session_of(backend).resets == 0 and tally_of(backend).with_device > 30
-    with running(*FORM, None) as (_, programs, store, _):
-        sequence = store.open()
-        store.reserve(sequence, 30)
-        for length in range(20):
-            alone = programs.run(Batch.of([length], length, sequence), store)["logits"]
-            store.commit(sequence, length + 1)
-        np.testing.assert_array_equal(shared, alone)
-
-
-def test_a_forked_child_has_commands_of_its_own() -> None:
-    with running(*FORM, made(Helpful)) as (backend, programs, store, _):
-
-        def logits() -> F32:
-            sequence = store.open()
-            store.reserve(sequence, 1)
-            values = programs.run(Batch.of([7], 0, sequence), store)["logits"].copy()
-            store.close(sequence)
-            return np.asarray(values)
-
-        first, session = logits(), session_of(backend)
-        process = session.device._process
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                before = tally_of(backend).with_device
-                is_same = np.array_equal(logits(), first)
-                is_own = session.device._process.pid != process.pid and not session.failure
-                # The first layer's one expert, by which the device was tested, is there for sure.
-                is_used = tally_of(backend).layers and tally_of(backend).with_device >= before
-                session.close()
-                os.write(write, bytes([is_same, is_own, bool(is_used)]))
-            finally:
-                os._exit(0)
-        os.close(write)
-        assert os.read(read, 3) == b"\1\1\1"
-        os.waitpid(child, 0)
-        os.close(read)
-        before = tally_of(backend).with_device
-        np.testing.assert_array_equal(logits(), first)
-        assert tally_of(backend).with_device > before and session.resets == 0
-
-
 @pytest.mark.parametrize("is_faster", [False, True])
 def test_replies_are_shared_as_long_as_that_is_faster(
     is_faster: bool, expected: list[F32], monkeypatch: pytest.MonkeyPatch
@@ -306,28 +122,6 @@ def test_a_device_that_is_required_is_missed() -> None:
         session_of(backend).failure, shared._is_required = "it is gone", True
         with pytest.raises(Exception, match="nothing may go on in its place: it is gone"):
             programs.run(Batch.of([7], 1, sequence), store)
-
-
-def test_nothing_is_learned_of_a_run_that_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its times are those of waiting."""
-    backend, send = made(Even), StandinDevice.send
-
-    def fail(self: StandinDevice, *given: Any) -> None:
-        if threading.current_thread().name == listener.THREAD:
-            raise DeviceError("it is out of order")
-        send(self, *given)
-
-    with running(*FORM, backend) as (_, programs, store, _):
-        sequence = store.open()
-        store.reserve(sequence, 2)
-        monkeypatch.setattr(StandinDevice, "send", fail)
-        programs.run(Batch.of([7], 0, sequence), store)
-        tally, session = tally_of(backend), session_of(backend)
-        assert tally.with_device == 0
-        assert (session.failure, session.resets) == ("", 1)
-        assert session.control.words[words.OPEN] == session.control.fault == 0
-        programs.run(Batch.of([7], 1, sequence), store)
-        assert session.failure == "it is out of order" and tally.with_device == 0
 
 
 def test_values_that_are_looked_at_come_from_segments(

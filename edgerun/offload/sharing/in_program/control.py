@@ -24,7 +24,6 @@ class Control:
     Attributes:
         words: int64, see ``kernels/run/commands.py``; begins on a cache line.
         address: of these.
-        is_used: whether any program gives commands.
     """
 
     def __init__(self) -> None:
@@ -36,10 +35,6 @@ class Control:
         self.address = int(self.words.ctypes.data)
         self._tables: dict[int, NDArray[np.int64]] = {}
         self._publish = native_function("pool-publish", 2, result=False)
-
-    @property
-    def is_used(self) -> bool:
-        return bool(self._tables)
 
     def table(self, layer: int, experts: int) -> NDArray[np.int64]:
         """Of each expert of a layer its slot, counted from 1, or 0; int64 ``[experts]``."""
@@ -59,8 +54,18 @@ class Control:
         if layer in self._tables:
             self._tables[layer][expert] = 0
 
+    def end_life(self) -> None:
+        """Gives no commands until ``open``, and none of them to those who listen now."""
+        self.words[words.OPEN] = 0
+        self.words[words.LIFE] += 1
+
+    @property
+    def life(self) -> int:
+        """Who listens in another is to end."""
+        return int(self.words[words.LIFE])
+
     def clear(self) -> None:
-        """The device is empty, nothing is wrong, and nothing is given until ``open``."""
+        """The device is empty, and nothing is wrong."""
         self.words[words.OPEN] = self.words[words.FAULT] = 0
         for table in self._tables.values():
             table[:] = 0

@@ -86,13 +86,15 @@ class Learner:
         self._estimates.around.observe_one(seconds / layers)
 
     def steps(self) -> Iterator[tuple[Step, int]]:
-        """What each layer needed of the last run, with how many of it the processor computed.
+        """What layers needed of the last run, with how many of it the processor computed.
 
-        Those of the processor come first.
+        Those of the processor come first. Layers of which nothing is to be learned are left out.
         """
         for layer in self._layers:
             told = layer.words.tolist()
             active = told[words.ACTIVE]
+            if not active:
+                continue
             experts = told[words.LAYER_WORDS : words.LAYER_WORDS + active]
             scores = layer.scores.tolist()[:active]
             yield Step(layer.number, tuple(experts), tuple(scores)), active - told[words.THERE]

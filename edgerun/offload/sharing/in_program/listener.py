@@ -35,21 +35,19 @@ class Listener:
             device: that obeys them; ``start`` was called.
             answer: waits for its next answer.
         """
-        self.failure, self._is_over = "", False
+        self.failure, self._life = "", control.life
         self._control, self._device, self._answer = control, device, answer
         self._pipe = os.pipe()
         block = control.words
         block[words.EAR], block[words.BELL] = self._pipe
         block[words.X], block[words.OUT] = device.x.ctypes.data, device.out.ctypes.data
-        block[words.STOPPED] = block[words.ASLEEP] = 0
+        block[words.ASLEEP] = 0
         self._last = int(block[words.GIVEN])
         self._thread = threading.Thread(target=self._work, daemon=True, name=THREAD)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Ends the thread when it has nothing to do; before the device is stopped."""
-        self._is_over = True
-        self._control.words[words.STOPPED] = 1
+    def wake(self) -> None:
+        """Lets the thread see that its life has ended; before the device is stopped."""
         os.write(self._pipe[1], b"\0")
 
     def close(self) -> None:
@@ -65,15 +63,15 @@ class Listener:
                 os.close(descriptor)
 
     def _work(self) -> None:
-        next_command = native_function("next-command", 3, result=True)
-        address, last, spinning = self._control.address, self._last, int(SPINNING_S * 1e9)
+        next_command = native_function("next-command", 4, result=True)
+        given, last, spinning = (self._control.address, self._life), self._last, SPINNING_S * 1e9
         try:
-            while (number := next_command(address, last, spinning)) != NO_MORE:
+            while (number := next_command(*given, last, int(spinning))) != NO_MORE:
                 if number != last:
                     self._obey(number)
                     last = number
         except Exception as error:  # of whoever waits for an answer
-            if not self._is_over:
+            if not self._is_over():
                 self.failure = str(error) or type(error).__name__
                 self._control.fail()
 
@@ -84,5 +82,8 @@ class Listener:
         answer = self._answer()
         if answer.number != number:
             raise DeviceError(f"it answered command {answer.number}, not {number}")
-        if not self._is_over:
+        if not self._is_over():
             self._control.answer(number, answer.began_s, answer.ended_s)
+
+    def _is_over(self) -> bool:
+        return self._control.life != self._life

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -97,6 +99,19 @@ def expert_command(slots: dict[int, int], device_us: int, is_open: int, commands
     return Call({}, fields, 0, check, 1)
 
 
+def copying(source: NDArray[np.float32], target: NDArray[np.float32]) -> tuple[Any, list[Any]]:
+    """A step that copies all rows, and what it uses."""
+    rows = np.array([TOP_K], np.int64)
+    memory = {"rows": rows, "index": np.arange(TOP_K, dtype=np.int32), "x": source, "out": target}
+    fields = {name: array.ctypes.data for name, array in memory.items()}
+    fields |= {"x_stride": WIDTH, "out_stride": WIDTH, "width": WIDTH}
+    step = instruction(
+        "select_rows", params={}, fields=fields, chunks=(1, 1, 1), reads=set(), writes=set()
+    )
+    words_of_it = [step.function, step.arguments.ctypes.data, 1, 3, 3]  # as many chunks as rows
+    return np.array([words_of_it], np.int64), [*memory.values(), step]
+
+
 @cases_of(
     "expert_results",
     there=[0, 1, 3],
@@ -127,19 +142,12 @@ def expert_results(there: int, fault: int, checked: str | None, least: float) ->
     layer[[words.STARTED, words.WORKING, words.PLANNED_NS]] = 900, 950, 600
     totals, prices = np.zeros(words.TOTAL_WORDS, np.int64), np.zeros((KINDS, PRICES))
     prices[0, CPU_LEAST:] = least
-    frame, rows = np.array([1, TOP_K], np.int64), np.array([TOP_K], np.int64)
+    frame = np.array([1, TOP_K], np.int64)
     made_up = untouched((TOP_K, WIDTH))
-    copied = {"rows": rows, "index": np.arange(TOP_K, dtype=np.int32), "x": made, "out": made_up}
-    fields = {name: array.ctypes.data for name, array in copied.items()}
-    fields |= {"x_stride": WIDTH, "out_stride": WIDTH, "width": WIDTH}
-    step = instruction(
-        "select_rows", params={}, fields=fields, chunks=(1, 1, 1), reads=set(), writes=set()
-    )
-    words_of_it = [step.function, step.arguments.ctypes.data, 1, 3, 3]  # as many chunks as rows
-    steps = np.array([words_of_it], np.int64)
+    steps, used = copying(made, made_up)
 
     def check() -> None:
-        assert copied and step  # whose memory was read
+        assert used  # and still there
         wrong = fault or (words.DIFFERS if is_checked and checked == "other" else 0)
         left = order[here:]
         np.testing.assert_array_equal(made_up, made if wrong and there else untouched(made.shape))
