@@ -85,15 +85,15 @@ def test_what_others_read_comes_out_and_what_they_make_goes_in() -> None:
     parts += [("main", ["d", "c"], ["e", "y"]), ("host", ["e"], ["f"])]
     segments = [Segment(name, graph(taken, given), 1.0) for name, taken, given in parts]
     host = Host([], every_third)
-    known = {"main": Fake("main", []), "host": host, "other": Fake("other", [])}
-    first, other, last = join(segments, known, buckets(1)[0])
+    backends = {"main": Fake("main", []), "host": host, "other": Fake("other", [])}
+    first, other, last = join(segments, backends, buckets(1)[0])
     assert (first.segment.backend, other.segment.backend) == ("host", "other")
     assert (first.segment.graph.inputs, first.segment.graph.outputs) == (["a"], ["x", "c"])
     assert (last.segment.graph.inputs, last.segment.graph.outputs) == (["d", "c"], ["y", "f"])
     assert [part.outputs for part in first.own] == [["c"]] and not other.own
     assert first.segment.graph.constants.keys() == {"b", "c"} and first.segment.seconds == 2.0
-    assert [each.segment for each in join(segments, known, buckets(99)[-1])] == segments
-    assert [each.segment for each in join(segments[:1], known, buckets(1)[0])] == segments[:1]
+    assert [each.segment for each in join(segments, backends, buckets(99)[-1])] == segments
+    assert [each.segment for each in join(segments[:1], backends, buckets(1)[0])] == segments[:1]
 
 
 def test_nothing_is_joined_that_is_looked_at(

@@ -121,7 +121,7 @@ class Helpful(Even):
     prices = 1e-3, 1e-6
 
 
-def made(kind: type[Even], device: str = ALL, *, always: bool = True) -> Even:
+def standin_like(kind: type[Even], device: str = ALL, *, always: bool = True) -> Even:
     backend = kind()
     backend.configure({"threads": 1, "share_always": always})
     backend.use_device(device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -17,12 +16,21 @@ from edgerun.offload.sharing.tally import Tally
 from edgerun.offload.sharing.trials import Trials
 from edgerun.offload.standin import StandinBackend
 from edgerun.state import Batch
-from tests.support.sharing import ALL, F32, TOKENS, Even, Helpful, logits_of, made, running, standin
+from tests.support.sharing import (
+    ALL,
+    F32,
+    TOKENS,
+    Even,
+    Helpful,
+    logits_of,
+    running,
+    standin,
+    standin_like,
+)
 
 FORM = "olmoe", "int4"
 SOME = "memory=40K,link=1G"  # room for a few of them
 TOP_K = 3
-Event = Callable[[StandinBackend, int], None]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +56,7 @@ def test_the_device_computes_half_of_a_layer_and_every_bit_is_the_processors(
     """Whether whoever passes commands on sleeps between them or not."""
     monkeypatch.setattr(listener, "SPINNING_S", spinning_s)
     monkeypatch.setattr("edgerun.offload.sharing.in_program.control.CHECK_EVERY", 8)
-    backend, seen = made(Even), []
+    backend, seen = standin_like(Even), []
     backend.configure({"threads": threads, "share_always": True})
 
     def look(backend: StandinBackend, token: int) -> None:
@@ -84,7 +92,7 @@ def test_experts_come_to_a_device_that_has_room_for_some_of_them(expected: list[
         seen.append(session.device.uploaded_bytes)
         time.sleep(2e-3)  # for the link
 
-    np.testing.assert_array_equal(logits_of(*FORM, made(Helpful, SOME), look), expected)
+    np.testing.assert_array_equal(logits_of(*FORM, standin_like(Helpful, SOME), look), expected)
     assert seen[-1] > seen[2] > 0
 
 
@@ -106,13 +114,13 @@ def test_replies_are_shared_as_long_as_that_is_faster(
     monkeypatch.setattr(Session, "listen", noted)
     monkeypatch.setattr(Trials, "observe", seem)
     monkeypatch.setattr(StandinBackend, "supports", StandinBackend.can_share)
-    backend = made(Helpful, always=False)
+    backend = standin_like(Helpful, always=False)
     np.testing.assert_array_equal(logits_of(*FORM, backend), expected)
     assert {*opened[:16]} == {True, False} and {*opened[24:]} == {is_faster}
 
 
 def test_a_device_that_is_required_is_missed() -> None:
-    with running(*FORM, made(Helpful)) as (backend, programs, store, _):
+    with running(*FORM, standin_like(Helpful)) as (backend, programs, store, _):
         sequence = store.open()
         store.reserve(sequence, 2)
         programs.run(Batch.of([7], 0, sequence), store)
@@ -128,7 +136,7 @@ def test_values_that_are_looked_at_come_from_segments(
     expected: list[F32], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edgerun.plan.programs._observes", lambda: (True, False))
-    backend, phases = made(Helpful), []
+    backend, phases = standin_like(Helpful), []
 
     def look(backend: StandinBackend, token: int) -> None:
         if token == 5:

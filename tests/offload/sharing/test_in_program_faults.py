@@ -21,12 +21,10 @@ from edgerun.offload.sharing.tally import Tally
 from edgerun.offload.standin import StandinBackend
 from edgerun.offload.standin.device import StandinDevice
 from edgerun.state import Batch
-from tests.support.sharing import ALL, F32, TOKENS, Even, Helpful, logits_of, made, running
+from tests.support.sharing import ALL, F32, TOKENS, Even, Helpful, logits_of, running, standin_like
 
 FORM = "olmoe", "int4"
 SOME = "memory=40K,link=1G"  # room for a few of them
-TOP_K = 3
-Event = Callable[[StandinBackend, int], None]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +56,7 @@ def struck(
         if now == TOKENS - 1:
             ends.append((session.resets, session.failure))
 
-    np.testing.assert_array_equal(logits_of(*form, made(Helpful), event), expected)
+    np.testing.assert_array_equal(logits_of(*form, standin_like(Helpful), event), expected)
     (end,) = ends
     return end
 
@@ -95,7 +93,7 @@ def test_a_layer_may_go_wrong_behind_one_that_went_well(
             resets.append(session_of(backend).resets)
         time.sleep(1e-3)  # for the link
 
-    np.testing.assert_array_equal(logits_of(*FORM, made(Helpful, device), look), expected)
+    np.testing.assert_array_equal(logits_of(*FORM, standin_like(Helpful, device), look), expected)
     assert resets == [1] and len(commands) > 60
 
 
@@ -113,7 +111,7 @@ def test_who_listened_before_ctrl_c_obeys_nothing_any_more(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(listener.Listener, "__init__", interrupted)
-    with running(*FORM, made(Helpful)) as (backend, programs, store, _):
+    with running(*FORM, standin_like(Helpful)) as (backend, programs, store, _):
         sequence = store.open()
         store.reserve(sequence, 30)
         with pytest.raises(KeyboardInterrupt):
@@ -191,7 +189,7 @@ def test_ctrl_c_between_runs_begins_a_new_life(
         return learn(self)
 
     monkeypatch.setattr(Learner, "learn", interrupted)
-    with running(*FORM, made(Helpful)) as (backend, programs, store, _):
+    with running(*FORM, standin_like(Helpful)) as (backend, programs, store, _):
         sequence = store.open()
         store.reserve(sequence, 30)
         for length in range(20):
@@ -215,7 +213,7 @@ def test_ctrl_c_between_runs_begins_a_new_life(
 
 
 def test_a_forked_child_has_commands_of_its_own() -> None:
-    with running(*FORM, made(Helpful)) as (backend, programs, store, _):
+    with running(*FORM, standin_like(Helpful)) as (backend, programs, store, _):
 
         def logits() -> F32:
             sequence = store.open()
@@ -250,7 +248,7 @@ def test_a_forked_child_has_commands_of_its_own() -> None:
 
 def test_nothing_is_learned_of_a_run_that_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its times are those of waiting."""
-    backend, send = made(Even), StandinDevice.send
+    backend, send = standin_like(Even), StandinDevice.send
 
     def fail(self: StandinDevice, *given: Any) -> None:
         if threading.current_thread().name == listener.THREAD:

@@ -127,7 +127,7 @@ def expert_results(there: int, fault: int, checked: str | None, least: float) ->
     parts[1 : 1 + TOP_K * PART_WORDS].reshape(-1, PART_WORDS)[:, 1] = order
     is_checked = checked is not None and there > 0
     parts[0] = here + is_checked
-    own, theirs, made = (random((TOP_K, WIDTH), seed) for seed in range(3))
+    own, theirs, others = (random((TOP_K, WIDTH), seed) for seed in range(3))
     results = np.full((TOP_K, WIDTH + 2), np.nan, np.float32)
     results[order, :WIDTH] = own
     if checked == "same":
@@ -143,14 +143,16 @@ def expert_results(there: int, fault: int, checked: str | None, least: float) ->
     totals, prices = np.zeros(words.TOTAL_WORDS, np.int64), np.zeros((KINDS, PRICES))
     prices[0, CPU_LEAST:] = least
     frame = np.array([1, TOP_K], np.int64)
-    made_up = untouched((TOP_K, WIDTH))
-    steps, used = copying(made, made_up)
+    copied = untouched((TOP_K, WIDTH))
+    steps, used = copying(others, copied)
 
     def check() -> None:
         assert used  # and still there
         wrong = fault or (words.DIFFERS if is_checked and checked == "other" else 0)
         left = order[here:]
-        np.testing.assert_array_equal(made_up, made if wrong and there else untouched(made.shape))
+        np.testing.assert_array_equal(
+            copied, others if wrong and there else untouched(others.shape)
+        )
         if wrong and there:
             np.testing.assert_array_equal(results, before)
             assert parts[0] == there and control[words.OPEN] == 0
