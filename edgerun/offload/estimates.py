@@ -63,9 +63,9 @@ class Estimate:
         else:
             self._learn({*kinds_of(counts)}, sum(self._each(counts)), seconds)
 
-    def observe_ones(self, expected_s: float, seconds: float) -> None:
-        """Learns that what was to take ``expected_s``, all of it with one row, took so long."""
-        self._learn(KINDS_OF_ONE, expected_s, seconds)
+    def observe_kinds(self, kinds: Collection[int], expected_s: float, seconds: float) -> None:
+        """Learns that what was to take ``expected_s``, with numbers of rows of kinds, did that."""
+        self._learn(kinds, expected_s, seconds)
 
     def _learn(self, kinds: Collection[int], expected: float, seconds: float) -> None:
         if not expected > 0 or not seconds > 0:

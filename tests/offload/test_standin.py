@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from edgerun.backends import CompileOptions, make_backend
-from edgerun.backends.base import Backend, Executable, Shape
+from edgerun.backends.base import Backend, Executable, Phase, Shape
 from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph
@@ -102,13 +102,14 @@ def test_tokens_are_those_of_the_processor_bit_for_bit(
             seen.append(backend.report())
             assert not session.failure and session.resets == 0
             assert backend._estimates is not None and backend._inside is not None
-            for estimates in (backend._estimates, backend._inside[0])[: 1 + is_busy]:
+            for estimates in (backend._estimates, backend._inside)[: 1 + is_busy]:
                 starts = estimates.starts
                 assert all(START_S != each > 0 for each in starts[:2])  # they were seen
             for tally in backend._tallies:
                 assert tally.early <= tally.layers // 2
                 assert tally.certified_s <= tally.seconds
-            assert backend._inside[1].with_device > 0 or not is_busy
+            decode = next(each for each in backend._tallies if each.phase is Phase.DECODE)
+            assert decode.with_device > 0 or not is_busy
 
     logits = tokens(*form, device, look)
     np.testing.assert_array_equal(logits, expected[form])

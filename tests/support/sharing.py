@@ -44,8 +44,7 @@ class Fixed(Estimate):
 
 def attract(backend: StandinBackend) -> None:
     """Makes the stand-in seem so fast that it gets something to do, however slow it is."""
-    inside = backend._inside[0] if backend._inside else None
-    for estimates in filter(None, (backend._estimates, inside)):
+    for estimates in filter(None, (backend._estimates, backend._inside)):
         estimates.cpu, estimates.device = Estimate(1.0), Estimate(1e-6)
 
 

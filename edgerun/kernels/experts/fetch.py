@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from numba import float32, int64, njit
 
-from edgerun.kernels.experts.rows import swap_parts
+from edgerun.kernels.experts.rows import part_at, places_end, swap_parts
 from edgerun.kernels.jit.declare import Arguments, Body, function, kernel
 from edgerun.kernels.lang.intrinsics import (
     atomic_load,
@@ -21,7 +21,6 @@ from edgerun.kernels.lang.intrinsics import (
     write_byte,
 )
 from edgerun.kernels.lang.word import float_at, set_float, set_word, word
-from edgerun.kernels.run.parts import COUNT as PART_COUNT
 from edgerun.kernels.run.parts import PART_WORDS, START, UNIT
 from edgerun.kernels.run.residency import (
     ABORT,
@@ -85,14 +84,9 @@ def _lock(control):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _part(a, index):  # type: ignore[no-untyped-def]
-    return a.parts + 8 + index * PART_WORDS * 8
-
-
-@njit
 def _slot(a, index):  # type: ignore[no-untyped-def]
     """Where the weights of a part are, 0 if they are not in memory."""
-    return atomic_load(a.table + word(_part(a, index), UNIT) * 8)
+    return atomic_load(a.table + word(part_at(a.parts, index), UNIT) * 8)
 
 
 @njit
@@ -102,7 +96,7 @@ def _move_missing_back(a, active):  # type: ignore[no-untyped-def]
     for index in range(active - 1, -1, -1):
         if _slot(a, index) == 0:
             behind -= 1
-            swap_parts(_part(a, index), _part(a, behind))
+            swap_parts(part_at(a.parts, index), part_at(a.parts, behind))
     return active - behind
 
 
@@ -124,8 +118,8 @@ def _post(a, active, missing):  # type: ignore[no-untyped-def]
     atomic_store(a.post + SEQUENCE * 8, 0)
     atomic_store(a.post + DONE * 8, 0)
     for index in range(active):
-        part, score = _part(a, index), float32(0)
-        for place in range(word(part, START), word(part, START) + word(part, PART_COUNT)):
+        part, score = part_at(a.parts, index), float32(0)
+        for place in range(word(part, START), places_end(part)):
             score += float_at(a.weights, place)
         set_word(a.post, EXPERTS + index, word(part, UNIT))
         set_float(a.scores, index, score)

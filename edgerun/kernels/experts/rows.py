@@ -63,13 +63,25 @@ def _write_parts(a):  # type: ignore[no-untyped-def]
         count = word(a.first, expert)
         set_word(a.first, expert, place)
         if count > 0:
-            part = a.parts + 8 + active * PART_WORDS * 8
+            part = part_at(a.parts, active)
             set_word(part, UNIT, expert)
             set_word(part, START, place)
             set_word(part, COUNT, count)
             active += 1
         place += count
     set_word(a.parts, 0, active)
+
+
+@njit
+def part_at(parts, index):  # type: ignore[no-untyped-def]
+    """The address of a part."""
+    return parts + 8 + index * PART_WORDS * 8
+
+
+@njit
+def places_end(part):  # type: ignore[no-untyped-def]
+    """The place behind those of a part."""
+    return word(part, START) + word(part, COUNT)
 
 
 @njit

@@ -88,7 +88,7 @@ def expert_division() -> Body:
 
 
 @njit
-def _kind(rows):  # type: ignore[no-untyped-def]
+def kind_of(rows):  # type: ignore[no-untyped-def]
     """Which numbers of rows kernels take alike."""
     kind, left = int64(0), rows - 1
     while left > 0 and kind < KINDS - 1:
@@ -97,11 +97,16 @@ def _kind(rows):  # type: ignore[no-untyped-def]
 
 
 @njit
+def price_of(prices, rows, price):  # type: ignore[no-untyped-def]
+    """Nanoseconds of an expert with so many rows by two prices, of its weights and of a row."""
+    at = kind_of(rows) * PRICES + price
+    return double_at(prices, at) + double_at(prices, at + 1) * rows
+
+
+@njit
 def _priced(a, expert, price):  # type: ignore[no-untyped-def]
     """Nanoseconds of an expert by two prices, that of its weights and that of a row."""
-    rows = word(a.rows, expert)
-    at = _kind(rows) * PRICES + price
-    return double_at(a.prices, at) + double_at(a.prices, at + 1) * rows
+    return price_of(a.prices, word(a.rows, expert), price)
 
 
 @njit

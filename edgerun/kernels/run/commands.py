@@ -1,8 +1,9 @@
 """Words that a running program shares with a device that computes some of its experts.
 
-A layer gives the device a *command*, goes on with its own experts, and takes the results when it
-comes to them (``experts/commands.py``). One command is under way at a time. Whoever obeys waits for
-the number of the last one, and writes it into another word when that is done.
+A layer gives the device a *command* (``experts/commands.py``), goes on with its own experts, and
+takes the results when it comes to them (``experts/results.py``). One command is under way at a
+time. Whoever obeys waits for the number of the last one, and writes it into another word when that
+is done.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ BELL, EAR = 48, 49
 # processor alone seems faster with one gives a command all the same (TRY_EVERY).
 PATIENCE, X, OUT, COUNT, BEGAN, ENDED, CHECK_EVERY, TRY_EVERY = range(50, 58)
 SLOTS = 64
-MOST_ROWS = 64  # of a command: experts that a token goes to
+MOST_ROWS = 1024  # of a command
 CONTROL_WORDS = SLOTS + MOST_ROWS
 
 # Values of FAULT.
@@ -30,8 +31,9 @@ FAILED, LATE, DIFFERS = 1, 2, 3
 # Words of a layer: how often it was divided and gave commands, how many experts its row goes to,
 # how many of these the device computes, the command's number, when the layer began and when the
 # processor began with its own experts, whether one is computed by both, what was planned, bound and
-# certificate, what the experts of each side were to cost, whether something took less than ever,
-# what both took; then the experts, those of the processor first.
+# certificate; of both sides what their experts were to cost, which kinds of numbers of rows these
+# have, a bit each, the least that they ever took, 0 if that is not known, and what they took;
+# whether that was less. Then the experts, those of the processor first, and their numbers of rows.
 (
     CALLS,
     COMMANDS,
@@ -46,16 +48,21 @@ FAILED, LATE, DIFFERS = 1, 2, 3
     CERTIFICATE_NS,
     CPU_COST_NS,
     DEVICE_COST_NS,
-    IS_LEAST,
+    CPU_KINDS,
+    DEVICE_KINDS,
+    CPU_LEAST_NS,
+    DEVICE_LEAST_NS,
     CPU_NS,
     DEVICE_NS,
+    IS_LEAST,
     LAYER_WORDS,
-) = range(17)
+) = range(21)
 
 # Sums over all layers and runs, most of them of words above; LEASTS counts layers with IS_LEAST,
-# TAKING_SUM is what it took to take results that were there.
+# TAKING_SUM is what it took to take results that were there. Of kinds every bit that was set is.
 (
     LAYERS,
+    ROWS,
     WITH_DEVICE,
     EXPERTS_HERE,
     EXPERTS_THERE,
@@ -73,8 +80,10 @@ FAILED, LATE, DIFFERS = 1, 2, 3
     CHECKED,
     LEASTS,
     TAKING_SUM,
+    CPU_KINDS_SEEN,
+    DEVICE_KINDS_SEEN,
     TOTAL_WORDS,
-) = range(19)
+) = range(22)
 
 # Words of an instruction that is done again where the device did not do its part.
 FUNCTION, ARGUMENTS, SIZE, TIMES, DIVIDE, STEP_WORDS = range(6)

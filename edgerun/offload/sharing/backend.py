@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from edgerun.offload.sharing.tally import Tally
     from edgerun.offload.sharing.trials import Trials
 
+REPLIES = Phase.DECODE, Phase.FEW  # whose layers are shared inside programs
 REMEDY = "--share always shares all the same"
 FROM_MEMORY = Support(
     False,
@@ -55,7 +56,7 @@ class SharingBackend(Backend):
         self._cpu, self._owns_cpu = CpuBackend(), True
         self._session: Session | None = None
         self._estimates: Estimates | None = None
-        self._inside: tuple[Estimates, Tally] | None = None  # of layers inside programs
+        self._inside: Estimates | None = None  # of layers inside programs
         self._tallies: list[Tally] = []
         self._numbers: dict[str, int] = {}
         self._layers: dict[str, Layer] = {}  # that are shared, in order
@@ -121,7 +122,7 @@ class SharingBackend(Backend):
         """
         from edgerun.offload.sharing.record import read_record
 
-        is_inside = phase is Phase.DECODE
+        is_inside = phase in REPLIES
         record = read_record(self._record_path(shape, nbytes, is_inside=is_inside))
         if record is None:
             assume = self.assumed_inside if is_inside else self.assumed_costs
@@ -145,9 +146,9 @@ class SharingBackend(Backend):
             return
         layers = sum(tally.with_device for tally in self._tallies)
         if self._inside is not None:
-            inside, tally = self._inside
-            layers -= tally.with_device
-            keep(self._record_path(*self._kind, is_inside=True), inside, tally.with_device)
+            inside = sum(each.with_device for each in self._tallies if each.phase in REPLIES)
+            layers -= inside
+            keep(self._record_path(*self._kind, is_inside=True), self._inside, inside)
         keep(self._record_path(*self._kind, is_inside=False), estimates, layers)
 
     def obstacle(self, graph: Graph, node: Node) -> str:
@@ -248,8 +249,8 @@ class SharingBackend(Backend):
         return parts[0] if len(parts) == 1 else Chain(parts)
 
     def joins(self, shape: Shape) -> bool:
-        """Replies: one row needs no sorting, and no expert is cut for it."""
-        return shape.phase is Phase.DECODE
+        """Replies, alone or a few at a time: in prompts experts are cut, and uploaded for it."""
+        return shape.phase in REPLIES
 
     def compile_joined(
         self, graph: Graph, own: Sequence[Graph], shape: Shape, options: CompileOptions
@@ -277,9 +278,9 @@ class SharingBackend(Backend):
         if self._inside is None:
             assert self._estimates is not None
             estimates, _ = self.costs(*self._kind, Phase.DECODE)
-            self._inside = estimates.with_uploads_of(self._estimates), self._tally(shape)
+            self._inside = estimates.with_uploads_of(self._estimates)
         trials = None if self._shares_always else Trials(TRIAL)
-        given = self._cpu, layers, self._session, *self._inside, trials, parts
+        given = self._cpu, layers, self._session, self._inside, self._tally(shape), trials, parts
         return joined_program(graph, shape, options, *given)
 
     def _layer(self, node: Node, segment: Graph, shape: Shape, options: CompileOptions) -> Layer:

@@ -76,6 +76,37 @@ def test_the_device_computes_half_of_a_layer_and_every_bit_is_the_processors(
     assert tally.native_s > 0 and tally.around_s > 0
 
 
+@pytest.mark.parametrize("form", [FORM, ("gpt_oss", "int4"), ("mixtral", "ternary")])
+def test_a_few_rows_at_a_time_have_the_bits_of_the_processor(
+    form: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of several replies, or of a draft: each expert has some of them."""
+    monkeypatch.setattr("edgerun.offload.sharing.in_program.control.CHECK_EVERY", 4)
+    logits: list[list[F32]] = []
+    for backend in (None, standin_like(Even)):
+        with running(*form, backend) as (_, programs, store, _):
+            sequence, length = store.open(), 0
+            store.reserve(sequence, 128)
+            logits.append([])
+            for rows in (16, 2, 3, 5, 7, 11, 16, 4, 2, 16, 12):
+                ids = np.arange(rows, dtype=np.int32) * 7 + length
+                batch = Batch.of(ids, length, sequence)
+                logits[-1].append(programs.run(batch, store)["logits"].copy())
+                length += rows
+                store.commit(sequence, length)
+    for shared, alone in zip(*logits, strict=True):
+        np.testing.assert_array_equal(shared, alone)
+    assert backend is not None
+    (tally,) = (each for each in backend._tallies if each.phase is Phase.FEW)
+    layers = len(backend._layers) * 11
+    assert (tally.layers, tally.with_device) == (layers, layers)
+    assert tally.rows == len(backend._layers) * 94 and tally.checked > 4
+    assert tally.cached > 0 and tally.uploaded == tally.cut == 0
+    assert tally.certified_s <= tally.seconds
+    inside = backend._inside
+    assert inside is not None and inside.floors.cpu.factor(0) > 0
+
+
 def test_experts_come_to_a_device_that_has_room_for_some_of_them(expected: list[F32]) -> None:
     seen = []
 
@@ -152,6 +183,6 @@ def test_costs_inside_a_program_are_of_their_own() -> None:
     inside = estimates.inside()
     assert inside.cpu.of_one() == 1.0 and inside.around.of_one() < estimates.around.of_one()
     with running(*FORM, standin(ALL)) as (backend, *_):
-        costs = backend._inside[0]
+        costs = backend._inside
         assert costs is not backend._estimates and costs.upload is backend._estimates.upload
         assert costs.floors.upload is backend._estimates.floors.upload

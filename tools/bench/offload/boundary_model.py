@@ -1,14 +1,14 @@
 """What shared layers cost a whole model beside its products: microseconds a layer.
 
-    python -m tools.bench.offload.boundary_model BUNDLE [--threads 1] [--tokens 200]
+    python -m tools.bench.offload.boundary_model BUNDLE [--threads 1] [--rows 1] [--calls 200]
         [--device memory=1G,link=4G] [--shares none half]
 
-The same tokens twice: by the processor alone, in one native program, and with a device that shares
-all layers of experts. Layers of replies are shared inside the program, so the boundary is what
-Python takes more of a token, by layers, and what the two instructions of a layer take that give
-experts away and take their results, without waiting for them. The least tenth and the median; on a
-machine with other work the first says more. With ``half`` and ``none`` costs are set before each
-token so that the device computes half of the experts, where it has them, or none.
+The same tokens twice, ``rows`` at a time: by the processor alone, in one native program, and with a
+device that shares all layers of experts. Layers of replies are shared inside the program, so the
+boundary is what Python takes more of a call, by layers, and what the two instructions of a layer
+take that give experts away and take their results, without waiting for them. The least tenth and
+the median; on a machine with other work the first says more. With ``half`` and ``none`` costs are
+set before each call so that the device computes half of the experts, where it has them, or none.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from edgerun.plan.states import states_of
 from edgerun.state import Batch, SequenceStore
 from tools.bench.offload.boundary import COSTS, cost, shown
 
-WARM_TOKENS = 40
+WARM_CALLS = 40
 
 
 class Clock:
@@ -57,10 +57,10 @@ class Clock:
 
 @dataclass(frozen=True)
 class Replies:
-    """Of each token: seconds of Python, of all, and the token.
+    """Of each call: seconds of Python, of all, and the tokens.
 
     Attributes:
-        python_s: float64 ``[tokens]``.
+        python_s: float64 ``[calls]``.
         whole_s: the same.
         tokens: which they were.
     """
@@ -75,7 +75,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--rows", type=int, default=1)
+    parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--device", default="memory=1G,link=4G")
     parser.add_argument("--shares", nargs="+", choices=[*COSTS], default=[*COSTS])
     options = parser.parse_args()
@@ -95,20 +96,20 @@ def measure(options: argparse.Namespace, share: str) -> None:
 
     def set_costs() -> None:
         assert device._inside is not None
-        cost(device._inside[0], *COSTS[share])
+        cost(device._inside, *COSTS[share])
 
     shared = replies(options, [device, cpu], set_costs)
     if alone.tokens != shared.tokens:
         raise SystemExit("the device computes other tokens than the processor")
     (tally,) = device._tallies
-    layers, native_us = tally.layers // options.tokens, 1e6 * tally.native_s / tally.layers
+    layers, native_us = tally.layers // options.calls, 1e6 * tally.native_s / tally.layers
     there = tally.cached / max(1, tally.cached + tally.here)
     for each in (device, cpu):
         each.close()
     python_us = 1e6 * (shared.python_s - np.median(alone.python_s)) / layers
     sys.stdout.write(
         f"{layers} layers, {there:.0%} of the experts there: {shown(python_us)} us of Python a "
-        f"layer and {native_us:.1f} of native code; a token {shown(1e6 * alone.whole_s)} us "
+        f"layer and {native_us:.1f} of native code; a call {shown(1e6 * alone.whole_s)} us "
         f"alone, {shown(1e6 * shared.whole_s)} shared\n"
     )
 
@@ -116,26 +117,27 @@ def measure(options: argparse.Namespace, share: str) -> None:
 def replies(
     options: argparse.Namespace, backends: list[Backend], before: Callable[[], None]
 ) -> Replies:
-    """A reply on the first of some back-ends and its companions; ``before`` each token, a call."""
+    """A reply on the first of some back-ends and its companions, after ``before`` each call."""
     bundle = open_bundle(options.bundle)
     states = states_of(bundle.graph, bundle.config, "fp32")
     plan = make_plan(bundle.graph, backends, backends[0].name)
-    programs = compile_plan(plan, backends, [Shape.of(1)], CompileOptions(states))
+    programs = compile_plan(plan, backends, [Shape.of(options.rows)], CompileOptions(states))
     backends[0].preload()
-    store = SequenceStore(states, options.tokens + 16, 1)
-    sequence, tokens, seconds = store.open(), [1], []
-    for length in range(options.tokens):
-        store.reserve(sequence, length + 1)
+    rows = options.rows
+    store = SequenceStore(states, rows * options.calls + 16, 1)
+    sequence, tokens, seconds = store.open(), [1] * rows, []
+    for length in range(0, rows * options.calls, rows):
+        store.reserve(sequence, length + rows)
         before()
-        batch = Batch.of(tokens[-1:], length, sequence)
+        batch = Batch.of(tokens[-rows:], length, sequence)
         before_s, begin = Clock.seconds, time.perf_counter()
         logits = programs.run(batch, store)["logits"]
         whole_s = time.perf_counter() - begin
         seconds.append((whole_s - (Clock.seconds - before_s), whole_s))
-        tokens.append(int(logits[-1].argmax()))
-        store.commit(sequence, length + 1)
+        tokens += logits.argmax(axis=1).tolist()
+        store.commit(sequence, length + rows)
     programs.close()
-    return Replies(*np.array(seconds[WARM_TOKENS:]).T, tokens)
+    return Replies(*np.array(seconds[WARM_CALLS:]).T, tokens)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class LayerWords:
     Attributes:
         number: of the layer.
         words: int64, see ``kernels/run/commands.py``.
-        scores: of the experts that are in there, float32.
+        scores: of the experts that are in there, float32 ``[experts]``.
     """
 
     number: int
@@ -46,6 +46,7 @@ class DeviceHelper:
         control: see ``Control``.
         numbers: of the layers that are shared, by the names of their nodes.
         prices: that layers are divided by.
+        most_experts: of a layer.
         layers: those that were emitted.
         totals: int64, sums over all of them.
     """
@@ -53,6 +54,7 @@ class DeviceHelper:
     control: Control
     numbers: Mapping[str, int]
     prices: Prices
+    most_experts: int
     layers: list[LayerWords] = field(default_factory=list)
     totals: NDArray[np.int64] = field(default_factory=lambda: np.zeros(words.TOTAL_WORDS, np.int64))
     _divider: Divider | None = None
@@ -62,25 +64,26 @@ class DeviceHelper:
         emit_experts(binder, node, index, self if node.name in self.numbers else None)
 
     def begin(self, binder: Binder, node: Node, places: Places, x: Buffer) -> None:
-        top_k, number = places.top_k, self.numbers[node.name]
-        layer = LayerWords(
-            number,
-            np.zeros(words.LAYER_WORDS + top_k, np.int64),
-            np.zeros(top_k, np.float32),
-        )
+        most, number = min(places.experts, places.count), self.numbers[node.name]
+        told = np.zeros(words.LAYER_WORDS + 2 * most, np.int64)
+        layer = LayerWords(number, told, np.zeros(most, np.float32))
         self.layers.append(layer)
         if self._divider is None:
-            self._divider = Divider(top_k, self.prices)
+            self._divider = Divider(self.most_experts, self.prices)
         memory, divide = self._divider.memory, np.zeros(1, np.int64)
         binder.calls.append((divide, compiled("expert_division", binder.options.progress)))
         binder.emit(
             "expert_command",
             {},
             {
+                "rows": binder.count(places.counted_by),
                 "parts": places.parts,
                 "experts": places.experts,
-                "top_k": top_k,
+                "most": most,
+                "top_k": places.top_k,
+                "places": places.places,
                 "weights": places.weights,
+                "row_of": np.zeros(places.count, np.int64),
                 "table": self.control.table(number, places.experts),
                 "control": self.control.words,
                 "layer": layer.words,
@@ -125,13 +128,14 @@ class DeviceHelper:
             "expert_results",
             {},
             {
+                "rows": binder.count(places.counted_by),
                 "parts": places.parts,
                 "experts": places.experts,
+                "most": len(layer.scores),
                 "top_k": places.top_k,
                 "control": self.control.words,
                 "layer": layer.words,
                 "totals": self.totals,
-                "prices": self.prices.by_kind,
                 "steps": table,
                 "count": len(table),
                 "frame": binder.frame,

@@ -36,7 +36,7 @@ def joined_program(
 
     Args:
         graph: all of it.
-        shape: of one row.
+        shape: of few rows.
         options: see ``Backend.compile``.
         cpu: compiles it.
         layers: of the graph, that are shared.
@@ -46,14 +46,16 @@ def joined_program(
         trials: see ``SharedProgram``, as for the next.
         owned: programs that are closed with this.
     """
-    layers = [each for each in layers if each.node.attrs["top_k"] <= MOST_ROWS]
+    layers = [each for each in layers if shape.rows * each.node.attrs["top_k"] <= MOST_ROWS]
     for layer in layers:
         session.show(layer.number, layer.experts)
     prices = Prices(estimates)
     numbers = {layer.node.name: layer.number for layer in layers}
-    helper = DeviceHelper(session.control, numbers, prices)
+    helper = DeviceHelper(
+        session.control, numbers, prices, max((layer.experts for layer in layers), default=1)
+    )
     program = cpu.compile_with(graph, shape, options, {"experts": Emitter(helper.emit)})
-    learner = Learner(helper.layers, helper.totals, prices, estimates, tally)
+    learner = Learner(helper.layers, helper.totals, prices, estimates, tally, shape.rows)
     by_number = {layer.number: layer for layer in layers}
     return SharedProgram(
         program,

@@ -11,20 +11,22 @@ from edgerun.kernels.run import commands as words
 from edgerun.offload.cache import Step
 from edgerun.offload.divider import Prices
 from edgerun.offload.estimates import Estimates
-from edgerun.offload.floors import ONE, Busy
+from edgerun.offload.floors import Busy
 from edgerun.offload.sharing.in_program.helper import LayerWords
 from edgerun.offload.sharing.tally import Tally
 
 NANOSECOND = 1e-9
 TALLIED = {
     "layers": words.LAYERS,
-    "rows": words.LAYERS,
+    "rows": words.ROWS,
     "cached": words.EXPERTS_THERE,
     "here": words.EXPERTS_HERE,
     "early": words.EARLY,
     "checked": words.CHECKED,
     "with_device": words.WITH_DEVICE,
 }
+CPU_SUMS = words.CPU_COST_SUM, words.CPU_SUM
+DEVICE_SUMS = words.DEVICE_COST_SUM, words.DEVICE_SUM
 TALLIED_S = {
     "planned_s": words.PLANNED_SUM,
     "bound_s": words.BOUND_SUM,
@@ -43,15 +45,17 @@ class Learner:
         prices: Prices,
         estimates: Estimates,
         tally: Tally,
+        rows: int,
     ) -> None:
-        """Takes what a program writes, and what is learned by it."""
+        """Takes what a program of up to so many rows writes, and what is learned by it."""
         self._layers, self._totals, self._prices = layers, totals, prices
         self._estimates, self._tally = estimates, tally
         self._seen: list[int] = totals.tolist()
+        self._kinds = [1 << kind for kind in range((rows - 1).bit_length() + 1)]  # of rows
 
     def price(self) -> None:
         """Before a run: layers are divided by what is learned by now."""
-        self._prices.update(ONE)
+        self._prices.update(self._kinds)
 
     def learn(self) -> int:
         """Learns what the runs since the last time took; how many layers there were."""
@@ -70,12 +74,14 @@ class Learner:
         tally.around_s += taking_s
         tally.native_s += taking_s + new[words.START_SUM] * NANOSECOND
         cpu, device = estimates.cpu, estimates.device
-        cpu.observe_ones(new[words.CPU_COST_SUM] * NANOSECOND, new[words.CPU_SUM] * NANOSECOND)
+        expected_s, taken_s = (new[each] * NANOSECOND for each in CPU_SUMS)
+        cpu.observe_kinds(kinds_in(seen[words.CPU_KINDS_SEEN]), expected_s, taken_s)
         if commands := new[words.WITH_DEVICE]:
-            expected_s = new[words.DEVICE_COST_SUM] * NANOSECOND
-            device.observe_ones(expected_s, new[words.DEVICE_SUM] * NANOSECOND)
+            expected_s, taken_s = (new[each] * NANOSECOND for each in DEVICE_SUMS)
+            device.observe_kinds(kinds_in(seen[words.DEVICE_KINDS_SEEN]), expected_s, taken_s)
             estimates.start.observe_one(new[words.START_SUM] * NANOSECOND / commands)
             estimates.command.observe_one(new[words.COMMAND_SUM] * NANOSECOND / commands)
+        self._totals[[words.CPU_KINDS_SEEN, words.DEVICE_KINDS_SEEN]] = 0
         if new[words.LEASTS]:
             self._lower()
         return layers
@@ -108,8 +114,18 @@ class Learner:
             if not active or not told[words.IS_LEAST]:
                 continue
             here = active - there
+            rows = told[words.LAYER_WORDS + active : words.LAYER_WORDS + 2 * active]
             is_checked = there and told[words.IS_CHECKED]
             cpu_s = 0.0 if is_checked else told[words.CPU_NS] * NANOSECOND
             shares = [0.0] * here + [1.0] * there
             busy = Busy(cpu_s, told[words.DEVICE_NS] * NANOSECOND)
-            floors.observe([1] * active, shares, [True] * active, busy)
+            floors.observe(rows, shares, [True] * active, busy)
+
+
+def kinds_in(bits: int) -> list[int]:
+    """The numbers of the bits that are set.
+
+    >>> kinds_in(0b1001)
+    [0, 3]
+    """
+    return [kind for kind in range(bits.bit_length()) if bits >> kind & 1]

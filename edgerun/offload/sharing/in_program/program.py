@@ -17,7 +17,6 @@ from edgerun.offload.sharing.session import Session
 from edgerun.offload.sharing.trials import Trials
 from edgerun.state import Batch, SequenceStore
 
-ONE_ROW = 1
 TRIES = 4  # layers after a run, that an upload is looked for
 
 
@@ -42,7 +41,7 @@ class SharedProgram(Executable):
         """Takes the program.
 
         Args:
-            program: the processor's, of one row.
+            program: the processor's.
             layers: that are shared, by number.
             session: of the device.
             estimates: of what runs take.
@@ -65,7 +64,8 @@ class SharedProgram(Executable):
             BackendError: the device failed, and nothing may go on in its place.
         """
         session, trials = self._session, self._trials
-        is_shared = trials is None or trials.favours_other(ONE_ROW)
+        rows = max(1, batch.rows)
+        is_shared = trials is None or trials.favours_other(rows)
         begin = time.monotonic()
         self._learner.price()
         session.attempt(lambda: session.listen(is_shared=is_shared))
@@ -78,7 +78,7 @@ class SharedProgram(Executable):
             )
         if trials is not None:
             if is_shared in self._ran:
-                trials.observe(ONE_ROW, time.monotonic() - begin, ONE_ROW, is_other=is_shared)
+                trials.observe(rows, time.monotonic() - begin, rows, is_other=is_shared)
             self._ran.add(is_shared)
         return outputs
 
