@@ -20,7 +20,8 @@ from edgerun.kernels.pointwise.elementwise import copy_floats
 from edgerun.kernels.run import commands as w
 from edgerun.kernels.run.parts import PART_WORDS, START
 
-SPINS_BEFORE_DOZING = 10_000  # some milliseconds: to doze takes half as long as many a layer
+LOOKS = 64  # at a word between two at the clock
+DOZING_NS = 3_000_000  # of waiting, before threads doze: once takes half as long as many a layer
 
 
 @kernel(
@@ -64,16 +65,18 @@ def expert_results() -> Body:
 @njit
 def _await(a):  # type: ignore[no-untyped-def]
     """Waits until the command was obeyed; 0, or what is wrong."""
-    number, began, spins = word(a.layer, w.NUMBER), nanoseconds(), 0
+    number, began, spins, waited = word(a.layer, w.NUMBER), nanoseconds(), 0, int64(0)
     while atomic_load(a.control + w.DONE * 8) < number:
         if atomic_load(a.control + w.FAULT * 8) != 0:
             break
         spins += 1
-        if spins < SPINS_BEFORE_DOZING:
+        if waited < DOZING_NS:
             rest(spins)
         else:
             doze()
-            if nanoseconds() - began > word(a.control, w.PATIENCE):
+        if spins % LOOKS == 0:
+            waited = nanoseconds() - began
+            if waited > word(a.control, w.PATIENCE):
                 compare_exchange(a.control + w.FAULT * 8, 0, w.LATE)
     return atomic_load(a.control + w.FAULT * 8)
 

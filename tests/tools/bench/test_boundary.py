@@ -27,6 +27,8 @@ def test_of_a_reply_all_layers_are_shared(
 ) -> None:
     monkeypatch.setattr(ThreadTeam, "run", ThreadTeam.run)  # the tool's own is taken back
     bundle = bundle_of("olmoe", weights="int4")
-    monkeypatch.setattr("sys.argv", ["boundary_model", str(bundle), "--tokens", "45"])
+    monkeypatch.setattr("sys.argv", ["boundary_model", str(bundle), "--calls", "45"])
     boundary_model.main()
-    assert capsys.readouterr().out.startswith("2 layers, ")
+    half, none = capsys.readouterr().out.splitlines()
+    assert none.startswith("2 layers, 0% of the experts there: ")
+    assert half.startswith("2 layers, ") and not half.startswith("2 layers, 0%")
