@@ -145,7 +145,8 @@ def _count(a, ended):  # type: ignore[no-untyped-def]
         _add(a, w.START_SUM, working - started)
         _add(a, w.COMMAND_SUM, max(int64(0), began - started))
         _add(a, w.CHECKED, is_checked)
-    if there == 0 or is_checked == 0:  # else the processor computed more than it had to
+    is_more = there > 0 and is_checked != 0  # the processor computed more than it had to
+    if here > 0 and not is_more:
         _add(a, w.CPU_SUM, cpu)
         _add(a, w.CPU_COST_SUM, word(a.layer, w.CPU_COST_NS))
         _mark(a, w.CPU_KINDS_SEEN, word(a.layer, w.CPU_KINDS))

@@ -29,7 +29,7 @@ def copying(source: NDArray[np.float32], target: NDArray[np.float32]) -> tuple[A
 
 @cases_of(
     "expert_results",
-    there=[0, 1, 3],
+    there=[0, 1, 3, 4],
     fault=[0, words.FAILED],
     checked=[None, "same", "other"],
     least=[0, 1, 10**15],
@@ -78,16 +78,16 @@ def expert_results(there: int, fault: int, checked: str | None, least: int, rows
             assert layer[words.ACTIVE] == layer[words.THERE] == 0
             return
         np.testing.assert_array_equal(results[left, :WIDTH], theirs)
-        rest = [place for span in spans[:here] for place in span]
-        np.testing.assert_array_equal(results[rest], before[rest])
+        np.testing.assert_array_equal(np.delete(results, left, 0), np.delete(before, left, 0))
         assert np.isnan(results[:, WIDTH:]).all()
         counted = [words.LAYERS, words.ROWS, words.EXPERTS_HERE, words.EXPERTS_THERE]
         assert totals[counted].tolist() == [1, rows, here, there]
         sums = [words.PLANNED_SUM, words.DEVICE_SUM, words.START_SUM, words.COMMAND_SUM]
         assert totals[sums].tolist() == [600, *([400, 50, 100] if there else [0, 0, 0])]
         assert totals[words.CHECKED] == (is_checked and there > 0)
-        assert totals[words.CPU_SUM] == (0 if is_checked else layer[words.CPU_NS])
-        assert totals[words.CPU_KINDS_SEEN] == (0 if is_checked else 2)
+        is_learned = here > 0 and not is_checked
+        assert totals[words.CPU_SUM] == is_learned * layer[words.CPU_NS]
+        assert totals[words.CPU_KINDS_SEEN] == is_learned * 2
         assert totals[words.DEVICE_KINDS_SEEN] == (5 if there else 1)
         assert layer[words.IS_LEAST] == totals[words.LEASTS] == (least != 1)
 
