@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -267,3 +268,22 @@ def test_nothing_is_learned_of_a_run_that_went_wrong(monkeypatch: pytest.MonkeyP
         assert session.control.words[words.OPEN] == session.control.fault == 0
         programs.run(Batch.of([7], 1, sequence), store)
         assert session.failure == "it is out of order" and tally.with_device == 0
+
+
+def test_nothing_is_left_of_a_model_that_was_closed() -> None:
+    def pipes() -> int:
+        files = [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()]
+        return sum("/pipe:" in file for file in files)
+
+    def run_and_close() -> int:
+        with running(*FORM, standin_like(Helpful)) as (backend, programs, store, _):
+            sequence = store.open()
+            store.reserve(sequence, 1)
+            programs.run(Batch.of([7], 0, sequence), store)
+            assert tally_of(backend).with_device > 0
+            names = [thread.name for thread in threading.enumerate()]
+            assert names.count(listener.THREAD) == 1
+        assert listener.THREAD not in [thread.name for thread in threading.enumerate()]
+        return pipes()
+
+    assert run_and_close() == run_and_close()
