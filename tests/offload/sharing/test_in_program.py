@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from edgerun.backends.base import Phase
+from edgerun.kernels.run import commands as words
+from edgerun.offload.divider import Prices
 from edgerun.offload.estimates import Estimate, Estimates
 from edgerun.offload.sharing.in_program import listener
+from edgerun.offload.sharing.in_program.learning import Learner
 from edgerun.offload.sharing.in_program.program import SharedProgram
 from edgerun.offload.sharing.session import Session
 from edgerun.offload.sharing.tally import Tally
@@ -186,3 +189,22 @@ def test_costs_inside_a_program_are_of_their_own() -> None:
         costs = backend._inside
         assert costs is not backend._estimates and costs.upload is backend._estimates.upload
         assert costs.floors.upload is backend._estimates.floors.upload
+
+
+def test_of_numbers_of_rows_those_are_learned_that_were_seen_since() -> None:
+    estimates = Estimates(Estimate(1e-6), Estimate(1e-6), Estimate(1.0))
+    totals = np.zeros(words.TOTAL_WORDS, np.int64)
+    learner = Learner([], totals, Prices(estimates), estimates, Tally(Phase.FEW), 4)
+    learned = []
+    for kinds in (0b1, 0b100, 0b110):
+        totals[[words.LAYERS, words.WITH_DEVICE]] += 1
+        totals[[words.CPU_COST_SUM, words.CPU_SUM]] += 1000, 2000
+        totals[[words.DEVICE_COST_SUM, words.DEVICE_SUM]] += 1000, 500
+        totals[[words.CPU_KINDS_SEEN, words.DEVICE_KINDS_SEEN]] |= kinds
+        assert learner.learn() == 1 and learner.learn() == 0
+        learned.append((estimates.cpu.learned(), estimates.device.learned()))
+    for side, is_slower in ((0, True), (1, False)):
+        first, second, third = (each[side] for each in learned)
+        assert [*map(set, (first, second, third))] == [{0}, {0, 2}, {0, 1, 2}]
+        assert first[0] == second[0] == third[0] and second[2] != third[2]
+        assert all((factor > 1) == is_slower for factor in third.values())

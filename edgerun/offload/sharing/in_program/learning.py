@@ -94,13 +94,11 @@ class Learner:
     def steps(self) -> Iterator[tuple[Step, int]]:
         """What layers needed of the last run, with how many of it the processor computed.
 
-        Those of the processor come first. Layers of which nothing is to be learned are left out.
+        Those of the processor come first. Of a layer that went wrong there are none.
         """
         for layer in self._layers:
             told = layer.words.tolist()
             active = told[words.ACTIVE]
-            if not active:
-                continue
             experts = told[words.LAYER_WORDS : words.LAYER_WORDS + active]
             scores = layer.scores.tolist()[:active]
             yield Step(layer.number, tuple(experts), tuple(scores)), active - told[words.THERE]
