@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from edgerun.backends.base import NO_VALUES, Executable, Shape, Values
 from edgerun.plan.plans import Segment
+from edgerun.plan.tasks import Joined
 from edgerun.state import Batch, SequenceStore
 
 
@@ -37,12 +38,14 @@ class Meter:
         part: of the work, a phase or ``plans.PROMPTS``.
         segment: that ran.
         shape: of the batches that its program takes.
+        title: names of the back-ends that compute it.
         calls: since they were asked for.
     """
 
     part: str
     segment: Segment
     shape: Shape
+    title: str
     calls: list[MeteredCall] = field(default_factory=list)
 
     @property
@@ -59,9 +62,9 @@ class Meters:
         self._all: list[Meter] = []
         self._is_read = False
 
-    def add(self, part: str, segment: Segment, shape: Shape, program: Executable) -> Executable:
+    def add(self, part: str, joined: Joined, shape: Shape, program: Executable) -> Executable:
         """The program, whose calls count from now on while meters are read."""
-        meter = Meter(part, segment, shape)
+        meter = Meter(part, joined.segment, shape, joined.title)
         self._all.append(meter)
         return _Metered(program, meter, self)
 

@@ -229,7 +229,7 @@ def _compiler(
                 chosen = replace(chosen, required=is_required, is_asked=plan.is_asked)
                 executable = _compile(by_name[segment.backend], joined, shape, chosen)
                 owned.callback(executable.close)
-                parts.append(meters.add(part or shape.phase.value, segment, shape, executable))
+                parts.append(meters.add(part or shape.phase.value, joined, shape, executable))
             owned.pop_all()
         return parts[0] if len(parts) == 1 else Chain(parts)
 

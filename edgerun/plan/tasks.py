@@ -191,10 +191,17 @@ class Joined:
     Attributes:
         segment: all of them, under the name of the back-end that compiles them.
         own: those of them that this back-end was given; none where there is one segment alone.
+        others: names of the back-ends that were given the rest.
     """
 
     segment: Segment
     own: tuple[Graph, ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Names of all of them, "cpu and standin"."""
+        return " and ".join((*self.others, self.segment.backend))
 
 
 def join(
@@ -230,7 +237,8 @@ def _joined(host: str, run: Sequence[Segment], segments: Sequence[Segment]) -> J
         graph=_graph([segment.graph for segment in run], [each.graph for each in others]),
         seconds=sum(segment.seconds for segment in run),
     )
-    return Joined(whole, tuple(each.graph for each in run if each.backend == host))
+    rest = dict.fromkeys(each.backend for each in run if each.backend != host)
+    return Joined(whole, tuple(each.graph for each in run if each.backend == host), (*rest,))
 
 
 def _graph(parts: Sequence[Graph], others: Sequence[Graph]) -> Graph:

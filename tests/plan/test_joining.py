@@ -88,6 +88,7 @@ def test_what_others_read_comes_out_and_what_they_make_goes_in() -> None:
     backends = {"main": Fake("main", []), "host": host, "other": Fake("other", [])}
     first, other, last = join(segments, backends, buckets(1)[0])
     assert (first.segment.backend, other.segment.backend) == ("host", "other")
+    assert (first.title, other.title) == ("main and host", "other")
     assert (first.segment.graph.inputs, first.segment.graph.outputs) == (["a"], ["x", "c"])
     assert (last.segment.graph.inputs, last.segment.graph.outputs) == (["d", "c"], ["y", "f"])
     assert [part.outputs for part in first.own] == [["c"]] and not other.own

@@ -64,7 +64,7 @@ def test_calls_are_counted_while_they_are_read_and_no_longer() -> None:
 def test_what_is_predicted_is_what_plans_reckon_with_for_the_same_calls() -> None:
     graph, backend = llama_graph(2, 64, 128, 4, 2), cpu.make()
     backend.configure({"threads": 1})
-    meter = Meter("prefill", Segment("cpu", graph, 0.0), Shape(Phase.PREFILL, 256))
+    meter = Meter("prefill", Segment("cpu", graph, 0.0), Shape(Phase.PREFILL, 256), "cpu")
     meter.calls += [MeteredCall(100, 1, 0, 2.0), MeteredCall(30, 1, 100, 1.0)]
     late = {"final", "select", "head"}.intersection(node.name for node in graph.nodes)
     placed = [(node, backend, 0.0) for node in graph.nodes]
@@ -72,7 +72,9 @@ def test_what_is_predicted_is_what_plans_reckon_with_for_the_same_calls() -> Non
     tasks = [Task(graph, shape, frozenset(late)) for shape in shapes]
     expected = sum(path_seconds(task, placed) for task in tasks)
     assert metered_seconds(meter, backend) == pytest.approx(expected, rel=0.01)
-    without_logits = Meter("prefill", meter.segment, meter.shape, [MeteredCall(100, 0, 0, 2.0)])
+    without_logits = Meter(
+        "prefill", meter.segment, meter.shape, "cpu", [MeteredCall(100, 0, 0, 2.0)]
+    )
     less = metered_seconds(without_logits, backend)
     assert less is not None and less < path_seconds(tasks[0], placed)
 
@@ -80,7 +82,7 @@ def test_what_is_predicted_is_what_plans_reckon_with_for_the_same_calls() -> Non
 def test_nothing_is_predicted_where_nothing_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "machine_profile", MachineProfile)
     segment = Segment("cpu", llama_graph(1, 64, 128, 4, 2), 0.0)
-    meter = Meter("decode", segment, Shape.of(1), [MeteredCall(1, 1, 0, 1.0)])
+    meter = Meter("decode", segment, Shape.of(1), "cpu", [MeteredCall(1, 1, 0, 1.0)])
     assert metered_seconds(meter, cpu.make()) is None
 
 

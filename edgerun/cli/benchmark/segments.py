@@ -33,7 +33,7 @@ def segment_figures(llm: LLM, meters: Sequence[Meter]) -> list[dict[str, Any]]:
             {
                 "segment": number,
                 "part": meter.part,
-                "backend": meter.segment.backend,
+                "backend": meter.title,
                 "ops": len(meter.segment.graph.nodes),
                 "calls": len(meter.calls),
                 "rows": sum(call.rows for call in meter.calls),
