@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.figures import ExpertReads, Handover, Report
-from edgerun.errors import InputError
+from edgerun.errors import InputError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.state import Batch, SequenceStore, State
 
@@ -327,8 +327,11 @@ class Backend(ABC):
             own: its segments.
             shape: of batches.
             options: see ``compile``.
+
+        Raises:
+            UnsupportedError: it never ``joins``.
         """
-        raise NotImplementedError
+        raise UnsupportedError(f"the back-end '{self.name}' joins no other's program")
 
     def preload(self) -> None:  # noqa: B027 - few have memory to fill
         """Brings to its device what calls are likely to need; once everything is compiled."""

@@ -14,8 +14,8 @@ import pytest
 
 from edgerun.offload.sharing.session import Session
 from edgerun.offload.standin import StandinBackend
-from tests.offload.test_standin import SOME, confuse, kill, session_of, tokens
-from tests.support.sharing import TOKENS, attract
+from tests.offload.test_standin import SOME, confuse, kill, tokens
+from tests.support.sharing import TOKENS, attract, session_of
 
 Faults: TypeAlias = dict[int, Callable[[Session], object]]
 COUNT = 200

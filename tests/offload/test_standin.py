@@ -38,6 +38,7 @@ from tests.support.sharing import (
     logits_of,
     nothing,
     running,
+    session_of,
     standin,
 )
 
@@ -60,11 +61,6 @@ def expected() -> dict[tuple[str, str], list[F32]]:
     forms = [("olmoe", "int4"), ("mixtral", "ternary"), ("qwen3_moe", "fp32"), ("gpt_oss", "int4")]
     forms += [("qwen2_moe", "int4"), ("olmoe", "int4_asym")]
     return {form: tokens(*form, None) for form in forms}
-
-
-def session_of(backend: StandinBackend) -> Session:
-    assert backend._session is not None
-    return backend._session
 
 
 SOME = "memory=40K,link=100M"  # room for a few of OLMoE's small experts

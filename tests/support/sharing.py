@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions, make_backend
-from edgerun.backends.base import Backend, buckets
+from edgerun.backends.base import Backend, Phase, buckets
 from edgerun.model.bundle import open_bundle
 from edgerun.offload.estimates import Estimate, Estimates
+from edgerun.offload.sharing.session import Session
+from edgerun.offload.sharing.tally import Tally
 from edgerun.offload.standin import StandinBackend
 from edgerun.plan.planner import make_plan
 from edgerun.plan.plans import Plan
@@ -46,6 +48,17 @@ def attract(backend: StandinBackend) -> None:
     """Makes the stand-in seem so fast that it gets something to do, however slow it is."""
     for estimates in filter(None, (backend._estimates, backend._inside)):
         estimates.cpu, estimates.device = Estimate(1.0), Estimate(1e-6)
+
+
+def session_of(backend: StandinBackend) -> Session:
+    assert backend._session is not None
+    return backend._session
+
+
+def tally_of(backend: StandinBackend) -> Tally:
+    """What was counted of replies."""
+    (tally,) = (each for each in backend._tallies if each.phase is Phase.DECODE)
+    return tally
 
 
 def nothing(backend: Any, token: int) -> None:

@@ -14,6 +14,7 @@ from edgerun.errors import BackendError
 
 F32: TypeAlias = NDArray[np.float32]
 U8: TypeAlias = NDArray[np.uint8]
+CHECK_EVERY = 64  # commands of a layer; of one of these a result is computed here, too
 MAX_SLOTS = 1 << 14  # more experts than any model has
 # Products of experts: all three, or of an expert that is cut gate and up projection, or down.
 WHOLE, FIRST, SECOND = "experts", "experts_first", "experts_second"

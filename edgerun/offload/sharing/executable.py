@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 
 from edgerun.backends.base import NO_VALUES, CompileOptions, Executable, Shape, Values
-from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph
 from edgerun.offload.cache import Step
 from edgerun.offload.divider import Divider, Division, Prices
@@ -20,14 +19,13 @@ from edgerun.offload.places import F32, I64, Places, Sorter
 from edgerun.offload.schedule import NANOSECONDS
 from edgerun.offload.sharing.cut_expert import CutExpert
 from edgerun.offload.sharing.cuts import Cut, cut_of, cuts_one, parts_of, with_cut
-from edgerun.offload.sharing.device import DeviceError
+from edgerun.offload.sharing.device import CHECK_EVERY, DeviceError
 from edgerun.offload.sharing.layer import Layer
 from edgerun.offload.sharing.session import Session
 from edgerun.offload.sharing.tally import Tally
 from edgerun.offload.sharing.trials import TRIAL, Trials
 from edgerun.state import Batch, SequenceStore
 
-CHECK_EVERY = 64  # layers; of one of these a result is computed here, too
 TEST_ROWS = 3
 
 
@@ -122,11 +120,7 @@ class SharedLayer(Executable):
         if out is not None:
             return {node.outputs[0]: out}
         if self._options.required or self._options.fallback is None:
-            session = self._session
-            raise BackendError(
-                f"{session.device.title} failed and nothing may go on in its place: "
-                f"{session.failure}"
-            )
+            raise self._session.given_up()
         if self._companion is None:
             self._companion = self._options.fallback(self._segment, self._shape)
         return self._companion(batch, cache, values)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from edgerun.backends.cpu.experts.layout import SlotLayout
+from edgerun.errors import BackendError
 from edgerun.forks import each_in_forked_child
 from edgerun.offload.cache import Access, ExpertCache, Step
 from edgerun.offload.policies.base import Entry
@@ -202,6 +203,12 @@ class Session:
         if self._listener is None:
             self._listener = Listener(self.control, self.device, self.answer)
         self.control.open(self.patience_s, is_shared=is_shared)
+
+    def given_up(self) -> BackendError:
+        """What to raise where nothing may go on in place of the device, which has failed."""
+        return BackendError(
+            f"{self.device.title} failed and nothing may go on in its place: {self.failure}"
+        )
 
     @property
     def listener_failure(self) -> str:

@@ -27,8 +27,10 @@ from tests.support.sharing import (
     Helpful,
     logits_of,
     running,
+    session_of,
     standin,
     standin_like,
+    tally_of,
 )
 
 FORM = "olmoe", "int4"
@@ -39,16 +41,6 @@ TOP_K = 3
 @pytest.fixture(scope="module")
 def expected() -> list[F32]:
     return logits_of(*FORM, None)
-
-
-def session_of(backend: StandinBackend) -> Session:
-    assert backend._session is not None
-    return backend._session
-
-
-def tally_of(backend: StandinBackend) -> Tally:
-    (tally,) = (each for each in backend._tallies if each.phase is Phase.DECODE)
-    return tally
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -12,17 +12,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgerun.backends.base import Phase
 from edgerun.kernels.run import commands as words
 from edgerun.offload.sharing.device import Answer, DeviceError
 from edgerun.offload.sharing.in_program import listener
 from edgerun.offload.sharing.in_program.learning import Learner
 from edgerun.offload.sharing.session import Session
-from edgerun.offload.sharing.tally import Tally
 from edgerun.offload.standin import StandinBackend
 from edgerun.offload.standin.device import StandinDevice
 from edgerun.state import Batch
-from tests.support.sharing import ALL, F32, TOKENS, Even, Helpful, logits_of, running, standin_like
+from tests.support.sharing import (
+    ALL,
+    F32,
+    TOKENS,
+    Even,
+    Helpful,
+    logits_of,
+    running,
+    session_of,
+    standin_like,
+    tally_of,
+)
 
 FORM = "olmoe", "int4"
 SOME = "memory=40K,link=1G"  # room for a few of them
@@ -31,16 +40,6 @@ SOME = "memory=40K,link=1G"  # room for a few of them
 @pytest.fixture(scope="module")
 def expected() -> list[F32]:
     return logits_of(*FORM, None)
-
-
-def session_of(backend: StandinBackend) -> Session:
-    assert backend._session is not None
-    return backend._session
-
-
-def tally_of(backend: StandinBackend) -> Tally:
-    (tally,) = (each for each in backend._tallies if each.phase is Phase.DECODE)
-    return tally
 
 
 def struck(

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from edgerun.kernels.jit.service import native_function
 from edgerun.kernels.run import commands as words
 from edgerun.offload.policies.base import Entry
+from edgerun.offload.sharing.device import CHECK_EVERY
+from edgerun.offload.sharing.trials import TRIAL
 
 LINE_WORDS = 8
-CHECK_EVERY = 64  # commands of a layer; of one of these a result is computed here, too
-TRY_EVERY = 32  # layers that the processor alone seems faster with; one is shared all the same
 SAID = {
     words.LATE: "it did not answer within {patience_s:g} s",
     words.DIFFERS: "it computes other numbers than the processor",
@@ -31,7 +31,7 @@ class Control:
         memory = np.zeros(words.CONTROL_WORDS + LINE_WORDS, np.int64)
         start = -memory.ctypes.data // 8 % LINE_WORDS
         self.words = memory[start : start + words.CONTROL_WORDS]
-        self.words[words.CHECK_EVERY], self.words[words.TRY_EVERY] = CHECK_EVERY, TRY_EVERY
+        self.words[words.CHECK_EVERY], self.words[words.TRY_EVERY] = CHECK_EVERY, TRIAL
         self.address = int(self.words.ctypes.data)
         self._tables: dict[int, NDArray[np.int64]] = {}
         self._publish = native_function("pool-publish", 2, result=False)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 from edgerun.backends.base import NO_VALUES, Executable, Values
-from edgerun.errors import BackendError
 from edgerun.offload.cache import Step
 from edgerun.offload.estimates import Estimates
 from edgerun.offload.sharing.device import DeviceError
@@ -72,10 +71,7 @@ class SharedProgram(Executable):
         outputs = self._program(batch, cache, values)
         session.attempt(self._settle)
         if session.failure and self._is_required:
-            raise BackendError(
-                f"{session.device.title} failed and nothing may go on in its place: "
-                f"{session.failure}"
-            )
+            raise session.given_up()
         if trials is not None:
             if is_shared in self._ran:
                 trials.observe(rows, time.monotonic() - begin, rows, is_other=is_shared)
