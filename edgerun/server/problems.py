@@ -83,7 +83,8 @@ def named(problem: Problem, sent: Mapping[str, str]) -> Problem:
 
     Args:
         problem: whose message may begin with an argument of the library, or an item of one.
-        sent: the field of each argument that was sent.
+        sent: the field of each argument that was sent, and of items of one whose place in it is
+            another: ``tools[3]``.
     """
     subject = SUBJECT.match(problem.message)
     if subject is None or problem.code != "invalid_value" or problem.param is not None:
@@ -91,9 +92,9 @@ def named(problem: Problem, sent: Mapping[str, str]) -> Problem:
     argument, place = subject[0], ""
     if subject[1]:
         argument, place = f"{subject[1]}s", f"[{subject[2]}]"
-    if argument not in sent:
+    field = sent.get(f"{argument}{place}", f"{sent[argument]}{place}" if argument in sent else "")
+    if not field:
         return problem
-    field = f"{sent[argument]}{place}"
     return replace(problem, message=field + problem.message[subject.end() :], param=field)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgerun.llm.replies.completion import Completion
 from edgerun.server.answers import EventForm, named_event, send_events
+from edgerun.server.responses.functions import Functions
 from edgerun.server.work import LENGTHS, SingleWork
 
 if TYPE_CHECKING:
@@ -30,17 +31,22 @@ NAMES = {REASONING: "reasoning_text", MESSAGE: "output_text"}  # of their parts
 
 @dataclass
 class ResponseWork(SingleWork):
-    """One request for a response."""
+    """One request for a response.
+
+    Attributes:
+        functions: that may be called.
+    """
 
     fields: ResponseFields
+    functions: Functions
 
     async def stream(self, group: Group, send: Send) -> None:
-        writer = _Writer(self._object)
+        writer = _Writer(self._object, self.functions)
         form = EventForm(named_event, writer.failed, b"")
         await send_events(writer.events(group), send, form)
 
     def whole(self, completion: Completion) -> dict[str, Any]:
-        return self._object(_status(completion), output_of(completion), completion)
+        return self._object(_status(completion), output_of(completion, self.functions), completion)
 
     def _object(
         self,
@@ -75,12 +81,12 @@ class ResponseWork(SingleWork):
         }
 
 
-def output_of(completion: Completion) -> list[Item]:
+def output_of(completion: Completion, functions: Functions) -> list[Item]:
     """The items of a whole reply: thoughts, text and calls; one of nothing is an empty text."""
     texts = {REASONING: completion.thinking, MESSAGE: completion.text}
     kinds = [kind for kind in _order(completion) if texts[kind]]
     items = [_item(kind, texts[kind], status) for kind, status in _ends(kinds, completion)]
-    return [*items, *map(_call_item, completion.tool_calls)]
+    return [*items, *(_call_item(call, functions) for call in completion.tool_calls)]
 
 
 def _order(completion: Completion) -> tuple[str, str]:
@@ -118,8 +124,8 @@ class _Writer:
     models think again when they have said something, and no event opens an item again.
     """
 
-    def __init__(self, response: Callable[..., dict[str, Any]]) -> None:
-        self._response = response
+    def __init__(self, response: Callable[..., dict[str, Any]], functions: Functions) -> None:
+        self._response, self._functions = response, functions
         self._number = 0
         self._open: dict[str, _Open] = {}  # by kind
         self._output: list[Item] = []  # what has ended
@@ -159,7 +165,7 @@ class _Writer:
                 yield from self._begun(kind)
             yield from self._ended(kind, status)
         for call in completion.tool_calls:
-            yield from self._called(_call_item(call))
+            yield from self._called(_call_item(call, self._functions))
         status = _status(completion)
         whole = self._response(status, self._output, completion)
         yield self._event(f"response.{status}", response=whole)
@@ -225,12 +231,12 @@ def _unlikely(kind: str) -> dict[str, Any]:
     return {} if kind == REASONING else {"logprobs": []}
 
 
-def _call_item(call: ToolCall) -> Item:
+def _call_item(call: ToolCall, functions: Functions) -> Item:
     return {
         "type": "function_call",
         "id": f"fc_{uuid.uuid4().hex}",
         "call_id": call.id,
-        "name": call.name,
+        **functions.own_name(call.name),
         "arguments": call.arguments,
         "status": COMPLETED,
     }

@@ -13,6 +13,7 @@ from edgerun.server.body import Sent, split, with_sent
 from edgerun.server.encoding.shapes import shape_of
 from edgerun.server.problems import Problem
 from edgerun.server.responses.answer import ResponseWork
+from edgerun.server.responses.functions import functions_of, read_name
 from edgerun.server.work import CONVERSATION, ConversationFields, Head, with_bias, with_effort
 from edgerun.values import shown
 
@@ -69,6 +70,7 @@ class ResponseFields(ConversationFields, kw_only=True):
     conversation: Any = None
     prompt: Any = None
     max_tool_calls: Any = None
+    client_metadata: dict[str, Any] | None = None  # Codex: who asks, as in ``metadata``
 
 
 def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
@@ -82,7 +84,7 @@ def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
     others = _length(fields, sampling) | _schema(fields, sampling)
     sampling, sent = with_sent(with_bias(sampling), others)
     fields.check_calls(sampling)
-    messages, tools = messages_of(fields), _tools(fields)
+    messages, functions = messages_of(fields), functions_of(fields.tools)
     values = with_effort(
         fields.chat_template_kwargs, fields.reasoning.effort, "reasoning.effort", llm.model.template
     )
@@ -92,7 +94,7 @@ def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
             llm,
             messages,
             1,
-            tools=tools,
+            tools=functions.tools,
             tool_choice=_tool_choice(fields),
             template_values=values,
             several_calls=fields.parallel_tool_calls,
@@ -100,8 +102,11 @@ def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
         )
 
     sent |= CONVERSATION  # without messages, which are others than the items
-    shape = shape_of(sampling, 1, tools, fields.tool_choice, several=fields.parallel_tool_calls)
-    return ResponseWork(fields, make, head, sent, shape)
+    sent |= {f"tools[{index}]": place for index, place in enumerate(functions.fields)}
+    shape = shape_of(
+        sampling, 1, functions.tools, fields.tool_choice, several=fields.parallel_tool_calls
+    )
+    return ResponseWork(fields, make, head, sent, shape, functions)
 
 
 def messages_of(fields: ResponseFields) -> list[dict[str, Any]]:
@@ -211,6 +216,8 @@ def _part(part: Any, place: str) -> str:
 
 def _call(item: dict[str, Any], place: str) -> dict[str, Any]:
     name, arguments = _string(item, "name", place), _string(item, "arguments", place)
+    if item.get("namespace") is not None:
+        name = read_name(_string(item, "namespace", place), name)
     function = {"name": name, "arguments": arguments}
     return {"id": _string(item, "call_id", place), "type": "function", "function": function}
 
@@ -224,29 +231,13 @@ def _string(item: dict[str, Any], name: str, place: str) -> str:
     return value
 
 
-def _tools(fields: ResponseFields) -> list[dict[str, Any]] | None:
-    """Functions as chats have them."""
-    if fields.tools is None:
-        return None
-    for index, tool in enumerate(fields.tools):
-        if tool.get("type") != "function":
-            raise Problem(
-                400,
-                f"tools[{index}] is of type {shown(tool.get('type'))}; only functions can be "
-                "called here",
-                "invalid_value",
-                "tools",
-            )
-    return [
-        {"type": "function", "function": {key: tool[key] for key in tool if key != "type"}}
-        for tool in fields.tools
-    ]
-
-
 def _tool_choice(fields: ResponseFields) -> str | dict[str, Any]:
     choice = fields.tool_choice
     if isinstance(choice, dict) and choice.get("type") == "function":
-        return {"type": "function", "function": {"name": choice.get("name")}}
+        name = choice.get("name")
+        if isinstance(choice.get("namespace"), str) and isinstance(name, str):
+            name = read_name(choice["namespace"], name)
+        return {"type": "function", "function": {"name": name}}
     return choice
 
 

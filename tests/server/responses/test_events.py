@@ -17,6 +17,7 @@ from edgerun.llm.llm import LLM
 from edgerun.llm.replies.completion import Completion, Part
 from edgerun.model.chat.tools.call import ToolCall
 from edgerun.server.responses.answer import _Writer, output_of
+from edgerun.server.responses.functions import functions_of
 from tests.llm.chats.test_thinking import CHAT, HARMONY, REPLY, that_says
 from tests.model.chat.tools.replies import MESSAGES
 from tests.server.responses.test_responses import QUESTION, ask, check, events_of, without_ids
@@ -25,6 +26,7 @@ from tests.support import fakes
 
 THINKS, SAYS = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
 NEXT = "<|end|><|start|>assistant"
+NO_FUNCTIONS = functions_of(None)
 # A model of channels may think again when it has said something, or say something at first.
 TURNS = {
     "thinks twice": ((THINKS, "A"), (THINKS, "B"), (SAYS, "C")),
@@ -67,7 +69,7 @@ def written(parts: Sequence[Part], completion: Completion) -> list[Any]:
     """The events of a reply that came in these pieces."""
 
     async def write() -> list[Any]:
-        writer = _Writer(lambda status, output, *_: {"output": list(output)})
+        writer = _Writer(lambda status, output, *_: {"output": list(output)}, NO_FUNCTIONS)
         group: Any = Cut(parts, completion)
         return [event async for event in writer.events(group)]
 
@@ -84,7 +86,7 @@ def test_items_are_the_same_however_a_reply_is_cut(
         stream = llm.stream_chat(MESSAGES, max_tokens=tokens if is_cut else tokens + 1)
         parts, completion = list(stream.parts()), stream.completion
     assert completion.finish_reason == ("length" if is_cut else "stop")
-    output = output_of(completion)
+    output = output_of(completion, NO_FUNCTIONS)
     kinds = ["message", "reasoning"] if turns[0][0] == SAYS else ["reasoning", "message"]
     assert [item["type"] for item in output] == kinds[: len(output)]
     for pieces in cuts_of(parts):
@@ -137,7 +139,7 @@ def test_what_was_cut_off_is_incomplete(
     reason: str, text: str, thinking: str, first: bool, calls: int, items: Any
 ) -> None:
     completion = completion_of(reason, text, thinking, first, calls)
-    output = output_of(completion)
+    output = output_of(completion, NO_FUNCTIONS)
     assert [f"{item['type']} {item['status']}" for item in output] == items
     events = written([Part(text, thinking)], completion)
     check(events, events[-1]["response"]["output"])

@@ -18,6 +18,7 @@ from tests.support import fakes
 
 QUESTION = MESSAGES[0]["content"]
 FLAT = [{"type": "function", **tool["function"]} for tool in TOOLS]
+GROUP = {"type": "namespace", "name": "sky", "description": "The sky's.", "tools": FLAT}
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,30 @@ def test_functions_are_called_and_answered(calling: Served) -> None:
     assert reply.prompt_tokens > first.prompt_tokens
     assert [each["role"] for each in chat] == ["user", "assistant", "tool"]
     assert chat[1]["content"] == "Let me see." and len(chat[1]["tool_calls"]) == 1
+
+
+def test_functions_of_a_namespace_are_called_by_their_own_names() -> None:
+    name = "sky__get_weather"
+    read = [
+        {"type": "function", "function": {**tool, "name": f"sky__{tool['name']}"}}
+        for tool in (each["function"] for each in TOOLS)
+    ]
+    first = read[0]["function"]
+    first["description"] = "\n\n".join(["The sky's.", *filter(None, [first.get("description")])])
+    reply = CALL.replace("get_weather", name)
+    with hermes_that_says(reply, read) as llm:
+        expected = llm.chat(MESSAGES, tools=read, max_tokens=1)
+    with served(hermes_that_says(reply, read)) as client:
+        answer = ask(client, tools=[GROUP], client_metadata={"turn": {"id": 1}}).json()
+        events = events_of(ask(client, tools=[GROUP], stream=True).text)
+        (call,) = answer["output"]
+        assert answer["usage"]["input_tokens"] == expected.prompt_tokens
+        assert (call["name"], call["namespace"]) == ("get_weather", "sky")
+        assert without_ids(events[-1]["response"]["output"]) == without_ids([call])
+        (message,) = messages_of(ResponseFields(input=[call]))
+        assert message["tool_calls"][0]["function"]["name"] == name
+        named = {"type": "function", "name": "get_weather", "namespace": "sky"}
+        assert ask(client, tools=[GROUP], tool_choice=named).status_code == 200
 
 
 def test_the_official_client_reads_all_of_it(thinking: Served, calling: Served) -> None:
@@ -298,6 +323,14 @@ def test_replies_follow_a_schema(thinking: Served) -> None:
         ({"truncation": "auto"}, "truncation"),
         ({"include": ["message.output_text.logprobs"]}, "include"),
         ({"tools": [{"type": "web_search"}]}, "only functions"),
+        ({"tools": [{**GROUP, "tools": [{"type": "custom"}]}]}, "tools[0].tools[0] is of type"),
+        ({"tools": [{**GROUP, "tools": {}}]}, "tools[0].tools is {}"),
+        ({"tools": [{**GROUP, "name": 5}]}, "tools[0].name is 5"),
+        ({"tools": [{**GROUP, "tools": [5]}]}, "tools[0].tools[0] is of type 5"),
+        (
+            {"input": [{"type": "function_call", "name": "f", "arguments": "", "namespace": 5}]},
+            "input[0].namespace is 5",
+        ),
         ({"tools": FLAT, "parallel_tool_calls": False}, "parallel_tool_calls"),
         ({"text": {"format": {"type": "json_schema"}}}, "no schema"),
         ({"text": {"verbosity": "low"}}, "verbosity"),
@@ -327,6 +360,9 @@ def test_what_cannot_be_done_is_refused(calling: Served, fields: Any, says: str)
         ),
         ({"text": {"format": {"type": "json_object"}}, "regex": "a"}, "text.format"),
         ({"tools": [FLAT[0], {"type": "function", "name": "a b"}]}, "tools[1]"),
+        ({"tools": [GROUP, {"type": "function", "name": "a b"}]}, "tools[1]"),
+        ({"tools": [GROUP, {**GROUP, "name": "a b"}]}, "tools[1].tools[0]"),
+        ({"tools": [GROUP, GROUP]}, "tools[1].tools[0]"),
     ],
 )
 def test_errors_name_the_field_that_was_sent(calling: Served, fields: Any, param: str) -> None:
