@@ -13,6 +13,7 @@ from dataclasses import replace
 from edgerun.backends.base import FEW_ROWS, Phase, Shape
 from edgerun.backends.cpu.families import AMX, BY_BLOCK, LOOKUP, REGROUPED, paths_of
 from edgerun.backends.cpu.weights import DenseWeight, Prepared
+from edgerun.kernels.host.processor import INTEL, vendor
 from edgerun.kernels.lang.isa import Isa
 from edgerun.kernels.layouts.trits import TritWeight
 from edgerun.machine.profile import MachineProfile, family
@@ -34,18 +35,16 @@ TERNARY = (family(ROW, "ternary"), TRITS)
 MANY_ROWS = FEW_ROWS + 1  # from which on blocks are taken where nothing was measured
 FEW_LOOKED_UP = 12  # from which on at the latest few rows are looked up, if they are at all
 REGROUPED_BLOCK = 128
+WIDE = 64  # bytes of the widest vectors
 
 
 def block_tokens(isa: Isa, path: str) -> int:
-    """Rows of a block, as kernels take it; 0 for no path.
-
-    A tile of ``gemm`` of two vectors of weight rows fills half of the registers.
-    """
+    """Rows of a block, as kernels take it; 0 for no path."""
     if path == LOOKUP:
         return LOOKUP_TOKENS
     if path == AMX:
         return ANY_NUMBER
-    return isa.registers // (4 * isa.partial) if path else 0
+    return isa.tile[1] if path else 0
 
 
 def possible_paths(isa: Isa, kernels: str) -> tuple[str, ...]:
@@ -64,7 +63,17 @@ def usual_path(isa: Isa, kernels: str) -> BlockPath:
         return BlockPath(LOOKUP, isa.looks_up)
     if kernels == TRITS:  # more time to unpack than others take: once for all rows everywhere
         return BlockPath(isa.prompts, MANY_ROWS)
-    return BlockPath(isa.prompts, isa.unpacks) if isa.unpacks else ALL_IN_TURNS
+    least = isa.unpacks or (MANY_ROWS if unpacking_delays(isa) else 0)
+    return BlockPath(isa.prompts, least) if least else ALL_IN_TURNS
+
+
+def unpacking_delays(isa: Isa) -> bool:
+    """Whether what unpacks codes takes the units that multiply.
+
+    Of vectors of 64 bytes an Intel core computes two at a time, whatever it does with them; with
+    vectors of 32 bytes it has a third unit, and AMD's cores have other ones for that.
+    """
+    return isa.vector_bytes == WIDE and vendor() == INTEL
 
 
 def timed_layers(isa: Isa, profile: MachineProfile, threads: int) -> dict[str, Layers]:

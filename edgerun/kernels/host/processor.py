@@ -47,6 +47,7 @@ LEAVES = (
     (0x80000008, 0, (1,)),
 )
 OSXSAVE = 1 << 27  # in register c of leaf 1: xgetbv may be used
+INTEL = "GenuineIntel"
 CPUINFO = Path("/proc/cpuinfo")
 CORE_NAMES = (b"CPU implementer", b"CPU variant", b"CPU part", b"Features")
 
@@ -56,6 +57,12 @@ def identity() -> bytes | None:
     """What tells processors apart; None where it is not known how to ask."""
     asked = {"x86_64": _answers_of_cpuid, "aarch64": _names_of_cores}.get(linux_machine())
     return asked() if asked else None
+
+
+def vendor() -> str:
+    """Who made an x86 processor, as ``cpuid`` says it: ``INTEL``, say; empty for any other."""
+    told = identity() if linux_machine() == "x86_64" else None
+    return (told[4:8] + told[12:16] + told[8:12]).decode("ascii", "replace") if told else ""
 
 
 def _names_of_cores() -> bytes:

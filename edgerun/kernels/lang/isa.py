@@ -38,6 +38,8 @@ class Isa:
         bfloat16: what multiplies bfloat16, a key of ``BFLOAT16`` (``lang/bfloat16.py``); only on
             machines that have ``bfloat16_features`` as well, which the set does not ask for.
         chunk_rows: rows of a prompt that are multiplied in one call at best.
+        tile: vectors of weight rows and batch rows that are multiplied together once weights are
+            unpacked; their sums lie in registers.
         unpacks: from how many rows on weights are unpacked once for all rows; below, they take
             turns, as a few rows do (docs/benchmarks.md has both). 0 for never.
     """
@@ -52,6 +54,7 @@ class Isa:
     prompts: str = "gemm"
     streams: int = 4
     looks_up: int = 0
+    tile: tuple[int, int] = (2, 4)
     unpacks: int = 17
     raises: int = 0
     regroups: bool = False
@@ -79,6 +82,7 @@ ISAS: Mapping[str, Isa] = {
             dots="vnni",
             shuffles="x86",
             prompts="amx",
+            tile=(4, 6),
             regroups=True,
             bfloat16="amx",
             chunk_rows=512,
@@ -91,6 +95,7 @@ ISAS: Mapping[str, Isa] = {
             dots="vnni",
             shuffles="x86",
             streams=2,
+            tile=(4, 6),
             unpacks=0,
             raises=4,
             regroups=True,
@@ -105,6 +110,7 @@ ISAS: Mapping[str, Isa] = {
             dots="vnni",
             shuffles="x86",
             looks_up=17,
+            tile=(2, 6),
             unpacks=0,
         ),
         Isa(
@@ -118,8 +124,8 @@ ISAS: Mapping[str, Isa] = {
             looks_up=17,
             unpacks=64,
         ),
-        Isa("i8mm", ("i8mm", "dotprod"), 16, 32, dots="usdot", shuffles="neon"),
-        Isa("dotprod", ("dotprod",), 16, 32, dots="sdot", shuffles="neon"),
+        Isa("i8mm", ("i8mm", "dotprod"), 16, 32, dots="usdot", shuffles="neon", tile=(2, 8)),
+        Isa("dotprod", ("dotprod",), 16, 32, dots="sdot", shuffles="neon", tile=(2, 8)),
         Isa("neon", ("neon",), 16, 32, dots="smlal", partial=2, shuffles="neon", looks_up=8),
         Isa("portable", (), 16, 16, dots="generic", looks_up=8),
     )
@@ -128,8 +134,17 @@ ISAS: Mapping[str, Isa] = {
 MODELS: Mapping[str, Isa] = {
     isa.name: isa
     for isa in (
-        Isa("vnni_model", (), 64, 32, dots="generic", bfloat16="avx512bf16_model"),
-        Isa("amx_model", (), 64, 32, dots="generic", prompts="amx", bfloat16="amx_model"),
+        Isa("vnni_model", (), 64, 32, dots="generic", tile=(4, 6), bfloat16="avx512bf16_model"),
+        Isa(
+            "amx_model",
+            (),
+            64,
+            32,
+            dots="generic",
+            prompts="amx",
+            tile=(4, 6),
+            bfloat16="amx_model",
+        ),
     )
 }
 

@@ -38,8 +38,6 @@ from edgerun.kernels.linear.tiles import (
     zero_point,
 )
 
-MOST_BESIDE = 4  # sums that few registers hold beside as many of a block
-
 
 @intrinsic(prefer_literal=True)
 def block_tile(  # type: ignore[no-untyped-def]
@@ -113,7 +111,7 @@ class _Sums:
     def __init__(self, tile: Tile, address: Any, *, fresh: bool) -> None:
         self.builder, self.kind = tile.builder, Vec("f32", tile.shape.lanes // 4)
         self.places, self.variables = tile.places(address), []
-        if not tile.shape.has_few_registers or tile.shape.cells <= MOST_BESIDE:
+        if tile.shape.cells <= isa_of(tile.shape.isa).registers // 4:
             self.variables = tile.variables(self.places, self.kind, fresh=fresh)
         elif fresh:
             for place in self.places:

@@ -43,18 +43,20 @@ from edgerun.kernels.linear.tiles import (
 )
 from edgerun.kernels.linear.turns import ALONE, Sides, rows_in_blocks
 
-VECTORS = 2  # of weight rows in a tile
 MOST_ROWS = 256  # batch rows that share an unpacked piece
 SLAB = 64  # weight rows that share a piece of the activations in the second cache
 
 
-def steps_a_piece(lanes: int, pieces: int, block: int = 0) -> int:
+def steps_a_piece(width: int, pieces: int, block: int = 0) -> int:
     """Steps along K that are unpacked at a time: whole blocks, or whole loops of a tile.
 
-    ``pieces`` is the number of parts that codes are multiplied in.
+    Args:
+        width: bytes of a step of all vectors of a tile.
+        pieces: parts that codes are multiplied in.
+        block: weights with a scale; 0 where a row has one.
     """
     unit = max(8, block // K_STEP)
-    return PIECE_BYTES // (pieces * VECTORS * lanes * unit) * unit
+    return PIECE_BYTES // (pieces * width * unit) * unit
 
 
 @njit(inline="always")
@@ -74,15 +76,21 @@ def zeros_when_unpacked(bits: int, isa: str, zeros: int) -> int:
 
 
 def unpacking(
-    bits: int, lanes: int, pieces: int, sides: Sides = ALONE, raised_by: int = 0, halves: int = 0
+    bits: int,
+    lanes: int,
+    vectors: int,
+    pieces: int,
+    sides: Sides = ALONE,
+    raised_by: int = 0,
+    halves: int = 0,
 ) -> Any:
     """The function that unpacks ``steps`` steps, from ``step`` on, of the panels from ``panel`` on.
 
-    ``codes`` becomes uint8 ``[steps, VECTORS, lanes]``, and so much further on has the next piece
+    ``codes`` becomes uint8 ``[steps, vectors, lanes]``, and so much further on has the next piece
     of the codes, if there are ``pieces``; panels beyond the last are read as it. Vectors are
-    consecutive panels, or the same panel of each matrix. If blocks of ``raised_by`` weights have
-    zero points, codes are raised such that all stand for the greatest. With ``halves`` scales are
-    float16.
+    consecutive panels, or the same panels of each matrix in turn. If blocks of ``raised_by``
+    weights have zero points, codes are raised such that all stand for the greatest. With ``halves``
+    scales are float16.
     """
     planes, low = 8 // bits, (1 << bits) - 1
     matrices, distances = sides.matrices, sides.distances
@@ -100,7 +108,7 @@ def unpacking(
     @njit(inline="always")
     def unpack(a, panel, step, steps, codes):  # type: ignore[no-untyped-def]
         tiles, between = a.tiles, distances(a)[0]
-        for v in range(VECTORS):
+        for v in range(vectors):
             present = min(panel + v // matrices, a.panels - 1)
             source = a.codes + (present * tiles + step // planes) * lanes
             source += v % matrices * between
@@ -110,11 +118,11 @@ def unpacking(
                 packed = load(source, "u8", lanes)
                 _store_planes(packed, target, distance(a, present, v % matrices, tile))
                 source += lanes
-                target += planes * VECTORS * lanes
+                target += planes * vectors * lanes
 
     @njit(inline="always")
     def _store_planes(packed, target, more):  # type: ignore[no-untyped-def]
-        apart = VECTORS * lanes
+        apart = vectors * lanes
         if bits == 8 and pieces == 2:
             store(target, mask_bits(packed, 15))
             store(target + PIECE_BYTES // 2, shift_right(packed, 4))
@@ -139,6 +147,7 @@ class Tiles:
     Attributes:
         lanes: bytes of a vector.
         bits: of a code.
+        vectors: of weight rows in a tile.
         tokens: batch rows of a tile.
         piece: steps that are unpacked at a time.
         panels: of each matrix in a tile.
@@ -146,6 +155,7 @@ class Tiles:
 
     lanes: int
     bits: int
+    vectors: int
     tokens: int
     piece: int
     panels: int
@@ -158,10 +168,11 @@ def driver(tiles: Tiles, multiply: Any, store_rows: Any) -> Body:
     steps, from ``step`` on, to the sums of a tile's panels and ``count`` batch rows.
     ``store_rows(a, row, count, panel, 1, last, sums, vectors)`` stores them.
     """
-    lanes, bits, tokens = tiles.lanes, tiles.bits, tiles.tokens
+    lanes, bits, vectors, tokens = tiles.lanes, tiles.bits, tiles.vectors, tiles.tokens
     piece, panels = tiles.piece, tiles.panels
-    slab_bytes, slab = SLAB * MOST_ROWS * 4, SLAB * 4 // lanes * panels // VECTORS
-    width = VECTORS * lanes
+    slab = SLAB * 4 // lanes * panels // vectors
+    slab_bytes = SLAB * (MOST_ROWS + tokens) * 4  # the last tile may have rows beyond the others
+    width = vectors * lanes
     steps_a_tile = 8 // bits
 
     def body(a: Arguments, chunk: int) -> None:
@@ -182,15 +193,16 @@ def driver(tiles: Tiles, multiply: Any, store_rows: Any) -> Body:
                         multiply(a, row, count, panel, step, steps, codes, place)
                 for panel in range(start, last, panels):
                     place = sums + (panel - start) // panels * size
-                    store_rows(a, row, count, panel, 1, last - 1 - panel, place, VECTORS)
+                    store_rows(a, row, count, panel, 1, last - 1 - panel, place, vectors)
 
     return body
 
 
 def row_tiles(bits: int, lanes: int, tokens: int, isa: str, sides: Sides, store_rows: Any) -> Body:
     """A kernel of int32 sums over the whole of K."""
-    pieces, width, matrices = parts(bits, isa), VECTORS * lanes, sides.matrices
-    unpack = unpacking(bits, lanes, pieces, sides)
+    pieces, vectors, matrices = parts(bits, isa), isa_of(isa).tile[0], sides.matrices
+    width = vectors * lanes
+    unpack = unpacking(bits, lanes, vectors, pieces, sides)
 
     @njit(inline="always")
     def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
@@ -202,7 +214,7 @@ def row_tiles(bits: int, lanes: int, tokens: int, isa: str, sides: Sides, store_
                 codes,
                 lanes,
                 1,
-                VECTORS - 1,
+                vectors - 1,
                 lanes,
                 width,
                 x + t * stride,
@@ -213,7 +225,7 @@ def row_tiles(bits: int, lanes: int, tokens: int, isa: str, sides: Sides, store_
                 0,
                 0,
                 0,
-                VECTORS,
+                vectors,
                 tokens,
                 bits,
                 UNPACKED,
@@ -222,8 +234,8 @@ def row_tiles(bits: int, lanes: int, tokens: int, isa: str, sides: Sides, store_
                 matrices,
             )
 
-    piece = steps_a_piece(lanes, pieces)
-    tiles = Tiles(lanes, bits, tokens, piece, VECTORS // matrices)
+    piece = steps_a_piece(width, pieces)
+    tiles = Tiles(lanes, bits, vectors, tokens, piece, vectors // matrices)
     return driver(tiles, multiply, store_rows)
 
 
@@ -239,10 +251,11 @@ def block_tiles(
     store_rows: Any,
 ) -> Body:
     """A kernel of float32 sums of scaled blocks."""
-    pieces, width, matrices = parts(bits, isa), VECTORS * lanes, sides.matrices
+    pieces, vectors, matrices = parts(bits, isa), isa_of(isa).tile[0], sides.matrices
+    width = vectors * lanes
     scale_vectors, zeros = vectors_of(bits, zeros, halves), zeros_when_unpacked(bits, isa, zeros)
     raised_by, distances = block if zeros == RAISED else 0, sides.distances
-    unpack = unpacking(bits, lanes, pieces, sides, raised_by, halves)
+    unpack = unpacking(bits, lanes, vectors, pieces, sides, raised_by, halves)
 
     @njit(inline="always")
     def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
@@ -255,7 +268,7 @@ def block_tiles(
                 codes,
                 lanes,
                 1,
-                VECTORS - 1,
+                vectors - 1,
                 lanes,
                 width,
                 x + t * stride,
@@ -273,7 +286,7 @@ def block_tiles(
                 0,
                 0,
                 0,
-                VECTORS,
+                vectors,
                 tokens,
                 bits,
                 UNPACKED,
@@ -285,7 +298,8 @@ def block_tiles(
                 halves,
             )
 
-    tiles = Tiles(lanes, bits, tokens, steps_a_piece(lanes, pieces, block), VECTORS // matrices)
+    piece = steps_a_piece(width, pieces, block)
+    tiles = Tiles(lanes, bits, vectors, tokens, piece, vectors // matrices)
     return driver(tiles, multiply, store_rows)
 
 

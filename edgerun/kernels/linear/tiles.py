@@ -20,6 +20,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from edgerun.formats.trits import DIGITS
+from edgerun.kernels.host.processor import INTEL, vendor
 from edgerun.kernels.lang.dot import DOTS, register
 from edgerun.kernels.lang.ir import (
     I32,
@@ -40,9 +41,20 @@ K_STEP = 4  # codes of one row in a dword
 UNROLL = 8  # steps in a loop's body, about
 LINE = 64  # bytes of memory that are asked for at a time
 AHEAD_BYTES, SCALES_AHEAD_BYTES = 1024, 256  # how far before their use weights are asked for
+ALONE_AHEAD_BYTES = 2048  # by a batch row that is alone, and sooner done with them
 PACKED, TRITS, UNPACKED = "packed", "trits", "unpacked"
 MANY_REGISTERS = 32
 PIECE_BYTES = 16 * 1024  # of unpacked codes: half of a small first cache
+
+
+def asks_alone() -> bool:
+    """Whether one batch row alone asks for codes ahead, too.
+
+    Instructions that wait for memory stay in the scheduler of an Intel core, which is full when a
+    few vectors of codes have not come: ternary weights were read at 0.63 of memory's speed, and at
+    0.84 if asked for (docs/benchmarks.md).
+    """
+    return vendor() == INTEL
 
 
 def parts(bits: int, isa: str) -> int:
@@ -265,7 +277,7 @@ class Tile:
     def _asks(self) -> bool:
         """Whether a vector takes so long that the hardware does not ask for the next ones."""
         slow = self.shape.tokens > 1 or (self.depth > 0 and self.shape.planes > 2)
-        return slow and self.shape.form != UNPACKED
+        return (slow or asks_alone()) and self.shape.form != UNPACKED
 
     def _together(self, packed: list[Any]) -> list[tuple[int, list[Any]]]:
         """Vectors that are unpacked side by side; of trits few digits may be alive at a time."""

@@ -25,7 +25,14 @@ from edgerun.kernels.layouts.scale_vectors import vectors_of
 from edgerun.kernels.layouts.zero_kinds import OWN
 from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.row_tiles import row_tile
-from edgerun.kernels.linear.tiles import AHEAD_BYTES, LINE, PACKED, SCALES_AHEAD_BYTES, parts
+from edgerun.kernels.linear.tiles import (
+    AHEAD_BYTES,
+    ALONE_AHEAD_BYTES,
+    LINE,
+    PACKED,
+    SCALES_AHEAD_BYTES,
+    parts,
+)
 from edgerun.kernels.run import shares
 
 STREAMS = 4  # panels that are read side by side where memory is not the limit
@@ -237,7 +244,9 @@ def in_turns(product: Product, store: Any) -> Body:
         sums = scratch(sums_bytes)
         turns = (count + MOST_TOKENS - 1) // MOST_TOKENS
         ahead, share, pace = _prefetching(a.tiles * lanes, turns, longest_shared, lanes)
-        if count > 1:
+        if count == 1:
+            ahead = ALONE_AHEAD_BYTES
+        else:
             for panel in range(begin, begin + streams * apart, apart):
                 ask(a, panel, ahead)
         # Three rows alone are a turn of four: while memory is waited for, the fourth costs nothing.
