@@ -88,12 +88,12 @@ def unpacking(
 
     ``codes`` becomes uint8 ``[steps, vectors, lanes]``, and so much further on has the next piece
     of the codes, if there are ``pieces``; panels beyond the last are read as it. Vectors are
-    consecutive panels, or the same panels of each matrix in turn. If blocks of ``raised_by``
-    weights have zero points, codes are raised such that all stand for the greatest. With ``halves``
-    scales are float16.
+    consecutive panels, those of one matrix behind the other's. If blocks of ``raised_by`` weights
+    have zero points, codes are raised such that all stand for the greatest. With ``halves`` scales
+    are float16.
     """
     planes, low = 8 // bits, (1 << bits) - 1
-    matrices, distances = sides.matrices, sides.distances
+    panels, distances = vectors // sides.matrices, sides.distances
     vectors_a_block = max(1, raised_by * bits // 32)
     raised, scale_vectors = raising(bits, halves, lanes // 4), vectors_of(bits, OWN, halves)
 
@@ -109,14 +109,13 @@ def unpacking(
     def unpack(a, panel, step, steps, codes):  # type: ignore[no-untyped-def]
         tiles, between = a.tiles, distances(a)[0]
         for v in range(vectors):
-            present = min(panel + v // matrices, a.panels - 1)
-            source = a.codes + (present * tiles + step // planes) * lanes
-            source += v % matrices * between
+            present, matrix = min(panel + v % panels, a.panels - 1), v // panels
+            source = a.codes + (present * tiles + step // planes) * lanes + matrix * between
             target = codes + v * lanes
             first = step // planes
             for tile in range(first, first + steps // planes):
                 packed = load(source, "u8", lanes)
-                _store_planes(packed, target, distance(a, present, v % matrices, tile))
+                _store_planes(packed, target, distance(a, present, matrix, tile))
                 source += lanes
                 target += planes * vectors * lanes
 
@@ -215,7 +214,7 @@ def row_tiles(bits: int, lanes: int, tokens: int, isa: str, sides: Sides, store_
                 lanes,
                 1,
                 vectors - 1,
-                lanes,
+                width // matrices,
                 width,
                 x + t * stride,
                 stride,
@@ -269,7 +268,7 @@ def block_tiles(
                 lanes,
                 1,
                 vectors - 1,
-                lanes,
+                width // matrices,
                 width,
                 x + t * stride,
                 stride,

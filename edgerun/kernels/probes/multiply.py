@@ -23,20 +23,18 @@ from edgerun.kernels.linear.amx_tiles import WIDTH, spin_tiles
 from edgerun.kernels.linear.lookup_tiles import add_rows
 
 CODES = 4  # vectors of codes, kept in registers
-PLACES = 2  # vectors of activations a step, each read from the cache
-PRODUCTS = CODES * PLACES
 TILE_PRODUCTS = TOKENS * WIDTH * MOST_DEPTH
 SUMS_BYTES = TOKENS * WIDTH * 4
 
 
 @intrinsic(prefer_literal=True)
-def _products(typingctx, codes, x, steps, out, lanes, isa):  # type: ignore[no-untyped-def]
-    """``out[i] += codes[i % CODES] * x[...]`` for ``steps`` steps of ``PLACES`` vectors each."""
-    values = literals(lanes, isa)
+def _products(typingctx, codes, x, steps, out, places, lanes, isa):  # type: ignore[no-untyped-def]
+    """``out[i] += codes[i % CODES] * x[...]`` for ``steps`` steps of ``places`` vectors each."""
+    values = literals(places, lanes, isa)
     if values is None:
         return None
-    width, dots = values[0], DOTS[isa_of(values[1]).dots]
-    sum_bytes = width * isa_of(values[1]).partial
+    count, width, dots = *values[:2], DOTS[isa_of(values[2]).dots]
+    sum_bytes = width * isa_of(values[2]).partial
     narrow, partial = Vec("u8", width).llvm, dots.partial(width).llvm
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
@@ -45,11 +43,11 @@ def _products(typingctx, codes, x, steps, out, lanes, isa):  # type: ignore[no-u
             return places, [load_from(builder, place, kind) for place in places]
 
         _, weights = vectors(args[0], CODES, width, narrow)
-        targets, values = vectors(args[3], PRODUCTS, sum_bytes, partial)
+        targets, values = vectors(args[3], CODES * count, sum_bytes, partial)
         sums = [variable(builder, value) for value in values]
         with cgutils.for_range(builder, args[2], intp=I64) as loop:
-            start = builder.add(args[1], builder.mul(loop.index, integer(PLACES * width)))
-            _, xs = vectors(start, PLACES, width, narrow)
+            start = builder.add(args[1], builder.mul(loop.index, integer(count * width)))
+            _, xs = vectors(start, count, width, narrow)
             for index, total in enumerate(sums):
                 x_vector, code = xs[index // CODES], weights[index % CODES]
                 value = dots.add(builder, builder.load(total), code, x_vector, width)
@@ -58,28 +56,30 @@ def _products(typingctx, codes, x, steps, out, lanes, isa):  # type: ignore[no-u
             store_to(builder, builder.load(total), target)
         return context.get_dummy_value()
 
-    return types.void(types.intp, types.intp, types.intp, types.intp, lanes, isa), codegen
+    return types.void(*[types.intp] * 4, places, lanes, isa), codegen
 
 
 @kernel(
     "multiply_peak",
-    f"codes:u8[{CODES}, lanes] x:i8[steps, {PLACES}, lanes] steps repeats"
-    f" out:u8[chunks, {PRODUCTS} * 2 * lanes]",
+    f"codes:u8[{CODES}, lanes] x:i8[steps, places, lanes] steps repeats"
+    f" out:u8[chunks, {CODES} * places * 2 * lanes]",
 )
-def multiply_peak(lanes: int, isa: str) -> Body:
+def multiply_peak(places: int, lanes: int, isa: str) -> Body:
     """Multiplies codes by activations and adds up, as fast as the instruction set can.
 
-    ``codes`` is uint8 ``[CODES, lanes]`` of values 0 to 3, ``x`` int8 ``[steps * PLACES,
-    lanes]``, read ``repeats`` times over; ``out`` holds ``[PRODUCTS, Isa.partial * lanes]`` bytes
-    a chunk: sums in the narrow type of the instruction set, which wrap around. A chunk is
-    ``steps * repeats * PRODUCTS * lanes`` multiply-adds.
+    ``codes`` is uint8 ``[CODES, lanes]`` of values 0 to 3, ``x`` int8 ``[steps * places,
+    lanes]``, each read from the cache, ``repeats`` times over; ``out`` holds ``[CODES * places,
+    Isa.partial * lanes]`` bytes a chunk: sums in the narrow type of the instruction set, which wrap
+    around. A chunk is ``steps * repeats * CODES * places * lanes`` multiply-adds. A sum waits some
+    five cycles for its last product, so that there are to be ten of them or more, if registers
+    hold as many.
     """
-    out_bytes = PRODUCTS * lanes * isa_of(isa).partial
+    out_bytes = CODES * places * lanes * isa_of(isa).partial
 
     def body(a: Arguments, chunk: int) -> None:
         out = a.out + chunk * out_bytes
         for _repeat in range(a.repeats):
-            _products(a.codes, a.x, a.steps, out, lanes, isa)
+            _products(a.codes, a.x, a.steps, out, places, lanes, isa)
 
     return body
 

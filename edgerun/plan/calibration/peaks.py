@@ -96,17 +96,18 @@ def _peak(make: Callable[[int, int], Probe], threads: int) -> float:
 
 
 def _multiply(chunks: int, repeats: int, steps: int = STEPS) -> Probe:
-    from edgerun.kernels.probes.multiply import CODES, PLACES, PRODUCTS
+    from edgerun.kernels.probes.multiply import CODES
 
     isa, numbers = selected_isa(), {"steps": steps, "repeats": repeats}
-    lanes = isa.vector_bytes
+    lanes, places = isa.vector_bytes, max(1, isa.registers // isa.partial * 3 // 16)
+    sums = CODES * places  # three of four registers; the others have codes
     arrays: Arrays = {
         "codes": np.ones((CODES, lanes), np.uint8),
-        "x": np.ones((steps * PLACES, lanes), np.int8),
-        "out": np.zeros((chunks, PRODUCTS, isa.partial * lanes), np.uint8),
+        "x": np.ones((steps * places, lanes), np.int8),
+        "out": np.zeros((chunks, sums, isa.partial * lanes), np.uint8),
     }
-    products = repeats * steps * PRODUCTS * lanes
-    return Probe("multiply_peak", {"lanes": lanes, "isa": isa.name}, arrays, numbers, products)
+    params: dict[str, int | str] = {"places": places, "lanes": lanes, "isa": isa.name}
+    return Probe("multiply_peak", params, arrays, numbers, repeats * steps * sums * lanes)
 
 
 def _look_up(chunks: int, repeats: int) -> Probe:

@@ -24,6 +24,7 @@ from edgerun.backends.cpu.row_paths import (
 )
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels import isa as isa_module
+from edgerun.kernels.host.processor import INTEL
 from edgerun.kernels.isa import available_isas
 from edgerun.kernels.lang.isa import ISAS, MODELS, Isa
 from edgerun.machine.profile import MachineProfile, family
@@ -239,9 +240,13 @@ def test_few_rows_of_trits_are_not_expanded_for() -> None:
     assert {path.name for path in measured.values()} == {LOOKUP}
 
 
+@pytest.mark.parametrize("vendor", [INTEL, "AuthenticAMD"])
 @pytest.mark.parametrize("isa", ISAS.values(), ids=lambda isa: isa.name)
 @pytest.mark.parametrize("kernels", NAMES)
-def test_where_nothing_was_measured_a_set_of_instructions_says(isa: Isa, kernels: str) -> None:
+def test_where_nothing_was_measured_a_set_of_instructions_says(
+    isa: Isa, kernels: str, vendor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_paths, "vendor", lambda: vendor)
     path, rounding = usual_path(isa, kernels), kernels.split("/")[0]
     is_ternary = kernels in ("int8_row/ternary", "int8_row/trits")
     if rounding == "float":
@@ -252,6 +257,8 @@ def test_where_nothing_was_measured_a_set_of_instructions_says(isa: Isa, kernels
         assert path == BlockPath(isa.prompts, MANY_ROWS)
     elif isa.unpacks:
         assert path == BlockPath(isa.prompts, isa.unpacks)
+    elif isa.vector_bytes == 64 and vendor == INTEL:
+        assert path == BlockPath(isa.prompts, MANY_ROWS)
     else:
         assert path == ALL_IN_TURNS
     assert path.name in ("", *possible_paths(isa, kernels))

@@ -11,7 +11,7 @@ from edgerun.kernels.lang.isa import isa_of
 from tests.conformance.kernels.harness import ISAS, Call, cases_of, untouched
 
 NO_GAPS = {"group": 0, "shift": 62}
-CODES, PLACES = 4, 2
+CODES = 4
 NARROW = {"i16": np.int16, "i32": np.int32}
 
 
@@ -27,14 +27,14 @@ def stream_read(lanes: int, streams: int, ahead: int) -> Call:
     return Call({"lanes": lanes, "streams": streams, "ahead": ahead}, fields, 0, check, 3)
 
 
-@cases_of("multiply_peak", isa=ISAS)
-def multiply_peak(isa: str) -> Call:
+@cases_of("multiply_peak", isa=ISAS, places=[1, 3, 6])
+def multiply_peak(isa: str, places: int) -> Call:
     lanes, steps, repeats, chunks = isa_of(isa).vector_bytes, 3, 2, 2
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 4, (CODES, lanes)).astype(np.uint8)
-    x = rng.integers(-100, 101, (steps, PLACES, lanes)).astype(np.int8)
+    x = rng.integers(-100, 101, (steps, places, lanes)).astype(np.int8)
     partial = DOTS[isa_of(isa).dots].partial(lanes)
-    sums = np.zeros((chunks, PLACES * CODES, partial.lanes), NARROW[partial.element])
+    sums = np.zeros((chunks, places * CODES, partial.lanes), NARROW[partial.element])
 
     def check() -> None:
         products = codes[None, None].astype(np.int64) * x[:, :, None]
@@ -42,7 +42,8 @@ def multiply_peak(isa: str) -> Call:
         np.testing.assert_array_equal(sums.sum(axis=2, dtype=np.int64), [total] * chunks)
 
     fields = {"codes": codes, "x": x, "steps": steps, "repeats": repeats, "out": sums}
-    return Call({"lanes": lanes, "isa": isa}, fields, 0, check, chunks)
+    params: dict[str, int | str] = {"places": places, "lanes": lanes, "isa": isa}
+    return Call(params, fields, 0, check, chunks)
 
 
 @cases_of("lookup_peak", tokens=[16, 32])
