@@ -14,11 +14,13 @@ from edgerun.kernels import isa as isa_module
 from edgerun.kernels.attention import units
 from edgerun.kernels.host import caches, processor
 from edgerun.kernels.host.arm import arm_features, linux_machine
-from edgerun.kernels.host.processor import identity
+from edgerun.kernels.host.processor import INTEL, identity, vendor
 from edgerun.kernels.isa import host_features
 from edgerun.kernels.jit.target import host
 from edgerun.kernels.lang.dot import X86
 from edgerun.kernels.lang.ir import prefetch_line
+from edgerun.kernels.linear import tiles
+from edgerun.kernels.linear.tiles import PACKED, TRITS, UNPACKED
 
 LINUX_X86 = X86 and sys.platform.startswith("linux")
 
@@ -39,13 +41,34 @@ def test_identity_is_the_same_on_every_core() -> None:
 
 
 @pytest.mark.skipif(not LINUX_X86, reason="asked with cpuid, on Linux")
-def test_identity_names_the_vendor() -> None:
-    here = identity()
-    assert here is not None
-    vendor = here[4:8] + here[12:16] + here[8:12]  # registers b, d and c
+def test_x86_processors_say_who_made_them() -> None:
     with open("/proc/cpuinfo") as lines:
         told = next(line for line in lines if line.startswith("vendor_id"))
-    assert vendor.decode() == told.split(":")[1].strip()
+    assert vendor() == told.split(":")[1].strip()
+
+
+def test_others_say_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "linux_machine", lambda: "aarch64")
+    assert vendor() == ""
+
+
+@pytest.mark.parametrize(
+    ("maker", "rows", "form", "asks"),
+    [
+        ("AuthenticAMD", 1, PACKED, False),
+        ("AuthenticAMD", 2, PACKED, True),
+        (INTEL, 1, PACKED, True),
+        (INTEL, 1, TRITS, True),
+        (INTEL, 4, UNPACKED, False),
+    ],
+)
+def test_one_row_asks_for_codes_where_a_core_waits_for_them(
+    maker: str, rows: int, form: str, asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiles, "vendor", lambda: maker)
+    tile = object.__new__(tiles.Tile)
+    tile.shape, tile.depth = tiles.TileShape(2, rows, 2, form, 64, "avx512vnni", 1), 0
+    assert tile._asks == asks
 
 
 def test_other_systems_are_left_to_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
