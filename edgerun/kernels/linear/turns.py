@@ -31,6 +31,7 @@ from edgerun.kernels.linear.tiles import (
     LINE,
     PACKED,
     SCALES_AHEAD_BYTES,
+    asks_alone,
     parts,
 )
 from edgerun.kernels.run import shares
@@ -231,6 +232,7 @@ def in_turns(product: Product, store: Any) -> Body:
     streams_of_four, streams_of_two, streams_of_one = (
         max(1, _streams(bits, isa, tokens) // matrices) for tokens in (MOST_TOKENS, 2, 1)
     )
+    ahead_alone = ALONE_AHEAD_BYTES if asks_alone() else AHEAD_BYTES
     sums_bytes = STREAMS * MOST_TOKENS * lanes
     longest_shared = SHARED_BYTES if MOST_TOKENS * 8 // bits <= HIDDEN_PRODUCTS else 0
 
@@ -245,7 +247,7 @@ def in_turns(product: Product, store: Any) -> Body:
         turns = (count + MOST_TOKENS - 1) // MOST_TOKENS
         ahead, share, pace = _prefetching(a.tiles * lanes, turns, longest_shared, lanes)
         if count == 1:
-            ahead = ALONE_AHEAD_BYTES
+            ahead = ahead_alone
         else:
             for panel in range(begin, begin + streams * apart, apart):
                 ask(a, panel, ahead)
