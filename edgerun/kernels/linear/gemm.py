@@ -47,16 +47,50 @@ MOST_ROWS = 256  # batch rows that share an unpacked piece
 SLAB = 64  # weight rows that share a piece of the activations in the second cache
 
 
-def steps_a_piece(width: int, pieces: int, block: int = 0) -> int:
-    """Steps along K that are unpacked at a time: whole blocks, or whole loops of a tile.
+@dataclass(frozen=True)
+class Tiles:
+    """What fits in the loops around tiles.
 
-    Args:
-        width: bytes of a step of all vectors of a tile.
+    Attributes:
+        lanes: bytes of a vector.
+        bits: of a code.
+        vectors: of weight rows in a tile.
+        tokens: batch rows of a tile.
+        sides: matrices that the vectors belong to, as many to each.
         pieces: parts that codes are multiplied in.
         block: weights with a scale; 0 where a row has one.
     """
-    unit = max(8, block // K_STEP)
-    return PIECE_BYTES // (pieces * width * unit) * unit
+
+    lanes: int
+    bits: int
+    vectors: int
+    tokens: int
+    sides: Sides
+    pieces: int
+    block: int = 0
+
+    @classmethod
+    def of(
+        cls, bits: int, lanes: int, tokens: int, isa: str, sides: Sides, block: int = 0
+    ) -> Tiles:
+        """Those of an instruction set."""
+        return cls(lanes, bits, isa_of(isa).tile[0], tokens, sides, parts(bits, isa), block)
+
+    @property
+    def panels(self) -> int:
+        """Of each matrix in a tile."""
+        return self.vectors // self.sides.matrices
+
+    @property
+    def width(self) -> int:
+        """Bytes of a step of all vectors."""
+        return self.vectors * self.lanes
+
+    @property
+    def steps(self) -> int:
+        """Steps along K that are unpacked at a time: whole blocks, or whole loops of a tile."""
+        unit = max(8, self.block // K_STEP)
+        return PIECE_BYTES // (self.pieces * self.width * unit) * unit
 
 
 @njit(inline="always")
@@ -75,25 +109,18 @@ def zeros_when_unpacked(bits: int, isa: str, zeros: int) -> int:
     return RAISED if zeros == OWN and not is_narrow else zeros
 
 
-def unpacking(
-    bits: int,
-    lanes: int,
-    vectors: int,
-    pieces: int,
-    sides: Sides = ALONE,
-    raised_by: int = 0,
-    halves: int = 0,
-) -> Any:
+def unpacking(tiles: Tiles, raised_by: int = 0, halves: int = 0) -> Any:
     """The function that unpacks ``steps`` steps, from ``step`` on, of the panels from ``panel`` on.
 
     ``codes`` becomes uint8 ``[steps, vectors, lanes]``, and so much further on has the next piece
-    of the codes, if there are ``pieces``; panels beyond the last are read as it. Vectors are
+    of the codes, if there are several; panels beyond the last are read as it. Vectors are
     consecutive panels, those of one matrix behind the other's. If blocks of ``raised_by`` weights
     have zero points, codes are raised such that all stand for the greatest. With ``halves`` scales
     are float16.
     """
+    bits, lanes, vectors, pieces = tiles.bits, tiles.lanes, tiles.vectors, tiles.pieces
     planes, low = 8 // bits, (1 << bits) - 1
-    panels, distances = vectors // sides.matrices, sides.distances
+    panels, distances = tiles.panels, tiles.sides.distances
     vectors_a_block = max(1, raised_by * bits // 32)
     raised, scale_vectors = raising(bits, halves, lanes // 4), vectors_of(bits, OWN, halves)
 
@@ -139,27 +166,6 @@ def unpacking(
     return unpack
 
 
-@dataclass(frozen=True)
-class Tiles:
-    """What fits in the loops around tiles.
-
-    Attributes:
-        lanes: bytes of a vector.
-        bits: of a code.
-        vectors: of weight rows in a tile.
-        tokens: batch rows of a tile.
-        piece: steps that are unpacked at a time.
-        panels: of each matrix in a tile.
-    """
-
-    lanes: int
-    bits: int
-    vectors: int
-    tokens: int
-    piece: int
-    panels: int
-
-
 def driver(tiles: Tiles, multiply: Any, store_rows: Any) -> Body:
     """The loops around the tiles.
 
@@ -168,10 +174,9 @@ def driver(tiles: Tiles, multiply: Any, store_rows: Any) -> Body:
     ``store_rows(a, row, count, panel, 1, last, sums, vectors)`` stores them.
     """
     lanes, bits, vectors, tokens = tiles.lanes, tiles.bits, tiles.vectors, tiles.tokens
-    piece, panels = tiles.piece, tiles.panels
+    piece, panels, width = tiles.steps, tiles.panels, tiles.width
     slab = SLAB * 4 // lanes * panels // vectors
     slab_bytes = SLAB * (MOST_ROWS + tokens) * 4  # the last tile may have rows beyond the others
-    width = vectors * lanes
     steps_a_tile = 8 // bits
 
     def body(a: Arguments, chunk: int) -> None:
@@ -199,9 +204,8 @@ def driver(tiles: Tiles, multiply: Any, store_rows: Any) -> Body:
 
 def row_tiles(bits: int, lanes: int, tokens: int, isa: str, sides: Sides, store_rows: Any) -> Body:
     """A kernel of int32 sums over the whole of K."""
-    pieces, vectors, matrices = parts(bits, isa), isa_of(isa).tile[0], sides.matrices
-    width = vectors * lanes
-    unpack = unpacking(bits, lanes, vectors, pieces, sides)
+    tiles = Tiles.of(bits, lanes, tokens, isa, sides)
+    vectors, width, matrices, unpack = tiles.vectors, tiles.width, sides.matrices, unpacking(tiles)
 
     @njit(inline="always")
     def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
@@ -233,8 +237,6 @@ def row_tiles(bits: int, lanes: int, tokens: int, isa: str, sides: Sides, store_
                 matrices,
             )
 
-    piece = steps_a_piece(width, pieces)
-    tiles = Tiles(lanes, bits, vectors, tokens, piece, vectors // matrices)
     return driver(tiles, multiply, store_rows)
 
 
@@ -250,11 +252,11 @@ def block_tiles(
     store_rows: Any,
 ) -> Body:
     """A kernel of float32 sums of scaled blocks."""
-    pieces, vectors, matrices = parts(bits, isa), isa_of(isa).tile[0], sides.matrices
-    width = vectors * lanes
+    tiles = Tiles.of(bits, lanes, tokens, isa, sides, block)
+    vectors, width, matrices = tiles.vectors, tiles.width, sides.matrices
     scale_vectors, zeros = vectors_of(bits, zeros, halves), zeros_when_unpacked(bits, isa, zeros)
     raised_by, distances = block if zeros == RAISED else 0, sides.distances
-    unpack = unpacking(bits, lanes, vectors, pieces, sides, raised_by, halves)
+    unpack = unpacking(tiles, raised_by, halves)
 
     @njit(inline="always")
     def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
@@ -297,8 +299,6 @@ def block_tiles(
                 halves,
             )
 
-    piece = steps_a_piece(width, pieces, block)
-    tiles = Tiles(lanes, bits, vectors, tokens, piece, vectors // matrices)
     return driver(tiles, multiply, store_rows)
 
 
