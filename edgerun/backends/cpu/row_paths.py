@@ -36,6 +36,7 @@ MANY_ROWS = FEW_ROWS + 1  # from which on blocks are taken where nothing was mea
 FEW_LOOKED_UP = 12  # from which on at the latest few rows are looked up, if they are at all
 REGROUPED_BLOCK = 128
 WIDE = 64  # bytes of the widest vectors
+EVEN_ROWS = 32  # that take as long in turns as unpacked, where unpacking delays products
 
 
 def block_tokens(isa: Isa, path: str) -> int:
@@ -63,7 +64,7 @@ def usual_path(isa: Isa, kernels: str) -> BlockPath:
         return BlockPath(LOOKUP, isa.looks_up)
     if kernels == TRITS:  # more time to unpack than others take: once for all rows everywhere
         return BlockPath(isa.prompts, MANY_ROWS)
-    least = isa.unpacks or (MANY_ROWS if unpacking_delays(isa) else 0)
+    least = isa.unpacks or (EVEN_ROWS + 1 if unpacking_delays(isa) else 0)
     return BlockPath(isa.prompts, least) if least else ALL_IN_TURNS
 
 
