@@ -159,6 +159,8 @@ class Server:
         line = f"{method} {line} {answer.status} {answer.seconds:.3f} s"
         if answer.tokens is not None and answer.status == HTTPStatus.OK:
             line += f" {answer.tokens()} tokens"
+        if answer.status >= HTTPStatus.BAD_REQUEST:
+            line += f" {answer.id}"
         with suppress(OSError):  # nobody reads the lines any more, which is no caller's matter
             self._log(line)
 

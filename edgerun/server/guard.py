@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
+import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -29,6 +30,7 @@ METHODS = "GET, POST, OPTIONS"
 
 
 ANSWER = "edgerun.answer"  # of a scope: its ``Answer``
+ID_HEADERS = ("x-request-id", "request-id")  # where clients of OpenAI's and of Anthropic's look
 
 
 @dataclass
@@ -41,6 +43,7 @@ class Answer:
         status: of HTTP.
         seconds: from the request to the end of the answer.
         tokens: counts those of replies; None where there are none.
+        id: by which caller and log name it.
     """
 
     method: str
@@ -48,6 +51,7 @@ class Answer:
     status: int = 0
     seconds: float = 0.0
     tokens: Callable[[], int] | None = None
+    id: str = field(default_factory=lambda: f"req_{uuid.uuid4().hex}")
 
 
 @dataclass
@@ -189,8 +193,11 @@ class _Sending:
             headers = MutableHeaders(raw=message.setdefault("headers", []))
             headers["x-content-type-options"] = "nosniff"
             headers.append("vary", "Origin")
+            for name in ID_HEADERS:
+                headers[name] = self._answer.id
             if self.origin is not None:
                 headers["access-control-allow-origin"] = self.origin
+                headers["access-control-expose-headers"] = ", ".join(ID_HEADERS)
             self._answer.status = message["status"]
         elif not message.get("more_body"):
             self.end()

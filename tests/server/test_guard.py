@@ -75,6 +75,7 @@ def test_with_the_key_all_is_there(locked: Served) -> None:
     headers = {"Authorization": f"bearer {KEY}", "Origin": PAGE, "Host": "box.lan:1"}
     answer = locked.post(CHAT, json={"messages": HELLO, "max_tokens": 2}, headers=headers)
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, PAGE)
+    assert "x-request-id" in answer.headers["access-control-expose-headers"]
 
 
 @pytest.mark.parametrize("other", [{}, {"Authorization": "Bearer none"}])
@@ -180,7 +181,7 @@ def test_a_line_is_written_for_each_answer_which_no_path_can_forge() -> None:
         client.get("/health")
         client.get("/a%0aGET%20/x%20200%1b[2J%e2%80%ae")
         client.get("/" + "x" * 9000)
-    assert [re.sub(r" \d+\.\d{3} s$", "", line) for line in lines] == [
+    assert [re.sub(r" \d+\.\d{3} s( req_[0-9a-f]{32})?$", "", line) for line in lines] == [
         "GET /health 200",
         "GET /a%0AGET%20/x%20200%1B%5B2J%E2%80%AE 404",
         f"GET /{'x' * 199}... 404",
@@ -203,8 +204,24 @@ def test_a_line_says_how_long_an_answer_took_and_what_came_of_it() -> None:
             assert len(lines) == 2  # it has not ended
         until(lambda: bool(executable.let(1)) or len(lines) == 3)
     assert re.fullmatch(rf"POST {CHAT} 200 \d\.\d{{3}} s 10 tokens", lines[0])
-    assert re.fullmatch(rf"POST {CHAT} 400 \d\.\d{{3}} s", lines[1])
+    assert re.fullmatch(rf"POST {CHAT} 400 \d\.\d{{3}} s req_[0-9a-f]{{32}}", lines[1])
     assert re.fullmatch(rf"POST {CHAT} 200 \d\.\d{{3}} s [1-9]\d* tokens", lines[2])
+
+
+def test_an_answer_has_an_id_by_which_the_line_of_a_failure_names_it() -> None:
+    lines: list[str] = []
+    with served(log=lines.append) as client:
+        answers = [client.get("/health"), client.get("/nowhere"), client.chat(max_tokens=0)]
+        stream = client.chat(max_tokens=2, stream=True)
+    ids = [each.headers["x-request-id"] for each in (*answers, stream)]
+    assert len(set(ids)) == 4
+    assert [each.headers["request-id"] for each in (*answers, stream)] == ids
+    assert [line.endswith(id_) for line, id_ in zip(lines, ids, strict=True)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/models", "/v1/models/fake", "/health", "/metrics"])

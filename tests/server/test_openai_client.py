@@ -24,7 +24,7 @@ def api(client: Served) -> Iterator[Any]:
 def test_a_chat_and_its_stream(api: Any) -> None:
     fields: Any = {"model": "fake", "messages": MESSAGES, "max_tokens": 8, "seed": 2}
     whole = api.chat.completions.create(**fields)
-    assert whole.choices[0].finish_reason == "length"
+    assert whole.choices[0].finish_reason == "length" and whole._request_id.startswith("req_")
     stream = api.chat.completions.create(
         **fields, stream=True, stream_options={"include_usage": True}
     )

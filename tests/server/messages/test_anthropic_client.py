@@ -44,6 +44,7 @@ def test_a_message_and_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
             text = "".join(stream.text_stream)
             last = stream.get_final_message()
         tokens = api.messages.count_tokens(model="fake", messages=FIELDS["messages"]).input_tokens
+    assert whole._request_id.startswith("req_")
     for message in (whole, beta, last):
         thoughts, said = message.content
         assert (thoughts.type, thoughts.thinking) == ("thinking", "Is it <b>?")

@@ -185,7 +185,8 @@ def test_a_caller_who_goes_away_ends_the_reply() -> None:
         executable.let(20)
         body = {"messages": [USER], "max_tokens": 10_000, "stream": True}
         with client.stream("POST", MESSAGES, json=body) as answer:
-            next(answer.iter_lines())
+            came = answer.iter_lines()  # with which the connection would end
+            next(came)
             assert client.server.replies.under_way == 1
         executable.let(1000)
         until(lambda: client.server.replies.under_way == 0)
