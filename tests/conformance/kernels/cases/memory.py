@@ -27,9 +27,10 @@ def stream_read(lanes: int, streams: int, ahead: int) -> Call:
     return Call({"lanes": lanes, "streams": streams, "ahead": ahead}, fields, 0, check, 3)
 
 
-@cases_of("multiply_peak", isa=ISAS, places=[1, 3, 6])
-def multiply_peak(isa: str, places: int) -> Call:
+@cases_of("multiply_peak", isa=ISAS)
+def multiply_peak(isa: str) -> Call:
     lanes, steps, repeats, chunks = isa_of(isa).vector_bytes, 3, 2, 2
+    places = isa_of(isa).registers // isa_of(isa).partial * 3 // 16
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 4, (CODES, lanes)).astype(np.uint8)
     x = rng.integers(-100, 101, (steps, places, lanes)).astype(np.int8)
