@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from edgerun.backends import CompileOptions, Shape, make_backend
 from edgerun.backends.base import Backend
 from edgerun.backends.cpu.binder import ROWS_AT_ONCE
+from edgerun.backends.cpu.row_paths import usual_path
 from edgerun.graph.ir import Constant, Graph, Node, ValueShape
 from edgerun.kernels.isa import selected_isa
 from edgerun.kernels.run.instructions import Instruction
 from edgerun.kernels.run.program import Program
+from edgerun.machine.profile import family
 from edgerun.plan.calibration.loads import random_weight
 from edgerun.state import Batch, SequenceStore, same_attention
 
@@ -123,7 +125,8 @@ def test_one_kernel_has_the_bits_of_three(
         isa = selected_isa()
         looked_up = isa.looks_up and form == ("int8_row", "ternary")
         fused = form[0] != "float" and (rows < MANY or not looked_up)
-        unpacked = rows == MANY and isa.unpacks
+        path = usual_path(isa, family(*form))
+        unpacked = path.name == isa.prompts and rows >= path.least
         assert (more - count) == (0 if not fused else 3 if unpacked else 2)
 
 
