@@ -50,9 +50,8 @@ PIECE_BYTES = 16 * 1024  # of unpacked codes: half of a small first cache
 def asks_alone() -> bool:
     """Whether one batch row alone asks for codes ahead, too.
 
-    Instructions that wait for memory stay in the scheduler of an Intel core, which is full when a
-    few vectors of codes have not come: ternary weights were read at 0.63 of memory's speed, and at
-    0.84 if asked for (docs/benchmarks.md).
+    On an Intel core reading and multiplying else come one after the other: ternary weights were
+    read at 0.63 of memory's speed, and at 0.84 if asked for (docs/adr/0068).
     """
     return vendor() == INTEL
 
