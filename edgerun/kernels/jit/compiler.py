@@ -7,25 +7,19 @@ points, which report Python exceptions, are left out, since kernels raise none. 
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import binding
 from numba import types
-from numba.core import compiler, inline_closurecall
-from numba.core.codegen import JITCodeLibrary
+from numba.core import compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
+from edgerun.kernels.jit.shortcuts import shortcuts
 from edgerun.kernels.jit.target import ENTRY, target_machine
 
 PLAIN = (types.intp, types.intp)  # an address and a number
-# What Numba does with each function that is called, before all are optimised together: a fifth of
-# the time, and code is no faster for it in the end.
-_FOR_EXECUTION = ("_optimize_functions", "_optimize_final_module", "_finalize_specific")
 ENTRY_TEMPLATE = """
 define {kind} @{entry}({args}) {{
   %result = alloca i64
@@ -88,64 +82,8 @@ def _translate(body: Callable[..., Any], arguments: Sequence[Any], result: Any) 
     typing, target = cpu_target.typing_context, cpu_target.target_context
     typing.refresh()
     target.refresh()
-    with global_compiler_lock, _no_machine_code(target), _no_copies(), _no_collections():
+    with global_compiler_lock, shortcuts(target):
         return compiler.compile_extra(typing, target, body, tuple(arguments), result, flags, {})
-
-
-@contextmanager
-def _no_machine_code(target: Any) -> Iterator[None]:
-    """Keeps Numba from optimising and translating functions one by one, as if to call them."""
-    steps = {name: getattr(JITCodeLibrary, name) for name in _FOR_EXECUTION}
-    for name in steps:
-        setattr(JITCodeLibrary, name, lambda library, *modules: None)
-    # Nor must its engine translate them later, with the next function that is called from Python.
-    target.codegen()._add_module = lambda module: None
-    # It wants a built-in function for each, no two of them the same; nobody calls them.
-    target.get_executable = lambda *parts: dict[Any, Any]().__getitem__
-    try:
-        yield
-    finally:
-        for name, step in steps.items():
-            setattr(JITCodeLibrary, name, step)
-        del target.codegen()._add_module
-        del target.get_executable
-
-
-@contextmanager
-def _no_copies() -> Iterator[None]:
-    """Keeps Numba from copying a function twice where it puts it in the place of a call.
-
-    It has just translated it for this call, and nobody else has it; copying took a tenth of the
-    time. What it inlines otherwise, overloads with types, others may have as well.
-    """
-    worker = inline_closurecall.InlineWorker
-    inline_function = worker.inline_function
-
-    def inline(*args: Any, **named: Any) -> Any:
-        copies = inline_closurecall.copy
-        inline_closurecall.copy = SimpleNamespace(deepcopy=lambda block: block)
-        try:
-            return inline_function(*args, **named)
-        finally:
-            inline_closurecall.copy = copies
-
-    worker.inline_function = inline
-    try:
-        yield
-    finally:
-        worker.inline_function = inline_function
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Numba makes millions of objects that live until it is done: looking for garbage takes 10%."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _drop_unused(module: Any) -> None:

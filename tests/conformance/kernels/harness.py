@@ -32,6 +32,11 @@ def float_lanes(isa: str) -> int:
     return isa_of(isa).float_lanes
 
 
+def unpacked(isa: str) -> dict[str, Any]:
+    """Constants of a kernel that unpacks weights, as programs have it for an instruction set."""
+    return {"isa": isa, "tokens": isa_of(isa).tile[1]}
+
+
 @dataclass(frozen=True)
 class Call:
     """One kernel call on arrays, and what must hold after it.

@@ -25,9 +25,11 @@ from tests.conformance.kernels.cases.linear import (
     rounded_block,
     stream_fields,
 )
-from tests.conformance.kernels.harness import F32, ISAS, Call, random, run
+from tests.conformance.kernels.harness import F32, ISAS, Call, random, run, unpacked
 
-N, K, ROWS = 37, 640, 21
+N, K = 37, 640
+WHOLE = 24  # rows that fill tiles of four, six and eight
+ROWS = WHOLE + 1
 STEP = 16
 FORMS = [("int4", 32), ("int8", 32), ("int4", 16), ("int2", 128), ("int8", 128), ("int4", 256)]
 # With zero points and with offsets of their own.
@@ -110,8 +112,8 @@ def test_one_row_and_many_have_the_same_bits(
     for row in (0, ROWS - 1):
         alone = product("linear_block", packed, x[row : row + 1], lanes, {"isa": isa})
         np.testing.assert_array_equal(alone[0], every[row])
-    many = product("gemm_block", packed, x[:20], lanes, {"isa": isa, "tokens": 4})
-    np.testing.assert_array_equal(many, every[:20])
+    many = product("gemm_block", packed, x[:WHOLE], lanes, unpacked(isa))
+    np.testing.assert_array_equal(many, every[:WHOLE])
 
 
 @pytest.mark.parametrize("isa", [isa for isa, _ in VECTORS])
@@ -126,7 +128,7 @@ def test_a_batch_of_any_height_has_the_bits_of_its_rows(isa: str, x: F32) -> Non
         every = output
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 7, 20])
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, WHOLE])
 @pytest.mark.parametrize(
     ("isa", "form"),
     [*variants(FORMS[:3], others=1), *variants(ZERO_FORMS[:2], others=1)],
@@ -150,10 +152,9 @@ def test_gate_and_up_side_by_side_have_the_bits_of_three_kernels(
     params = {"isa": isa, "activation": "silu", "matrices": 2}
     together = product("gated_block", weights[0], x[:rows], lanes, params, more)
     np.testing.assert_array_equal(together, expected)
-    if rows % 4 == 0:
-        many = product(
-            "gemm_gated_block", weights[0], x[:rows], lanes, params | {"tokens": 4}, more
-        )
+    if rows == WHOLE:
+        params |= unpacked(isa)
+        many = product("gemm_gated_block", weights[0], x[:rows], lanes, params, more)
         np.testing.assert_array_equal(many, expected)
 
 
@@ -197,8 +198,8 @@ def test_the_largest_sums_of_blocks_meet_the_farthest_zero_points(isa: str) -> N
     scales = np.ones((N, 1), np.float32)
     packed = PackedWeight("int8", (N, MAX_BLOCK), MAX_BLOCK, codes, scales, points)
     expected = in_order(packed, x)
-    for kernel, tokens in (("linear_block", {}), ("gemm_block", {"tokens": 4})):
-        output = product(kernel, packed, x, isa_of(isa).vector_bytes, {"isa": isa, **tokens})
+    for kernel, params in (("linear_block", {"isa": isa}), ("gemm_block", unpacked(isa))):
+        output = product(kernel, packed, x, isa_of(isa).vector_bytes, params)
         np.testing.assert_array_equal(output, expected)
 
 
@@ -206,9 +207,9 @@ def test_the_largest_sums_of_blocks_meet_the_farthest_zero_points(isa: str) -> N
 def test_a_piece_may_begin_in_the_middle_of_a_dword_of_zero_points(isa: str, form: str) -> None:
     """As pieces of 512 weights do where a dword has zero points of four blocks of 256."""
     packed = packed_weight((form, 256), N, 1024, row_scale=False)
-    x, lanes, halves = random((8, 1024)), isa_of(isa).vector_bytes, form.endswith("~")
+    x, lanes, halves = random((WHOLE, 1024)), isa_of(isa).vector_bytes, form.endswith("~")
     np.testing.assert_array_equal(
-        product("gemm_block", packed, x, lanes, {"isa": isa, "tokens": 4}, halves=halves),
+        product("gemm_block", packed, x, lanes, unpacked(isa), halves=halves),
         product("linear_block", packed, x, lanes, {"isa": isa}),
     )
 
@@ -218,11 +219,10 @@ def test_a_piece_may_begin_in_the_middle_of_a_dword_of_zero_points(isa: str, for
 )
 def test_scales_in_half_precision_change_no_bit(isa: str, form: tuple[str, int], x: F32) -> None:
     lanes, packed = isa_of(isa).vector_bytes, packed_weight(form, N, K, row_scale=False)
-    for kernel, tokens in (("linear_block", {}), ("gemm_block", {"tokens": 4})):
-        params = {"isa": isa, **tokens}
+    for kernel, params in (("linear_block", {"isa": isa}), ("gemm_block", unpacked(isa))):
         np.testing.assert_array_equal(
-            product(kernel, packed, x[:20], lanes, params, halves=True),
-            product(kernel, packed, x[:20], lanes, params),
+            product(kernel, packed, x[:WHOLE], lanes, params, halves=True),
+            product(kernel, packed, x[:WHOLE], lanes, params),
         )
 
 

@@ -40,7 +40,7 @@ def kernels(place: Environment, cpu: str, arguments: Sequence[str]) -> bool:
 
 def start(place: Environment, cpu: str, arguments: Sequence[str]) -> bool:
     """The loader, and that a second run needs no compiler."""
-    loading = ["tests/kernels/test_elf.py", "tests/kernels/test_processor.py"]
+    loading = ["tests/kernels/jit/test_elf.py", "tests/kernels/test_processor.py"]
     return _pytest(place, cpu, [*loading, "tests/cli/test_start.py"], arguments)
 
 

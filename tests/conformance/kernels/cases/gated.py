@@ -32,11 +32,11 @@ from tests.conformance.kernels.harness import (
     assert_near,
     cases_of,
     random,
+    unpacked,
     untouched,
 )
 
 BOUND = 4e-6
-TOKENS = 4
 # Outputs, inputs, batch rows, and whether there are biases.
 SHAPES = [(9, 320, 3, True), (70, 704, 1, False), (150, 352, 13, True)]
 # Several slabs and pieces of K, more rows than share a piece, and rows that fill no tile.
@@ -96,7 +96,7 @@ def row_call(
     variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool], **more: Any
 ) -> Call:
     isa, lanes, form = variant
-    params = {"activation": "silu", "matrices": 2, "lanes": lanes, "isa": isa, **more}
+    params = {"activation": "silu", "matrices": 2, "lanes": lanes, "isa": isa} | more
     weights = pair(form, shape, params["matrices"], row_scale=True)
     x = random((shape[2], weights[0].shape[1]))
     rounded = rounded_row(x, to_stream(weights[0], lanes, row_scale=True).padded_k)
@@ -107,7 +107,7 @@ def block_call(
     variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool], **more: Any
 ) -> Call:
     isa, lanes, form = variant
-    params = {"activation": "silu", "matrices": 2, "lanes": lanes, "isa": isa, **more}
+    params = {"activation": "silu", "matrices": 2, "lanes": lanes, "isa": isa} | more
     weights = pair(form, shape, params["matrices"], row_scale=False)
     block = weights[0].block
     x = random((shape[2], weights[0].shape[1]))
@@ -138,7 +138,7 @@ def gated_block(
 def gemm_gated_row(
     variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
 ) -> Call:
-    return row_call(variant, shape, tokens=TOKENS)
+    return row_call(variant, shape, **unpacked(variant[0]))
 
 
 @cases_of(
@@ -149,7 +149,7 @@ def gemm_gated_row(
 def gemm_gated_block(
     variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
 ) -> Call:
-    return block_call(variant, shape, tokens=TOKENS)
+    return block_call(variant, shape, **unpacked(variant[0]))
 
 
 @cases_of("gated_row", variant=variants(ROW_FORMS)[:1], shape=SHAPES)
@@ -170,11 +170,11 @@ def block_alone(
 def gemm_row_alone(
     variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
 ) -> Call:
-    return row_call(variant, shape, tokens=TOKENS, **ALONE)
+    return row_call(variant, shape, **unpacked(variant[0]), **ALONE)
 
 
 @cases_of("gemm_gated_block", variant=variants(BLOCK_FORMS)[1:2], shape=MANY)
 def gemm_block_alone(
     variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
 ) -> Call:
-    return block_call(variant, shape, tokens=TOKENS, **ALONE)
+    return block_call(variant, shape, **unpacked(variant[0]), **ALONE)

@@ -32,6 +32,7 @@ from tests.conformance.kernels.harness import (
     assert_near,
     cases_of,
     random,
+    unpacked,
     untouched,
 )
 
@@ -83,7 +84,7 @@ def gemm_row(variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, i
     n, k, rows, extras = shape
     packed = packed_weight(form, n, k, row_scale=True)
     weight = to_stream(packed, lanes, row_scale=True)
-    params = {"bits": weight.bits, "lanes": weight.lanes, "isa": isa, "tokens": 4}
+    params = {"bits": weight.bits, "lanes": weight.lanes, **unpacked(isa)}
     rounded = rounded_row(random((rows, packed.shape[1])), weight.padded_k)
     return call_of(packed, stream_fields(weight, STEP), params, extras, rounded)
 
@@ -96,6 +97,6 @@ def gemm_block(
     n, k, rows, extras = shape
     packed = packed_weight(form, n, k, row_scale=False)
     weight = in_blocks(packed, lanes)
-    params = block_params(weight, packed.block) | {"isa": isa, "tokens": 4}
+    params = block_params(weight, packed.block) | unpacked(isa)
     rounded = rounded_block(random((rows, packed.shape[1])), weight.padded_k, packed.block)
     return call_of(packed, stream_fields(weight, STEP), params, extras, rounded)
