@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from edgerun.backends import CompileOptions, Shape, make_backend
 from edgerun.backends.base import Backend
 from edgerun.backends.cpu.binder import ROWS_AT_ONCE
+from edgerun.backends.cpu.families import LOOKUP
 from edgerun.backends.cpu.row_paths import usual_path
 from edgerun.graph.ir import Constant, Graph, Node, ValueShape
 from edgerun.kernels.isa import selected_isa
@@ -123,9 +124,8 @@ def test_one_kernel_has_the_bits_of_three(
         # Where weights of a prompt are unpacked, each product has a kernel for blocks of rows and
         # one for those left over.
         isa = selected_isa()
-        looked_up = isa.looks_up and form == ("int8_row", "ternary")
-        fused = form[0] != "float" and (rows < MANY or not looked_up)
         path = usual_path(isa, family(*form))
+        fused = form[0] != "float" and (rows < MANY or path.name != LOOKUP)
         unpacked = path.name == isa.prompts and rows >= path.least
         assert (more - count) == (0 if not fused else 3 if unpacked else 2)
 
@@ -143,8 +143,8 @@ def test_a_network_without_a_gate_is_one_kernel(form: tuple[str, str], backend: 
         together, count = gated(backend, alone, x[:rows])
         apart, more = gated(backend, named, x[:rows])
         np.testing.assert_array_equal(together, apart)
-        looked_up = selected_isa().looks_up and form == ("int8_row", "ternary") and rows == MANY
-        assert more - count == (0 if looked_up else 1)
+        looks_up = usual_path(selected_isa(), family(*form)).name == LOOKUP
+        assert more - count == (0 if looks_up and rows == MANY else 1)
 
 
 @pytest.mark.parametrize("form", GATED_FORMS[1:3], ids=str)

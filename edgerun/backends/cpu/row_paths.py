@@ -35,6 +35,7 @@ TERNARY = (family(ROW, "ternary"), TRITS)
 MANY_ROWS = FEW_ROWS + 1  # from which on blocks are taken where nothing was measured
 FEW_LOOKED_UP = 12  # from which on at the latest few rows are looked up, if they are at all
 REGROUPED_BLOCK = 128
+VNNI = "vnni"  # dot products of bytes, as instruction sets say it
 WIDE = 64  # bytes of the widest vectors
 EVEN_ROWS = 32  # that take as long in turns as unpacked, where unpacking delays products
 
@@ -60,12 +61,21 @@ def usual_path(isa: Isa, kernels: str) -> BlockPath:
     """What is taken of a family where nothing was measured."""
     if not possible_paths(isa, kernels):
         return ALL_IN_TURNS
-    if kernels in TERNARY and isa.looks_up:
+    if kernels in TERNARY and isa.looks_up and tables_pay(isa):
         return BlockPath(LOOKUP, isa.looks_up)
     if kernels == TRITS:  # more time to unpack than others take: once for all rows everywhere
         return BlockPath(isa.prompts, MANY_ROWS)
     least = isa.unpacks or (EVEN_ROWS + 1 if unpacking_delays(isa) else 0)
     return BlockPath(isa.prompts, least) if least else ALL_IN_TURNS
+
+
+def tables_pay(isa: Isa) -> bool:
+    """Whether ternary weights are looked up faster than multiplied.
+
+    Of dot products of bytes an Intel core computes as many at a time as it shuffles vectors, and a
+    product needs one where a table needs several.
+    """
+    return isa.dots != VNNI or vendor() != INTEL
 
 
 def unpacking_delays(isa: Isa) -> bool:

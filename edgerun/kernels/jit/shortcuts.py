@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import operator
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -77,7 +77,7 @@ def no_machine_code(target: Any) -> Iterator[None]:
         del target.get_executable
 
 
-def _no_wrappers() -> Any:
+def _no_wrappers() -> AbstractContextManager[None]:
     """Leaves out the functions by which Python would call each function."""
     return _replaced(Lower, create_cpython_wrapper=lambda lower, *options: None)
 
@@ -103,7 +103,7 @@ def _no_copies() -> Iterator[None]:
         yield
 
 
-def _no_lifetimes() -> Any:
+def _no_lifetimes() -> AbstractContextManager[None]:
     """Keeps Numba from working out which variables live at the beginning of each block.
 
     It does so after every step that may have changed anything; code for the interpreter and
@@ -125,7 +125,7 @@ def _no_lifetimes() -> Any:
     return _replaced(PostProcessor, run=run)
 
 
-def _operators_once() -> Any:
+def _operators_once() -> AbstractContextManager[None]:
     """Keeps what operators give for operands of some types.
 
     Numba asks all that was declared for an operator anew each time, all of NumPy's loops first.
