@@ -25,7 +25,7 @@ from edgerun.backends.cpu.row_paths import (
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels import isa as isa_module
 from edgerun.kernels.host.processor import INTEL
-from edgerun.kernels.isa import available_isas
+from edgerun.kernels.isa import available_isas, selected_isa
 from edgerun.kernels.lang.isa import ISAS, MODELS, Isa
 from edgerun.machine.profile import MachineProfile, family
 from edgerun.machine.row_times import ALL_IN_TURNS, VERSION, BlockPath, Layers, RowTimes, stored
@@ -42,7 +42,7 @@ FORMS = [("int8_block", "int4"), ("int8_row", "ternary"), ("int8_row", "trits")]
 OTHERS = [("int8_row", "int4"), ("int8_row", "int8"), ("int8_block", "int2")]
 OTHERS += [("int8_block", "int8"), ("int8_row", "int2")]
 NAMES = [family(*each) for each in FAMILIES]
-BEST = ISAS[available_isas()[0]]
+BEST = selected_isa()
 # Where nothing is looked up at best, portable code looks up. Compiling takes the time.
 SETS = [
     *((isa, form) for isa in (BEST, MODELS["amx_model"]) for form in FORMS),
