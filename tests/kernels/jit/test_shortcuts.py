@@ -45,6 +45,7 @@ REPLACED: tuple[tuple[Any, str], ...] = (
     (PostProcessor, "run"),
     (BaseContext, "resolve_function_type"),
     (cpu_target.target_context, "get_executable"),
+    (cpu_target.target_context.codegen(), "_add_module"),
 )
 
 
