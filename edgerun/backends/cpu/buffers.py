@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 # A multiple of every kernel's tile, so that a row can be read to the end of its last tile.
 ROW_MULTIPLE = 256
 ALIGNMENT = 64
-# Rows this far apart share few sets of the first-level cache; kernels read several at a time.
+# Elements of rows that share few sets of the first cache: kernels read several rows at a time, and
+# write a few outputs of one row after the other.
 CROWDED = 1024
+CROWDED_TYPES = ("int8", "float32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,8 @@ class BufferPool:
         if waiting:
             return waiting.pop()
         stride = width if exact else -(-width // ROW_MULTIPLE) * ROW_MULTIPLE
-        if dtype == "int8" and not exact and stride % CROWDED == 0:
-            stride += ALIGNMENT
+        if dtype in CROWDED_TYPES and not exact and stride % CROWDED == 0:
+            stride += ALIGNMENT // np.dtype(dtype).itemsize
         array = aligned_zeros((self._max_rows, stride), dtype)
         buffer = Buffer(f"{self._name}{len(self.all)}", array, width)
         self.all.append(buffer)

@@ -37,7 +37,7 @@ FEW_LOOKED_UP = 12  # from which on at the latest few rows are looked up, if the
 REGROUPED_BLOCK = 128
 VNNI = "vnni"  # dot products of bytes, as instruction sets say it
 WIDE = 64  # bytes of the widest vectors
-EVEN_ROWS = 32  # that take as long in turns as unpacked, where unpacking delays products
+EVEN_ROWS = 23  # that take as long in turns as unpacked, where unpacking delays products
 
 
 def block_tokens(isa: Isa, path: str) -> int:

@@ -28,6 +28,11 @@ def integer(value: int) -> Any:
     return ir.Constant(I64, value)
 
 
+def at_most(builder: Any, value: Any, limit: Any) -> Any:
+    """The smaller of two integers."""
+    return builder.select(builder.icmp_signed("<", value, limit), value, limit)
+
+
 def offset(builder: Any, address: Any, size: int) -> Any:
     """An address some bytes further on."""
     return builder.add(address, integer(size)) if size else address

@@ -40,6 +40,9 @@ class Isa:
         chunk_rows: rows of a prompt that are multiplied in one call at best.
         tile: vectors of weight rows and batch rows that are multiplied together once weights are
             unpacked; their sums lie in registers.
+        subtracts_to_convert: whether sums of blocks become float32 faster by a subtraction: with
+            vectors of 32 bytes Intel's cores have a third unit for additions, and convert integers
+            in those that multiply.
         unpacks: from how many rows on weights are unpacked once for all rows; below, they take
             turns, as a few rows do (docs/benchmarks.md has both). 0 for never.
     """
@@ -61,6 +64,7 @@ class Isa:
     bfloat16: str = ""
     bfloat16_features: tuple[str, ...] = ()
     chunk_rows: int = 256
+    subtracts_to_convert: bool = False
 
     @property
     def float_lanes(self) -> int:
@@ -111,7 +115,7 @@ ISAS: Mapping[str, Isa] = {
             shuffles="x86",
             looks_up=17,
             tile=(2, 6),
-            unpacks=0,
+            subtracts_to_convert=True,
         ),
         Isa(
             "avx2",
@@ -122,7 +126,6 @@ ISAS: Mapping[str, Isa] = {
             shuffles="x86",
             streams=2,
             looks_up=17,
-            unpacks=64,
         ),
         Isa("i8mm", ("i8mm", "dotprod"), 16, 32, dots="usdot", shuffles="neon", tile=(2, 8)),
         Isa("dotprod", ("dotprod",), 16, 32, dots="sdot", shuffles="neon", tile=(2, 8)),

@@ -32,7 +32,13 @@ from edgerun.kernels.lang.tile_registers import LINE, SIDE, configure_tiles, rel
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.layouts.scale_vectors import vectors_of, zero_points_of
-from edgerun.kernels.layouts.tile_order import MOST_DEPTH, PAIR, TOKENS, depth_of
+from edgerun.kernels.layouts.tile_order import (
+    MOST_DEPTH,
+    PAIR,
+    TOKENS,
+    depth_of,
+    register_order,
+)
 from edgerun.kernels.layouts.zero_kinds import MIDDLE, OWN
 from edgerun.kernels.linear.amx_tiles import (
     STEP_BYTES,
@@ -45,7 +51,7 @@ from edgerun.kernels.linear.outputs import block_values, gated_store, linear_sto
 from edgerun.kernels.linear.rows import BLOCK_SCALES, CODES, OUTPUTS, ROW_SCALES
 from edgerun.kernels.linear.turns import ALONE, GATED, Sides, rows_in_blocks
 from edgerun.kernels.pointwise.elementwise import gated
-from edgerun.kernels.pointwise.pack import packing, turn_blocks
+from edgerun.kernels.pointwise.pack import packing, turning
 
 CACHED_BYTES = 1 << 20  # of outputs; of more, nothing is there any more when they are read
 STACK_BYTES = 8 << 20  # from one thread's stack to the next, as a rule
@@ -221,7 +227,7 @@ def _less(form: BlockForm) -> Any:
 
 def _row_operands(bits: int, tokens: int, packed: int, isa: str, sides: Sides) -> Operands:
     """Those of rows with one scale: sums are int32 over the whole of K."""
-    pack = packing(depth_of(0))
+    pack = packing(register_order(0))
 
     @njit(inline="always")
     def activations(a, row, count, k, area):  # type: ignore[no-untyped-def]
@@ -246,7 +252,8 @@ def _block_operands(form: BlockForm, tokens: int, packed: int, isa: str, sides: 
     """Those of scaled blocks: sums are float32."""
     bits, block, zeros, halves = form.bits, form.block, form.zeros, form.halves
     depth, distances, matrices = depth_of(block), sides.distances, sides.matrices
-    pack, tile_bytes = packing(depth), SIDE * depth
+    pack, tile_bytes = packing(register_order(block)), SIDE * depth
+    turn, _ = turning(register_order(block))
     scale_vectors = vectors_of(bits, zeros, halves)
 
     @njit(inline="always")
@@ -256,8 +263,8 @@ def _block_operands(form: BlockForm, tokens: int, packed: int, isa: str, sides: 
             return x, a.x_scale + at, a.x_sum + at
         x_scale, x_sum = area + TOKENS * k, area + TOKENS * (k + 4 * a.blocks)
         pack(x, a.x_stride, count, k, area)
-        turn_blocks(a.x_scale + at, a.blocks, count, x_scale)
-        turn_blocks(a.x_sum + at, a.blocks, count, x_sum)
+        turn(a.x_scale + at, a.blocks, count, x_scale)
+        turn(a.x_sum + at, a.blocks, count, x_sum)
         return area, x_scale, x_sum
 
     @njit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from numba import types
@@ -24,17 +26,17 @@ from edgerun.kernels.lang.ir import (
 )
 from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.simd import Vec, broadcast, constant
+from edgerun.kernels.layouts.panels import numbers_of, places_of
 from edgerun.kernels.layouts.scale_vectors import ScalePlaces, halves_of
+from edgerun.kernels.layouts.starts import AS_THEY_ARE, BIAS, starts_of
 from edgerun.kernels.layouts.zero_kinds import OFFSETS, OWN, RAISED, has_own_vectors
 from edgerun.kernels.linear.tiles import (
     K_STEP,
+    ORDERED,
     PACKED,
     SCALES_AHEAD_BYTES,
-    UNPACKED,
     Tile,
     TileShape,
-    numbers_of,
-    places_of,
     zero_point,
 )
 
@@ -80,7 +82,8 @@ def block_tile(  # type: ignore[no-untyped-def]
     ``scales_last`` and ``scales_between`` choose, and of whose blocks those from ``first`` on.
     What ``zeros`` and ``halves`` change of them says ``layouts/scale_vectors.py``. ``x_scale``
     (float32) and ``x_sum`` (int32, sums of the codes) belong to the first token and block
-    ``first``, tokens ``x_blocks`` elements apart.
+    ``first``, tokens ``x_blocks`` elements apart; in tile order they lie in it, too, and sums are
+    as ``order_block`` leaves them.
     """
     literal = (fresh, vectors, tokens, bits, form, lanes, isa, matrices, block, zeros, halves)
     values = literals(*literal)
@@ -93,7 +96,7 @@ def block_tile(  # type: ignore[no-untyped-def]
         sums = _Sums(tile, args[17], fresh=values[0])
         scaling = _Scaling(tile, values[9:11], args[2], args[10:12], [args[9], *args[12:16]])
         with cgutils.for_range(builder, args[16], intp=I64) as loop:
-            totals = _totals(tile, scaling.offsets(loop.index), steps)
+            totals = _totals(tile, partial(scaling.offsets, loop.index), steps)
             scaling.add(loop.index, totals, sums)
         sums.finish()
         return context.get_dummy_value()
@@ -136,15 +139,18 @@ class _Sums:
             store_to(self.builder, self.builder.load(each), place)
 
 
-def _totals(tile: Tile, totals: list[Any], steps: int) -> list[Any]:
-    """Totals of a block, which begin with those given; narrow partial sums are added to them."""
+def _totals(tile: Tile, offsets: Callable[[], list[Any]], steps: int) -> list[Any]:
+    """Totals of a block, which begin with ``offsets``; narrow partial sums are added to them."""
     shape = tile.shape
     if not tile.depth:
-        tile.start(totals)
+        tile.start(offsets())
         tile.bodies(max(1, steps // shape.steps), [0], min(steps, shape.steps))
         return tile.totals()
+    totals: list[Any] = []
 
     def fold(part: int, factor: int) -> None:
+        if not totals:  # not before: they would take registers from products
+            totals.extend(offsets())
         totals[:] = [tile.fold(total, cell, part, factor) for cell, total in enumerate(totals)]
 
     bodies = max(1, steps // shape.steps)
@@ -180,9 +186,8 @@ class _Scaling:
         panel_bytes = builder.mul(vectors.count(builder, x_blocks), integer(shape.lanes))
         numbers = numbers_of(builder, shape, apart, last)
         self.scales = places_of(builder, shape, scales, numbers, panel_bytes, between)
-        rows = [builder.shl(builder.mul(token, x_blocks), integer(2)) for token in tile.tokens]
-        self.x_scales = [builder.add(x_scale, row) for row in rows]
-        self.x_sums = [builder.add(x_sum, row) for row in rows]
+        row_bytes = builder.shl(x_blocks, integer(2))
+        self.x_scales, self.x_sums = tile.rows(x_scale, row_bytes), tile.rows(x_sum, row_bytes)
         self.raises = zeros == OWN and _raises(shape)
         self.middle = zero_point(shape.bits, shape.isa)
         if zeros == RAISED:
@@ -190,6 +195,8 @@ class _Scaling:
         if self.raises:  # a power of two, so that no product is needed
             self.middle = 1 << shape.bits
         self.has_offsets = zeros == OFFSETS
+        starts = starts_of(shape.bits, shape.isa, zeros)
+        self.has_starts = shape.form == ORDERED and starts != AS_THEY_ARE
         self.points = _Points(tile, vectors, self.scales, self.first) if zeros == OWN else None
         self.floats = Vec("f32", shape.lanes // 4)
 
@@ -197,6 +204,9 @@ class _Scaling:
         """What the sums of a block start from, by cell: the zero point's part, negated."""
         builder, shape = self.tile.builder, self.tile.shape
         kind, factors = total_type(shape.lanes), []
+        if self.has_starts:
+            starts = [load_from(builder, self._at(start, block), I32) for start in self.x_sums]
+            return [broadcast(builder, s, kind) for s in starts for _ in range(shape.vectors)]
         if self.points:
             numbers = self.points.numbers(block)
             if self.raises:
@@ -222,10 +232,9 @@ class _Scaling:
 
     def add(self, block: Any, totals: list[Any], sums: _Sums) -> None:
         """Scales the integer sums of a block and adds them up."""
-        tile, builder, kind = self.tile, self.tile.builder, self.floats.llvm
-        shape = tile.shape
+        builder, shape = self.tile.builder, self.tile.shape
         places = self._scale_places(block)
-        if shape.form != UNPACKED:
+        if not shape.is_unpacked:
             for at in places:
                 prefetch_line(builder, offset(builder, at, SCALES_AHEAD_BYTES))
         rows, offsets = self._rows(places)
@@ -235,11 +244,19 @@ class _Scaling:
             for v in range(shape.vectors):
                 cell = t * shape.vectors + v
                 factor = builder.fmul(rows[v], scale)
-                value = builder.sitofp(totals[cell], kind)
+                value = self._float(totals[cell])
                 total = fused(builder, value, factor, sums.get(cell))
                 if offsets:
                     total = fused(builder, offsets[v], x_total, total)
                 sums.put(cell, total)
+
+    def _float(self, total: Any) -> Any:
+        """An exact total as float32."""
+        builder, kind = self.tile.builder, self.floats.llvm
+        if not (self.has_starts and isa_of(self.tile.shape.isa).subtracts_to_convert):
+            return builder.sitofp(total, kind)
+        bias = constant(self.floats, BIAS)
+        return builder.fsub(builder.bitcast(total, kind), bias)
 
     def _scale_places(self, block: Any) -> list[Any]:
         """Addresses of the scales of a block, by vector."""
@@ -267,7 +284,8 @@ class _Scaling:
         return builder.fmul(value, scale)
 
     def _at(self, start: Any, block: Any) -> Any:
-        return self.tile.builder.add(start, self.tile.builder.shl(block, integer(2)))
+        builder = self.tile.builder
+        return builder.add(start, builder.mul(block, integer(self.tile.shape.row_bytes)))
 
 
 class _Points:

@@ -12,7 +12,13 @@ are for rows that take turns, ``gemm_gated_...`` for those of prompts, as ``line
 from __future__ import annotations
 
 from edgerun.kernels.jit.declare import Body, kernel
-from edgerun.kernels.linear.gemm import block_tiles, row_tiles
+from edgerun.kernels.linear.gemm import (
+    MANY_BLOCKS,
+    MANY_ROWS,
+    Tiles,
+    block_tiles,
+    row_tiles,
+)
 from edgerun.kernels.linear.outputs import block_values, gated_store, row_values
 from edgerun.kernels.linear.rows import BLOCK, ROW, SCALE_VECTORS, TURNS
 from edgerun.kernels.linear.tiles import PACKED, zero_point
@@ -49,23 +55,24 @@ def gated_block(
     return in_turns(product, gated_store(block_values, combine, lanes, matrices))
 
 
-@kernel("gemm_gated_row", f"{ROW} {UP} least {UP_ROW_SCALES}")
+@kernel("gemm_gated_row", f"{MANY_ROWS} {UP} {UP_ROW_SCALES}")
 def gemm_gated_row(
-    activation: str, bits: int, lanes: int, tokens: int, isa: str, matrices: int
+    activation: str, bits: int, lanes: int, tokens: int, packed: int, isa: str, matrices: int
 ) -> Body:
     """``gemm_row`` of gate and up; ``accumulate`` is not looked at."""
     values, combine = row_values(zero_point(bits, isa)), gated(activation)
     store_rows = gated_store(values, combine, lanes, matrices)
-    return row_tiles(bits, lanes, tokens, isa, GATED[matrices], store_rows)
+    return row_tiles(Tiles.of(bits, lanes, tokens, packed, isa, GATED[matrices]), isa, store_rows)
 
 
-@kernel("gemm_gated_block", f"{BLOCK} {UP} least {UP_BLOCK_SCALES}")
+@kernel("gemm_gated_block", f"{MANY_BLOCKS} {UP} {UP_BLOCK_SCALES}")
 def gemm_gated_block(
     activation: str,
     bits: int,
     lanes: int,
     block: int,
     tokens: int,
+    packed: int,
     isa: str,
     zeros: int,
     halves: int,
@@ -73,4 +80,5 @@ def gemm_gated_block(
 ) -> Body:
     """``gemm_block`` of gate and up; ``accumulate`` is not looked at."""
     store_rows = gated_store(block_values, gated(activation), lanes, matrices)
-    return block_tiles(bits, lanes, block, tokens, isa, zeros, halves, GATED[matrices], store_rows)
+    tiles = Tiles.of(bits, lanes, tokens, packed, isa, GATED[matrices], block)
+    return block_tiles(tiles, isa, zeros, halves, store_rows)

@@ -6,7 +6,9 @@ takes its weight rows a few vectors at a time and K in pieces, unpacks a piece o
 code, in the first cache, and multiplies it by all batch rows. Batch rows are taken in blocks of
 ``tokens``; what is left, if less than half a block, is for the linear kernels, which leave out
 the others, and so are batches of fewer than ``least`` rows. Other arguments and layouts are those
-of ``rows.py``.
+of ``rows.py``, except that activations are in tile order (``layouts/tile_order.py``) where they
+could be brought into it: a tile then needs no address for each row, of which there are more than
+registers.
 
 Bounds: ``gemm_row`` is exact up to its scaling. ``gemm_block`` has exact sums of blocks, scaled and
 added up in order; the float32 accumulation over B blocks adds at most B * 2**-24 of the sum of
@@ -23,19 +25,20 @@ from typing import Any
 from numba import njit, uint8
 
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
-from edgerun.kernels.lang.dot import DOTS
 from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.simd import load, mask_bits, shift_right, splat, store
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.layouts.scale_vectors import raising, vectors_of
+from edgerun.kernels.layouts.starts import zeros_when_unpacked
 from edgerun.kernels.layouts.zero_kinds import OWN, RAISED
 from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.outputs import block_values, linear_store, row_values
 from edgerun.kernels.linear.row_tiles import row_tile
-from edgerun.kernels.linear.rows import BLOCK, ROW
+from edgerun.kernels.linear.rows import BLOCK_SCALES, CODES, OUTPUTS, ROW_OUTPUTS
 from edgerun.kernels.linear.tiles import (
     K_STEP,
+    ORDERED,
     PIECE_BYTES,
     UNPACKED,
     parts,
@@ -45,6 +48,14 @@ from edgerun.kernels.linear.turns import ALONE, Sides, rows_in_blocks
 
 MOST_ROWS = 256  # batch rows that share an unpacked piece
 SLAB = 64  # weight rows that share a piece of the activations in the second cache
+# Rows in tile order are filled up, and their scales are turned.
+_ROWS = "rows + packed * (-(-rows // tokens) * tokens - rows)"
+_X = f"x:i8[{_ROWS}, tiles, 32 // bits; x_stride] x_stride least"
+MANY_ROWS = f"{ROW_OUTPUTS} {_X}"
+MANY_BLOCKS = (
+    f"{OUTPUTS} {CODES} {BLOCK_SCALES} x_scale:f32[{_ROWS}, blocks] x_sum:i32[{_ROWS}, blocks]"
+    f" {_X} blocks"
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,7 @@ class Tiles:
         tokens: batch rows of a tile.
         sides: matrices that the vectors belong to, as many to each.
         pieces: parts that codes are multiplied in.
+        packed: whether activations are in tile order.
         block: weights with a scale; 0 where a row has one.
     """
 
@@ -67,14 +79,26 @@ class Tiles:
     tokens: int
     sides: Sides
     pieces: int
+    packed: int
     block: int = 0
 
     @classmethod
     def of(
-        cls, bits: int, lanes: int, tokens: int, isa: str, sides: Sides, block: int = 0
+        cls, bits: int, lanes: int, tokens: int, packed: int, isa: str, sides: Sides, block: int = 0
     ) -> Tiles:
         """Those of an instruction set."""
-        return cls(lanes, bits, isa_of(isa).tile[0], tokens, sides, parts(bits, isa), block)
+        vectors, pieces = isa_of(isa).tile[0], parts(bits, isa)
+        return cls(lanes, bits, vectors, tokens, sides, pieces, packed, block)
+
+    @property
+    def form(self) -> str:
+        """How operands of a tile lie in memory (``tiles.py``)."""
+        return ORDERED if self.packed else UNPACKED
+
+    @property
+    def side_by_side(self) -> int:
+        """Batch rows whose steps, scales and sums lie beside each other."""
+        return self.tokens if self.packed else 1
 
     @property
     def panels(self) -> int:
@@ -97,16 +121,6 @@ class Tiles:
 def _clear(address: int, size: int, lanes):  # type: ignore[no-untyped-def]
     for place in range(address, address + size, lanes):
         store(place, splat(0, "i8", lanes))
-
-
-def zeros_when_unpacked(bits: int, isa: str, zeros: int) -> int:
-    """What zero points of blocks are where codes have been unpacked (``layouts/zero_kinds.py``).
-
-    Raised codes have a bit more than codes: as bytes they stay in their range, sums of two products
-    do not.
-    """
-    is_narrow = bits == 8 or DOTS[isa_of(isa).dots].depth(bits) > 0
-    return RAISED if zeros == OWN and not is_narrow else zeros
 
 
 def unpacking(tiles: Tiles, raised_by: int = 0, halves: int = 0) -> Any:
@@ -166,15 +180,18 @@ def unpacking(tiles: Tiles, raised_by: int = 0, halves: int = 0) -> Any:
     return unpack
 
 
-def driver(tiles: Tiles, multiply: Any, store_rows: Any) -> Body:
+def driver(tiles: Tiles, unpack: Any, multiply: Any, store_rows: Any) -> Body:
     """The loops around the tiles.
 
-    ``multiply(a, row, count, panel, step, steps, codes, sums)`` adds the products of ``steps``
-    steps, from ``step`` on, to the sums of a tile's panels and ``count`` batch rows.
-    ``store_rows(a, row, count, panel, 1, last, sums, vectors)`` stores them.
+    ``unpack(a, panel, step, steps, codes)`` unpacks a piece of a tile's panels. ``multiply(a, row,
+    last, panel, step, steps, codes, sums)`` adds the products of its ``steps`` steps, from ``step``
+    on, to the sums of those panels and a tile's batch rows, of which ``last`` is the last one's
+    number. ``store_rows(a, row, count, panel, 1, last, sums, vectors)`` stores them, tile by tile:
+    memory takes outputs while the next tile is multiplied.
     """
     lanes, bits, vectors, tokens = tiles.lanes, tiles.bits, tiles.vectors, tiles.tokens
     piece, panels, width = tiles.steps, tiles.panels, tiles.width
+    most = MOST_ROWS // tokens * tokens
     slab = SLAB * 4 // lanes * panels // vectors
     slab_bytes = SLAB * (MOST_ROWS + tokens) * 4  # the last tile may have rows beyond the others
     steps_a_tile = 8 // bits
@@ -184,8 +201,8 @@ def driver(tiles: Tiles, multiply: Any, store_rows: Any) -> Body:
         all_steps, first = a.tiles * steps_a_tile, chunk * a.step
         end = min(a.panels, first + a.step)
         codes, sums = scratch(PIECE_BYTES), scratch(slab_bytes)
-        for row in range(0, rows, MOST_ROWS):
-            count = min(MOST_ROWS, rows - row)
+        for row in range(0, rows, most):
+            count = min(most, rows - row)
             size = (count + tokens - 1) // tokens * tokens * width
             for start in range(first, end, slab):
                 last = min(start + slab, end)
@@ -193,126 +210,131 @@ def driver(tiles: Tiles, multiply: Any, store_rows: Any) -> Body:
                 for step in range(0, all_steps, piece):
                     steps = min(piece, all_steps - step)
                     for panel in range(start, last, panels):
+                        unpack(a, panel, step, steps, codes)
                         place = sums + (panel - start) // panels * size
-                        multiply(a, row, count, panel, step, steps, codes, place)
-                for panel in range(start, last, panels):
-                    place = sums + (panel - start) // panels * size
-                    store_rows(a, row, count, panel, 1, last - 1 - panel, place, vectors)
+                        for t in range(row, row + count, tokens):
+                            left = row + count - t
+                            multiply(a, t, left - 1, panel, step, steps, codes, place)
+                            if step + steps == all_steps:
+                                some, beyond = min(tokens, left), last - 1 - panel
+                                store_rows(a, t, some, panel, 1, beyond, place, vectors)
+                            place += tokens * width
 
     return body
 
 
-def row_tiles(bits: int, lanes: int, tokens: int, isa: str, sides: Sides, store_rows: Any) -> Body:
+def row_tiles(tiles: Tiles, isa: str, store_rows: Any) -> Body:
     """A kernel of int32 sums over the whole of K."""
-    tiles = Tiles.of(bits, lanes, tokens, isa, sides)
-    vectors, width, matrices, unpack = tiles.vectors, tiles.width, sides.matrices, unpacking(tiles)
+    bits, lanes, tokens, matrices = tiles.bits, tiles.lanes, tiles.tokens, tiles.sides.matrices
+    vectors, width = tiles.vectors, tiles.width
+    form, beside = tiles.form, tiles.side_by_side
 
     @njit(inline="always")
-    def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
+    def multiply(a, row, last, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
         stride = a.x_stride
-        unpack(a, panel, step, steps, codes)
-        x = a.x + row * stride + step * K_STEP
-        for t in range(0, count, tokens):
-            row_tile(
-                codes,
-                lanes,
-                1,
-                vectors - 1,
-                width // matrices,
-                width,
-                x + t * stride,
-                stride,
-                count - 1 - t,
-                steps,
-                sums + t * width,
-                0,
-                0,
-                0,
-                vectors,
-                tokens,
-                bits,
-                UNPACKED,
-                lanes,
-                isa,
-                matrices,
-            )
+        row_tile(
+            codes,
+            lanes,
+            1,
+            vectors - 1,
+            width // matrices,
+            width,
+            a.x + row * stride + step * K_STEP * beside,
+            stride,
+            last,
+            steps,
+            sums,
+            0,
+            0,
+            0,
+            vectors,
+            tokens,
+            bits,
+            form,
+            lanes,
+            isa,
+            matrices,
+        )
 
-    return driver(tiles, multiply, store_rows)
+    return driver(tiles, unpacking(tiles), multiply, store_rows)
 
 
-def block_tiles(
+def block_tiles(tiles: Tiles, isa: str, zeros: int, halves: int, store_rows: Any) -> Body:
+    """A kernel of float32 sums of scaled blocks."""
+    bits, lanes, tokens, block = tiles.bits, tiles.lanes, tiles.tokens, tiles.block
+    vectors, width, matrices = tiles.vectors, tiles.width, tiles.sides.matrices
+    scale_vectors, zeros = vectors_of(bits, zeros, halves), zeros_when_unpacked(bits, isa, zeros)
+    raised_by, distances = block if zeros == RAISED else 0, tiles.sides.distances
+    form, beside = tiles.form, tiles.side_by_side
+
+    @njit(inline="always")
+    def multiply(a, row, last, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
+        stride, blocks, first = a.x_stride, a.blocks, step * K_STEP // block
+        at = (row * blocks + first * beside) * 4
+        block_tile(
+            codes,
+            lanes,
+            1,
+            vectors - 1,
+            width // matrices,
+            width,
+            a.x + row * stride + step * K_STEP * beside,
+            stride,
+            last,
+            a.scales + panel * scale_vectors(blocks) * lanes,
+            a.panels - 1 - panel,
+            distances(a)[1],
+            a.x_scale + at,
+            a.x_sum + at,
+            blocks,
+            first,
+            steps * K_STEP // block,
+            sums,
+            0,
+            0,
+            0,
+            vectors,
+            tokens,
+            bits,
+            form,
+            lanes,
+            isa,
+            matrices,
+            block,
+            zeros,
+            halves,
+        )
+
+    return driver(tiles, unpacking(tiles, raised_by, halves), multiply, store_rows)
+
+
+@kernel("gemm_row", MANY_ROWS)
+def gemm_row(bits: int, lanes: int, tokens: int, packed: int, isa: str) -> Body:
+    """One scale a weight row and one an activation row, as ``linear_row``.
+
+    With ``packed`` activations are in tile order.
+    """
+    store_rows = linear_store(row_values(zero_point(bits, isa)), lanes)
+    return row_tiles(Tiles.of(bits, lanes, tokens, packed, isa, ALONE), isa, store_rows)
+
+
+@kernel("gemm_block", MANY_BLOCKS)
+def gemm_block(
     bits: int,
     lanes: int,
     block: int,
     tokens: int,
+    packed: int,
     isa: str,
     zeros: int,
     halves: int,
-    sides: Sides,
-    store_rows: Any,
 ) -> Body:
-    """A kernel of float32 sums of scaled blocks."""
-    tiles = Tiles.of(bits, lanes, tokens, isa, sides, block)
-    vectors, width, matrices = tiles.vectors, tiles.width, sides.matrices
-    scale_vectors, zeros = vectors_of(bits, zeros, halves), zeros_when_unpacked(bits, isa, zeros)
-    raised_by, distances = block if zeros == RAISED else 0, sides.distances
-    unpack = unpacking(tiles, raised_by, halves)
+    """One scale per block of K for weights and activations alike, as ``linear_block``.
 
-    @njit(inline="always")
-    def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
-        stride, blocks, first = a.x_stride, a.blocks, step * K_STEP // block
-        unpack(a, panel, step, steps, codes)
-        x = a.x + row * stride + step * K_STEP
-        for t in range(0, count, tokens):
-            at = ((row + t) * blocks + first) * 4
-            block_tile(
-                codes,
-                lanes,
-                1,
-                vectors - 1,
-                width // matrices,
-                width,
-                x + t * stride,
-                stride,
-                count - 1 - t,
-                a.scales + panel * scale_vectors(blocks) * lanes,
-                a.panels - 1 - panel,
-                distances(a)[1],
-                a.x_scale + at,
-                a.x_sum + at,
-                blocks,
-                first,
-                steps * K_STEP // block,
-                sums + t * width,
-                0,
-                0,
-                0,
-                vectors,
-                tokens,
-                bits,
-                UNPACKED,
-                lanes,
-                isa,
-                matrices,
-                block,
-                zeros,
-                halves,
-            )
-
-    return driver(tiles, multiply, store_rows)
-
-
-@kernel("gemm_row", f"{ROW} least")
-def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
-    """One scale a weight row and one an activation row, as ``linear_row``."""
-    store_rows = linear_store(row_values(zero_point(bits, isa)), lanes)
-    return row_tiles(bits, lanes, tokens, isa, ALONE, store_rows)
-
-
-@kernel("gemm_block", f"{BLOCK} least")
-def gemm_block(
-    bits: int, lanes: int, block: int, tokens: int, isa: str, zeros: int, halves: int
-) -> Body:
-    """One scale per block of K for weights and activations alike, as ``linear_block``."""
-    store_rows = linear_store(block_values, lanes)
-    return block_tiles(bits, lanes, block, tokens, isa, zeros, halves, ALONE, store_rows)
+    With ``packed`` activations, their scales and starts of sums are as ``order_block`` leaves them.
+    """
+    tiles, store_rows = (
+        Tiles.of(bits, lanes, tokens, packed, isa, ALONE, block),
+        linear_store(block_values, lanes),
+    )
+    return block_tiles(tiles, isa, zeros, halves, store_rows)

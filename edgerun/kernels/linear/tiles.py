@@ -8,6 +8,7 @@ of codes is unpacked once for all tokens, a broadcast serves all vectors, and su
 registers.
 
 Codes are read as they lie in memory, or one byte each where ``gemm.py`` has unpacked them.
+Activations lie in rows, or, beside unpacked codes, in tile order (``layouts/tile_order.py``).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from edgerun.kernels.lang.dot import DOTS, register
 from edgerun.kernels.lang.ir import (
     I32,
     I64,
+    at_most,
     integer,
     load_from,
     offset,
@@ -35,6 +37,8 @@ from edgerun.kernels.lang.ir import (
 )
 from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.simd import Vec, broadcast, constant
+from edgerun.kernels.layouts.panels import numbers_of, places_of
+from edgerun.kernels.layouts.starts import middle_code
 from edgerun.kernels.linear.trit_tiles import Digits
 
 K_STEP = 4  # codes of one row in a dword
@@ -42,7 +46,7 @@ UNROLL = 8  # steps in a loop's body, about
 LINE = 64  # bytes of memory that are asked for at a time
 AHEAD_BYTES, SCALES_AHEAD_BYTES = 1024, 256  # how far before their use weights are asked for
 ALONE_AHEAD_BYTES = 2048  # by one batch row, where it asks for no other reason (``asks_alone``)
-PACKED, TRITS, UNPACKED = "packed", "trits", "unpacked"
+PACKED, TRITS, UNPACKED, ORDERED = "packed", "trits", "unpacked", "ordered"
 MANY_REGISTERS = 32
 PIECE_BYTES = 16 * 1024  # of unpacked codes: half of a small first cache
 
@@ -67,9 +71,7 @@ def parts(bits: int, isa: str) -> int:
 
 def zero_point(bits: int, isa: str, form: str = PACKED) -> int:
     """What codes as they are multiplied are above the weights they stand for."""
-    if bits == 8 and DOTS[isa_of(isa).dots].centred:
-        return 0
-    return 1 if form == TRITS else 1 << (bits - 1)
+    return 1 if form == TRITS else middle_code(bits, isa)
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ class TileShape:
         vectors: of weight rows.
         tokens: batch rows.
         bits: of a code; 2 for trits, whose digits are like codes.
-        form: how codes lie in memory: ``PACKED``, ``TRITS`` or ``UNPACKED``, one byte each.
+        form: how codes lie in memory: ``PACKED``, ``TRITS``, ``UNPACKED``, one byte each, or
+            ``ORDERED``, which is the same beside activations in tile order.
         lanes: bytes of a vector.
         isa: instruction set.
         matrices: that the vectors belong to, as many of each.
@@ -97,7 +100,17 @@ class TileShape:
     @property
     def planes(self) -> int:
         """Codes in a byte of memory."""
-        return {PACKED: 8 // self.bits, TRITS: DIGITS, UNPACKED: 1}[self.form]
+        return {PACKED: 8 // self.bits, TRITS: DIGITS}.get(self.form, 1)
+
+    @property
+    def is_unpacked(self) -> bool:
+        """Whether codes have a byte each."""
+        return self.form in (UNPACKED, ORDERED)
+
+    @property
+    def row_bytes(self) -> int:
+        """From one step of a token to the next, and of other numbers of tokens."""
+        return K_STEP * (self.tokens if self.form == ORDERED else 1)
 
     @property
     def cells(self) -> int:
@@ -151,21 +164,28 @@ class Tile:
         numbers = numbers_of(builder, shape, apart, last)
         self.w = places_of(builder, shape, address, numbers, panel_bytes, between)
         self.w_offset = variable(builder, integer(0))
-        start, stride, last_token = x
-        self.x_stride = stride
-        self.tokens = [
-            at_most(builder, integer(token), last_token) for token in range(shape.tokens)
-        ]
-        self.x = [builder.add(start, builder.mul(token, stride)) for token in self.tokens]
+        start, self.x_stride, self.last_token = x
+        self.x = self.rows(start, self.x_stride)
         self.x_offset = variable(builder, integer(0))
         ahead, self.pace = prefetch
         self.prefetch_offset = variable(builder, ahead)
         self.partial = self.dots.partial(shape.lanes)
         zero = constant(self.partial, 0)
-        sets = 1 if shape.form == UNPACKED else shape.parts * (1 + shape.paired)
+        sets = 1 if shape.is_unpacked else shape.parts * (1 + shape.paired)
         self.partials = [variable(builder, zero) for _ in range(sets * shape.cells)]
         self.depth = self.dots.depth(shape.part_bits)
         self.raising: list[Any] = []  # bytes that are added to the codes of each vector, if any
+
+    def rows(self, start: Any, stride: Any) -> list[Any]:
+        """Where something of each token begins: side by side in tile order, else apart.
+
+        Of tokens beyond the last there is something in tile order, and else they are read as it.
+        """
+        builder, tokens = self.builder, range(self.shape.tokens)
+        if self.shape.form == ORDERED:
+            return [offset(builder, start, token * K_STEP) for token in tokens]
+        numbers = [at_most(builder, integer(token), self.last_token) for token in tokens]
+        return [builder.add(start, builder.mul(number, stride)) for number in numbers]
 
     def places(self, address: Any) -> list[Any]:
         """Where the sums of each cell lie in memory."""
@@ -204,7 +224,7 @@ class Tile:
         multiplied one after the other, others together.
         """
         factors = {part: 1 << (part * self.shape.part_bits) for part in range(self.shape.parts)}
-        if self.shape.form != UNPACKED:
+        if not self.shape.is_unpacked:
             self.start()
             self.bodies(bodies, list(factors), steps)
             for part, factor in factors.items():
@@ -243,7 +263,7 @@ class Tile:
                 prefetch_line(builder, builder.add(base, ahead))
         for index in range(vectors):
             at = builder.add(w, builder.mul(self.w_step, integer(index)))
-            if shape.form == UNPACKED:
+            if shape.is_unpacked:
                 at = offset(builder, at, pieces[0] * PIECE_BYTES // shape.parts)
             if index * shape.lanes % LINE == 0:
                 self._prefetch(ask)
@@ -254,7 +274,7 @@ class Tile:
             for first, group in self._together(packed):
                 planes = [self._planes(vector, pieces) for vector in group]
                 for plane in range(shape.planes):
-                    step = integer((index * shape.planes + plane) * K_STEP)
+                    step = integer((index * shape.planes + plane) * shape.row_bytes)
                     codes = [vector[plane]() for vector in planes]
                     if self.raising:
                         pairs = zip(codes, self.raising, strict=True)
@@ -262,7 +282,7 @@ class Tile:
                     self._step(first, codes, builder.add(x, step), plane % 2 * shape.paired)
         whole = builder.mul(self.w_step, integer(vectors))
         builder.store(builder.add(w, whole), self.w_offset)
-        moved = builder.add(x, integer(vectors * shape.planes * K_STEP))
+        moved = builder.add(x, integer(vectors * shape.planes * shape.row_bytes))
         builder.store(moved, self.x_offset)
         builder.store(ask, self.prefetch_offset)
 
@@ -276,7 +296,7 @@ class Tile:
     def _asks(self) -> bool:
         """Whether a vector takes so long that the hardware does not ask for the next ones."""
         slow = self.shape.tokens > 1 or (self.depth > 0 and self.shape.planes > 2)
-        return (slow or asks_alone()) and self.shape.form != UNPACKED
+        return (slow or asks_alone()) and not self.shape.is_unpacked
 
     def _together(self, packed: list[Any]) -> list[tuple[int, list[Any]]]:
         """Vectors that are unpacked side by side; of trits few digits may be alive at a time."""
@@ -308,7 +328,7 @@ class Tile:
         if shape.form == TRITS:
             digits = Digits(self.builder, shape.lanes, shape.isa).unpack(packed)
             return [lambda plane=plane: [plane] for plane in digits]  # type: ignore[misc]
-        if shape.form == UNPACKED:
+        if shape.is_unpacked:
             return [lambda: [self._centred(packed)]]
         offsets = [part * shape.part_bits for part in pieces]
         return [
@@ -365,35 +385,3 @@ class Tile:
         low, high = (shuffle(builder, value, value, range(n, n + size)) for n in (0, size))
         hidden = [builder.call(hide, [half]) for half in (low, high)]
         return shuffle(builder, hidden[0], hidden[1], range(count))
-
-
-def numbers_of(builder: Any, shape: TileShape, apart: Any, last: Any) -> list[Any]:
-    """Which panel of its matrix each vector is, counted from the first; ``last`` at most."""
-    panels = shape.vectors // shape.matrices
-    return [
-        at_most(builder, builder.mul(apart, integer(vector % panels)), last)
-        for vector in range(shape.vectors)
-    ]
-
-
-def places_of(
-    builder: Any, shape: TileShape, start: Any, numbers: list[Any], size: Any, between: Any
-) -> list[Any]:
-    """Addresses of what belongs to each vector.
-
-    Those of a matrix are ``size`` times their numbers apart, matrices ``between``.
-    """
-    panels = shape.vectors // shape.matrices
-    matrices = [
-        builder.add(start, builder.mul(between, integer(matrix)))
-        for matrix in range(shape.matrices)
-    ]
-    return [
-        builder.add(matrices[vector // panels], builder.mul(number, size))
-        for vector, number in enumerate(numbers)
-    ]
-
-
-def at_most(builder: Any, value: Any, limit: Any) -> Any:
-    """The smaller of two integers."""
-    return builder.select(builder.icmp_signed("<", value, limit), value, limit)

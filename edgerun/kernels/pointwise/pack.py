@@ -2,7 +2,7 @@
 
 Activations of a layer are packed once a batch, by a kernel of their own, for all threads and all
 layers that read them; row order stays for kernels of few rows. Experts, whose rows begin anywhere,
-pack 32 rows when they need them.
+pack 32 rows for tile registers when they need them.
 """
 
 from __future__ import annotations
@@ -13,53 +13,73 @@ from numba import njit, uint8
 
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.simd import load, splat, store
-from edgerun.kernels.lang.tile_registers import SIDE
 from edgerun.kernels.lang.word import int_at, set_int, word
-from edgerun.kernels.layouts.tile_order import PAIR, TOKENS, depth_of
+from edgerun.kernels.layouts.starts import starts_of, zeros_when_unpacked
+from edgerun.kernels.layouts.tile_order import TileOrder, vector_order
 
-PADDED_ROWS = "-(-rows // 32) * 32"
+PADDED_ROWS = "-(-rows // (side * pair)) * side * pair"
 
 
-def packing(depth: int) -> Any:
-    """The function that packs up to 32 rows of ``k`` activations; others become zero."""
-    tile_bytes = SIDE * depth
+def packing(order: TileOrder) -> Any:
+    """The function that packs as many rows of ``k`` activations as lie side by side.
+
+    Those beyond ``count`` become zero.
+    """
+    side, depth, tokens = order.side, order.depth, order.tokens
+    tile_bytes, step_bytes = side * depth, tokens * depth
 
     @njit(inline="always")
     def pack(x, stride, count, k, target):  # type: ignore[no-untyped-def]
-        for t in range(TOKENS):
-            place = target + t // SIDE * tile_bytes + t % SIDE * depth
+        for t in range(tokens):
+            place = target + t // side * tile_bytes + t % side * depth
             for first in range(0, k, depth):
                 codes = splat(uint8(0), "u8", depth)
                 if t < count:
                     codes = load(x + t * stride + first, "u8", depth)
                 store(place, codes)
-                place += PAIR * tile_bytes
+                place += step_bytes
 
     return pack
 
 
-@njit
-def turn_blocks(values, blocks, count, target):  # type: ignore[no-untyped-def]
-    """Turns 32-bit numbers of up to 32 rows; others become zero."""
-    for index in range(blocks):
-        for t in range(TOKENS):
-            value = int_at(values, t * blocks + index) if t < count else 0
-            set_int(target, index * TOKENS + t, value)
+def turning(order: TileOrder) -> Any:
+    """The function that turns 32-bit numbers of as many rows, plain and after a multiplication.
+
+    Those of rows beyond ``count`` become zero. ``turn_sums`` stores ``start + factor * value``.
+    """
+    tokens = order.tokens
+
+    @njit
+    def turn(values, blocks, count, target):  # type: ignore[no-untyped-def]
+        for index in range(blocks):
+            for t in range(tokens):
+                value = int_at(values, t * blocks + index) if t < count else 0
+                set_int(target, index * tokens + t, value)
+
+    @njit
+    def turn_sums(values, blocks, count, target, start, factor):  # type: ignore[no-untyped-def]
+        for index in range(blocks):
+            for t in range(tokens):
+                value = int_at(values, t * blocks + index) if t < count else 0
+                set_int(target, index * tokens + t, start + factor * value)
+
+    return turn, turn_sums
 
 
 @kernel(
     "pack_row",
     f"rows:i64[1] x:i8[rows, k; x_stride] x_stride k least packed:i8[{PADDED_ROWS}, k]",
 )
-def pack_row() -> Body:
-    """Activations in tile order, for products of rows with one scale; a chunk is 32 rows.
+def pack_row(side: int, depth: int, pair: int) -> Body:
+    """Activations in tile order, for products of rows with one scale; a chunk is a pair of tiles.
 
     Nothing is done for a batch of fewer than ``least`` rows, which leaves tiles alone.
     """
-    pack = packing(depth_of(0))
+    order = TileOrder(side, depth, pair)
+    pack, tokens = packing(order), order.tokens
 
     def body(a: Arguments, chunk: int) -> None:
-        rows, first = word(a.rows, 0), chunk * TOKENS
+        rows, first = word(a.rows, 0), chunk * tokens
         if first < rows and rows >= a.least:
             pack(a.x + first * a.x_stride, a.x_stride, rows - first, a.k, a.packed + first * a.k)
 
@@ -72,16 +92,46 @@ def pack_row() -> Body:
     " x_scale:f32[rows, blocks] x_sum:i32[rows, blocks]"
     f" scale:f32[{PADDED_ROWS}, blocks] sum:i32[{PADDED_ROWS}, blocks]",
 )
-def pack_block(block: int) -> Body:
+def pack_block(side: int, depth: int, pair: int) -> Body:
     """The same for blocks with scales, which are turned, and so are the sums of activations."""
-    pack = packing(depth_of(block))
+    order = TileOrder(side, depth, pair)
+    pack, tokens = packing(order), order.tokens
+    turn, _ = turning(order)
 
     def body(a: Arguments, chunk: int) -> None:
-        rows, first = word(a.rows, 0), chunk * TOKENS
+        rows, first = word(a.rows, 0), chunk * tokens
         if first < rows and rows >= a.least:
             count, at = rows - first, first * a.blocks * 4
             pack(a.x + first * a.x_stride, a.x_stride, count, a.k, a.packed + first * a.k)
-            turn_blocks(a.x_scale + at, a.blocks, count, a.scale + at)
-            turn_blocks(a.x_sum + at, a.blocks, count, a.sum + at)
+            turn(a.x_scale + at, a.blocks, count, a.scale + at)
+            turn(a.x_sum + at, a.blocks, count, a.sum + at)
+
+    return body
+
+
+@kernel(
+    "order_block",
+    "rows:i64[1] x:i8[rows, k; x_stride] x_stride k least blocks"
+    " x_scale:f32[rows, blocks] x_sum:i32[rows, blocks]"
+    " packed:i8[-(-rows // tokens) * tokens, k]"
+    " scale:f32[-(-rows // tokens) * tokens, blocks]"
+    " sum:i32[-(-rows // tokens) * tokens, blocks]",
+)
+def order_block(bits: int, tokens: int, isa: str, zeros: int) -> Body:
+    """Activations, their scales, and starts of sums for ``gemm_block``; a chunk is ``tokens`` rows.
+
+    Nothing is done for a batch of fewer than ``least`` rows, which leaves tiles alone.
+    """
+    order = vector_order(tokens)
+    pack, (turn, turn_sums) = packing(order), turning(order)
+    start, factor = starts_of(bits, isa, zeros_when_unpacked(bits, isa, zeros))
+
+    def body(a: Arguments, chunk: int) -> None:
+        rows, first = word(a.rows, 0), chunk * tokens
+        if first < rows and rows >= a.least:
+            count, at = rows - first, first * a.blocks * 4
+            pack(a.x + first * a.x_stride, a.x_stride, count, a.k, a.packed + first * a.k)
+            turn(a.x_scale + at, a.blocks, count, a.scale + at)
+            turn_sums(a.x_sum + at, a.blocks, count, a.sum + at, start, factor)
 
     return body

@@ -26,6 +26,7 @@ from tests.conformance.kernels.cases.linear import (
     stream_fields,
 )
 from tests.conformance.kernels.harness import F32, ISAS, Call, random, run, unpacked
+from tests.conformance.kernels.tile_order import ordered
 
 N, K = 37, 640
 WHOLE = 24  # rows that fill tiles of four, six and eight
@@ -77,6 +78,8 @@ def product(
     if kernel not in ("linear_block", "gated_block"):
         del fields["tokens"], fields["threads"]
     params = block_params(weight, packed.block) | params
+    if kernel.startswith("gemm"):
+        fields = ordered(fields, params)
     team = ThreadTeam(1)
     run(kernel, Call(params, fields, len(x), lambda: None, -(-fields["panels"] // STEP)), team)
     team.close()

@@ -301,11 +301,11 @@ def _for_blocks(
     binder: Binder, params: dict[str, int | str], arguments: dict[str, Any]
 ) -> tuple[dict[str, int | str], dict[str, Any]]:
     """Constants and arguments of the kernel that multiplies blocks of rows."""
-    params = params | {"tokens": block_tokens(binder.isa, binder.isa.prompts)}
+    # Experts' rows begin anywhere, not where tiles do.
+    params = params | {"tokens": block_tokens(binder.isa, binder.isa.prompts), "packed": 0}
     if binder.isa.prompts != AMX:
         return params, arguments
-    strips = strip_arguments(binder, arguments, params)
-    return params | {"packed": 0}, arguments | strips  # experts' rows begin anywhere
+    return params, arguments | strip_arguments(binder, arguments, params)
 
 
 def _experts_at_least(places: Places) -> int:

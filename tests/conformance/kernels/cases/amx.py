@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgerun.backends.cpu.families import AMX
 from edgerun.backends.cpu.row_paths import block_tokens
@@ -16,7 +15,12 @@ from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.layouts.stream import StreamWeight, to_stream
-from edgerun.kernels.layouts.tile_order import TOKENS, depth_of
+from edgerun.kernels.layouts.tile_order import (
+    TOKENS,
+    TileOrder,
+    register_order,
+    vector_order,
+)
 from edgerun.ops.registry import OPS
 from edgerun_export.quantize.blocks import slab
 from tests.conformance.kernels.cases.gemm import MANY, STEP, exact_outputs
@@ -41,6 +45,7 @@ from tests.conformance.kernels.harness import (
     random,
     untouched,
 )
+from tests.conformance.kernels.tile_order import in_tile_order, turned
 
 LANES = 64
 LEAST = 16  # rows of a batch
@@ -77,21 +82,6 @@ def variants(forms: list[tuple[str, int]]) -> list[Any]:
     return of_units + [("amx", form, True, LONG) for form in forms if "amx" in UNITS]
 
 
-def in_tile_order(x: NDArray[np.int8], depth: int) -> NDArray[np.int8]:
-    """Activations ``[rows, K]`` in tile order, rows filled up to whole pairs of tiles."""
-    rows, k = x.shape
-    padded = np.pad(x, [(0, -rows % TOKENS), (0, 0)])
-    return np.ascontiguousarray(
-        padded.reshape(-1, 2, 16, k // depth, depth).transpose(0, 3, 1, 2, 4)
-    )
-
-
-def turned(numbers: NDArray[Any]) -> NDArray[Any]:
-    """What each block of a row has, ``[rows, blocks]``, turned for each 32 rows."""
-    padded = np.pad(numbers, [(0, -len(numbers) % TOKENS), (0, 0)])
-    return np.ascontiguousarray(padded.reshape(-1, TOKENS, padded.shape[1]).transpose(0, 2, 1))
-
-
 def tile_fields(fields: dict[str, Any], block: int, is_packed: bool) -> dict[str, Any]:
     """Fields of activations as kernels of tiles take them, and of memory for their strips."""
     k, blocks = fields["x"].shape[1], fields.get("blocks", 0)
@@ -100,9 +90,9 @@ def tile_fields(fields: dict[str, Any], block: int, is_packed: bool) -> dict[str
     fields = fields | {"areas": areas, "area_bytes": each, "strip": STRIP}
     fields |= {"taken": np.zeros((SLOTS, 8), np.int64), "slots": SLOTS, "least": LEAST}
     if is_packed:
-        fields["x"] = in_tile_order(fields["x"], depth_of(block))
+        fields["x"] = in_tile_order(fields["x"], register_order(block))
         if block:
-            fields |= {name: turned(fields[name]) for name in ("x_scale", "x_sum")}
+            fields |= {name: turned(fields[name], TOKENS) for name in ("x_scale", "x_sum")}
     return fields
 
 
@@ -252,28 +242,28 @@ def amx_block_alone(isa: str) -> Call:
     return gated_call(stream_fields(weight, STEP) | rounded, weight, params, [packed, packed])
 
 
-@cases_of("pack_row", rows=[LEAST - 1, LEAST, 33])
-def pack_row(rows: int) -> Call:
+@cases_of("pack_row", rows=[LEAST - 1, LEAST, 33], order=[register_order(0), vector_order(6)])
+def pack_row(rows: int, order: TileOrder) -> Call:
     k, gap = 192, 64
     x = np.random.default_rng(0).integers(-127, 128, (rows, k + gap), np.int8)
-    expected = in_tile_order(x[:, :k], 64).ravel()
+    expected = in_tile_order(x[:, :k], order).ravel()
     packed = np.full(len(expected), UNTOUCHED, np.int8)
 
     def check() -> None:
         assert (packed == (expected if rows >= LEAST else UNTOUCHED)).all()
 
     fields = {"x": x, "x_stride": k + gap, "k": k, "packed": packed, "least": LEAST}
-    return Call({}, fields, rows, check, -(-rows // TOKENS))
+    return Call(order.constants, fields, rows, check, -(-rows // order.tokens))
 
 
 @cases_of("pack_block", rows=[LEAST - 1, 33], block=[32, 128])
 def pack_block(rows: int, block: int) -> Call:
-    k, blocks = 256, 256 // block
+    k, blocks, order = 256, 256 // block, register_order(block)
     rng = np.random.default_rng(0)
     x = rng.integers(-127, 128, (rows, k), np.int8)
     numbers = {"x_scale": random((rows, blocks)), "x_sum": rng.integers(-9, 9, (rows, blocks))}
     numbers["x_sum"] = numbers["x_sum"].astype(np.int32)
-    expected = [in_tile_order(x, min(block, 64)), *map(turned, numbers.values())]
+    expected = [in_tile_order(x, order), *(turned(each, TOKENS) for each in numbers.values())]
     outputs = [untouched(each.shape, each.dtype) for each in expected]
 
     def check() -> None:
@@ -282,4 +272,4 @@ def pack_block(rows: int, block: int) -> Call:
 
     fields = {"x": x, "x_stride": k, "k": k, "blocks": blocks, "least": LEAST, **numbers}
     fields |= dict(zip(("packed", "scale", "sum"), outputs, strict=True))
-    return Call({"block": block}, fields, rows, check, -(-rows // TOKENS))
+    return Call(order.constants, fields, rows, check, -(-rows // TOKENS))

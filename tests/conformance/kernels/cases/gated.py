@@ -35,6 +35,7 @@ from tests.conformance.kernels.harness import (
     unpacked,
     untouched,
 )
+from tests.conformance.kernels.tile_order import ordered
 
 BOUND = 4e-6
 # Outputs, inputs, batch rows, and whether there are biases.
@@ -70,7 +71,8 @@ def call_of(
         assert (out[taken:] == UNTOUCHED).all()
         assert (out[:, n:] == UNTOUCHED).all()
 
-    fields = stream_fields(gate, STEP) | rounded
+    fields = stream_fields(gate, STEP)
+    fields |= ordered(rounded, params | {"bits": gate.bits}) if "tokens" in params else rounded
     fields |= {"up_codes": up.codes, "up_scales": up.scales, "accumulate": 0}
     fields |= {"least": 0} if "tokens" in params else IN_TURNS
     fields |= {"out": out, "out_stride": n + 3, "n": n}
@@ -173,8 +175,8 @@ def gemm_row_alone(
     return row_call(variant, shape, **unpacked(variant[0]), **ALONE)
 
 
-@cases_of("gemm_gated_block", variant=variants(BLOCK_FORMS)[1:2], shape=MANY)
+@cases_of("gemm_gated_block", variant=variants(BLOCK_FORMS)[1:2], shape=MANY, packed=[0, 1])
 def gemm_block_alone(
-    variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
+    variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool], packed: int
 ) -> Call:
-    return block_call(variant, shape, **unpacked(variant[0]), **ALONE)
+    return block_call(variant, shape, **unpacked(variant[0], packed), **ALONE)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from edgerun.backends.base import Phase
@@ -13,7 +15,7 @@ from edgerun.backends.cpu.row_paths import block_tokens, path_in, prepared_famil
 from edgerun.backends.cpu.weights import Prepared
 from edgerun.graph.ir import Node
 from edgerun.kernels.lang.isa import Isa
-from edgerun.kernels.layouts.tile_order import TOKENS, strip_panels
+from edgerun.kernels.layouts.tile_order import register_order, strip_panels, vector_order
 from edgerun.machine.row_times import BlockPath
 
 # What the kernel that does blocks of rows is called, behind the path, by the one that does single
@@ -73,10 +75,11 @@ def emit_gemm(
     arguments = {key: value for key, value in arguments.items() if key != "tokens"}
     params = params | {"tokens": block_tokens(binder.isa, path.name)}
     counted_by = binder.counted_by[node.inputs[0]]
+    packing = _packing(binder.isa, path, params)
+    arguments, packed = in_tile_order(binder, node, arguments, params, packing)
     if path.name == AMX:
-        arguments, packed = in_tile_order(binder, node, arguments, params)
         arguments |= strip_arguments(binder, arguments, params)
-        params, reads = params | {"packed": 1}, reads | packed
+    params, reads = params | {"packed": 1}, reads | packed
     binder.emit(
         f"{path.name}_{IN_BLOCKS[name]}",
         params,
@@ -103,8 +106,37 @@ def strip_arguments(
     }
 
 
+@dataclass(frozen=True)
+class Packing:
+    """The kernel that brings activations into tile order.
+
+    Attributes:
+        kernel: its name.
+        constants: of the kernel, when it is compiled.
+        tokens: batch rows of a chunk.
+    """
+
+    kernel: str
+    constants: Mapping[str, int | str]
+    tokens: int
+
+
+def _packing(isa: Isa, path: BlockPath, params: Mapping[str, int | str]) -> Packing:
+    """What packs the input of a product that has some constants."""
+    block = int(params.get("block", 0))
+    if path.name != AMX and block:
+        names = ("bits", "tokens", "isa", "zeros")
+        return Packing("order_block", {name: params[name] for name in names}, isa.tile[1])
+    order = register_order(block) if path.name == AMX else vector_order(isa.tile[1])
+    return Packing("pack_block" if block else "pack_row", order.constants, order.tokens)
+
+
 def in_tile_order(
-    binder: Binder, node: Node, arguments: dict[str, Any], params: dict[str, int | str]
+    binder: Binder,
+    node: Node,
+    arguments: dict[str, Any],
+    params: dict[str, int | str],
+    packing: Packing,
 ) -> tuple[dict[str, Any], set[str]]:
     """Arguments with activations in tile order, and their buffers.
 
@@ -112,9 +144,10 @@ def in_tile_order(
     """
     source, k, block = node.inputs[0], _padded_k(arguments, params), int(params.get("block", 0))
     # Batches that are too small for a layer leave its rows as they are.
-    form = Rounding(f"tiles of {arguments['x'].key}, {arguments['least']} rows", block, k)
+    how = " ".join(map(str, (packing.kernel, *packing.constants.values())))
+    form = Rounding(f"{how} of {arguments['x'].key}, {arguments['least']} rows", block, k)
     if (source, form) not in binder.rounded:
-        binder.rounded[source, form] = _emit_packing(binder, node, arguments, form)
+        binder.rounded[source, form] = _emit_packing(binder, node, arguments, form, packing)
     packed = binder.rounded[source, form]
     changed: dict[str, Any] = {"x": packed.codes, "x_stride": k}
     if block:
@@ -122,14 +155,16 @@ def in_tile_order(
     return arguments | changed, packed.keys()
 
 
-def _emit_packing(binder: Binder, node: Node, arguments: dict[str, Any], form: Rounding) -> Rounded:
+def _emit_packing(
+    binder: Binder, node: Node, arguments: dict[str, Any], form: Rounding, packing: Packing
+) -> Rounded:
     """Emits the kernel that packs; rows of a batch are filled up to whole tiles."""
     k, block, counted_by = form.padded_k, form.block, binder.counted_by[node.inputs[0]]
-    blocks = k // block if block else 1
+    blocks, whole_tiles = k // block if block else 1, partial(_whole_tiles, binder, packing.tokens)
     packed = Rounded(
-        codes=_whole_tiles(binder, k, "int8"),
-        scales=_whole_tiles(binder, blocks, "float32") if block else None,
-        sums=_whole_tiles(binder, blocks, "int32") if block else None,
+        codes=whole_tiles(k, "int8"),
+        scales=whole_tiles(blocks, "float32") if block else None,
+        sums=whole_tiles(blocks, "int32") if block else None,
         blocks=blocks,
     )
     names = ("rows", "least", "x", "x_stride", *(("x_scale", "x_sum", "blocks") if block else ()))
@@ -138,10 +173,10 @@ def _emit_packing(binder: Binder, node: Node, arguments: dict[str, Any], form: R
         operands |= {"scale": packed.scales, "sum": packed.sums}
     read = (arguments[name] for name in ("x", "x_scale", "x_sum") if name in operands)
     binder.emit(
-        "pack_block" if block else "pack_row",
-        {"block": block} if block else {},
+        packing.kernel,
+        dict(packing.constants),
         operands,
-        chunks=(counted_by, 1, TOKENS),
+        chunks=(counted_by, 1, packing.tokens),
         reads={buffer.key for buffer in read},
         writes=packed.keys(),
         label=f"{node.name}/packing",
@@ -149,10 +184,10 @@ def _emit_packing(binder: Binder, node: Node, arguments: dict[str, Any], form: R
     return packed
 
 
-def _whole_tiles(binder: Binder, width: int, dtype: str) -> Buffer:
-    """A buffer that has room for so many elements a row of whole pairs of tiles."""
+def _whole_tiles(binder: Binder, tokens: int, width: int, dtype: str) -> Buffer:
+    """A buffer that has room for so many elements a row of whole chunks of ``tokens`` rows."""
     rows = binder.shape.rows
-    return binder.pool.take(-(-rows // TOKENS) * TOKENS * width // rows + 1, dtype, exact=True)
+    return binder.pool.take(-(-rows // tokens) * tokens * width // rows + 1, dtype, exact=True)
 
 
 def _padded_k(arguments: dict[str, Any], params: dict[str, int | str]) -> int:
