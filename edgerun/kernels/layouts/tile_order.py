@@ -23,14 +23,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgerun.kernels.layouts.stream import DWORD
-
 SIDE = 16  # rows of a tile
 TOKENS = 2 * SIDE  # batch rows side by side
 MOST_DEPTH = 64
 STRIP_BYTES = 896 * 1024  # that leave the second cache room for activations; more lose all
 MOST_PANELS = 8  # of a strip: more of them share what is read of activations, and gain nothing
 PAIR = 2  # panels side by side
+K_STEP = 4  # codes of one row in a dword, which a lane multiplies at once
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def register_order(block: int) -> TileOrder:
 
 def vector_order(tokens: int) -> TileOrder:
     """That of products of vectors, ``tokens`` batch rows at a time."""
-    return TileOrder(tokens, DWORD)
+    return TileOrder(tokens, K_STEP)
 
 
 def depth_of(block: int) -> int:

@@ -29,9 +29,9 @@ from edgerun.kernels.lang.simd import Vec, broadcast, constant
 from edgerun.kernels.layouts.panels import numbers_of, places_of
 from edgerun.kernels.layouts.scale_vectors import ScalePlaces, halves_of
 from edgerun.kernels.layouts.starts import AS_THEY_ARE, BIAS, starts_of
+from edgerun.kernels.layouts.tile_order import K_STEP
 from edgerun.kernels.layouts.zero_kinds import OFFSETS, OWN, RAISED, has_own_vectors
 from edgerun.kernels.linear.tiles import (
-    K_STEP,
     ORDERED,
     PACKED,
     SCALES_AHEAD_BYTES,

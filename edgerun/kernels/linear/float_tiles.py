@@ -21,8 +21,8 @@ from edgerun.kernels.lang.ir import (
 )
 from edgerun.kernels.lang.simd import Vec, broadcast, constant
 from edgerun.kernels.layouts.scale_vectors import ScalePlaces, halves_of
+from edgerun.kernels.layouts.tile_order import K_STEP
 from edgerun.kernels.layouts.zero_kinds import OFFSETS, has_own_vectors
-from edgerun.kernels.linear.tiles import K_STEP
 
 SUMS = 8  # of a row: weight k goes to sum k % SUMS, which is how they are added up in the end
 

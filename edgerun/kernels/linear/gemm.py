@@ -31,13 +31,13 @@ from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.layouts.scale_vectors import raising, vectors_of
 from edgerun.kernels.layouts.starts import zeros_when_unpacked
+from edgerun.kernels.layouts.tile_order import K_STEP
 from edgerun.kernels.layouts.zero_kinds import OWN, RAISED
 from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.outputs import block_values, linear_store, row_values
 from edgerun.kernels.linear.row_tiles import row_tile
 from edgerun.kernels.linear.rows import BLOCK_SCALES, CODES, OUTPUTS, ROW_OUTPUTS
 from edgerun.kernels.linear.tiles import (
-    K_STEP,
     ORDERED,
     PIECE_BYTES,
     UNPACKED,

@@ -20,9 +20,10 @@ from edgerun.kernels.lang.simd import fma, load, reduce_add, splat
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import float_at, word
 from edgerun.kernels.layouts.scale_vectors import vectors_of
+from edgerun.kernels.layouts.tile_order import K_STEP
 from edgerun.kernels.linear.float_tiles import float_tile
 from edgerun.kernels.linear.outputs import block_values, finish, linear_store, row_values
-from edgerun.kernels.linear.tiles import K_STEP, PACKED, TRITS, zero_point
+from edgerun.kernels.linear.tiles import PACKED, TRITS, zero_point
 from edgerun.kernels.linear.turns import (
     ALONE,
     block_product,

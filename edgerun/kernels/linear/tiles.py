@@ -39,9 +39,9 @@ from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.simd import Vec, broadcast, constant
 from edgerun.kernels.layouts.panels import numbers_of, places_of
 from edgerun.kernels.layouts.starts import middle_code
+from edgerun.kernels.layouts.tile_order import K_STEP
 from edgerun.kernels.linear.trit_tiles import Digits
 
-K_STEP = 4  # codes of one row in a dword
 UNROLL = 8  # steps in a loop's body, about
 LINE = 64  # bytes of memory that are asked for at a time
 AHEAD_BYTES, SCALES_AHEAD_BYTES = 1024, 256  # how far before their use weights are asked for
