@@ -126,6 +126,7 @@ ISAS: Mapping[str, Isa] = {
             shuffles="x86",
             streams=2,
             looks_up=17,
+            unpacks=32,
         ),
         Isa("i8mm", ("i8mm", "dotprod"), 16, 32, dots="usdot", shuffles="neon", tile=(2, 8)),
         Isa("dotprod", ("dotprod",), 16, 32, dots="sdot", shuffles="neon", tile=(2, 8)),

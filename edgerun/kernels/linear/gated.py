@@ -14,7 +14,6 @@ from __future__ import annotations
 from edgerun.kernels.jit.declare import Body, kernel
 from edgerun.kernels.linear.gemm import (
     MANY_BLOCKS,
-    MANY_ROWS,
     Tiles,
     block_tiles,
     row_tiles,
@@ -55,14 +54,14 @@ def gated_block(
     return in_turns(product, gated_store(block_values, combine, lanes, matrices))
 
 
-@kernel("gemm_gated_row", f"{MANY_ROWS} {UP} {UP_ROW_SCALES}")
+@kernel("gemm_gated_row", f"{ROW} {UP} least {UP_ROW_SCALES}")
 def gemm_gated_row(
-    activation: str, bits: int, lanes: int, tokens: int, packed: int, isa: str, matrices: int
+    activation: str, bits: int, lanes: int, tokens: int, isa: str, matrices: int
 ) -> Body:
     """``gemm_row`` of gate and up; ``accumulate`` is not looked at."""
     values, combine = row_values(zero_point(bits, isa)), gated(activation)
     store_rows = gated_store(values, combine, lanes, matrices)
-    return row_tiles(Tiles.of(bits, lanes, tokens, packed, isa, GATED[matrices]), isa, store_rows)
+    return row_tiles(Tiles.of(bits, lanes, tokens, isa, GATED[matrices]), isa, store_rows)
 
 
 @kernel("gemm_gated_block", f"{MANY_BLOCKS} {UP} {UP_BLOCK_SCALES}")
@@ -80,5 +79,5 @@ def gemm_gated_block(
 ) -> Body:
     """``gemm_block`` of gate and up; ``accumulate`` is not looked at."""
     store_rows = gated_store(block_values, gated(activation), lanes, matrices)
-    tiles = Tiles.of(bits, lanes, tokens, packed, isa, GATED[matrices], block)
+    tiles = Tiles.of(bits, lanes, tokens, isa, GATED[matrices], block, packed)
     return block_tiles(tiles, isa, zeros, halves, store_rows)

@@ -6,9 +6,9 @@ takes its weight rows a few vectors at a time and K in pieces, unpacks a piece o
 code, in the first cache, and multiplies it by all batch rows. Batch rows are taken in blocks of
 ``tokens``; what is left, if less than half a block, is for the linear kernels, which leave out
 the others, and so are batches of fewer than ``least`` rows. Other arguments and layouts are those
-of ``rows.py``, except that activations are in tile order (``layouts/tile_order.py``) where they
-could be brought into it: a tile then needs no address for each row, of which there are more than
-registers.
+of ``rows.py``, except that activations of blocks are in tile order (``layouts/tile_order.py``)
+where they could be brought into it: a tile then needs no addresses for each row, which were more
+than registers. Rows with one scale need fewer, and gain nothing.
 
 Bounds: ``gemm_row`` is exact up to its scaling. ``gemm_block`` has exact sums of blocks, scaled and
 added up in order; the float32 accumulation over B blocks adds at most B * 2**-24 of the sum of
@@ -36,7 +36,7 @@ from edgerun.kernels.layouts.zero_kinds import OWN, RAISED
 from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.outputs import block_values, linear_store, row_values
 from edgerun.kernels.linear.row_tiles import row_tile
-from edgerun.kernels.linear.rows import BLOCK_SCALES, CODES, OUTPUTS, ROW_OUTPUTS
+from edgerun.kernels.linear.rows import BLOCK_SCALES, CODES, OUTPUTS, ROW
 from edgerun.kernels.linear.tiles import (
     ORDERED,
     PIECE_BYTES,
@@ -46,15 +46,13 @@ from edgerun.kernels.linear.tiles import (
 )
 from edgerun.kernels.linear.turns import ALONE, Sides, rows_in_blocks
 
-MOST_ROWS = 256  # batch rows that share an unpacked piece
+MOST_ROWS = 256  # batch rows that share an unpacked piece, rounded up to whole tiles
 SLAB = 64  # weight rows that share a piece of the activations in the second cache
 # Rows in tile order are filled up, and their scales are turned.
 _ROWS = "rows + packed * (-(-rows // tokens) * tokens - rows)"
-_X = f"x:i8[{_ROWS}, tiles, 32 // bits; x_stride] x_stride least"
-MANY_ROWS = f"{ROW_OUTPUTS} {_X}"
 MANY_BLOCKS = (
     f"{OUTPUTS} {CODES} {BLOCK_SCALES} x_scale:f32[{_ROWS}, blocks] x_sum:i32[{_ROWS}, blocks]"
-    f" {_X} blocks"
+    f" x:i8[{_ROWS}, tiles, 32 // bits; x_stride] x_stride least blocks"
 )
 
 
@@ -69,8 +67,8 @@ class Tiles:
         tokens: batch rows of a tile.
         sides: matrices that the vectors belong to, as many to each.
         pieces: parts that codes are multiplied in.
-        packed: whether activations are in tile order.
         block: weights with a scale; 0 where a row has one.
+        packed: whether activations are in tile order.
     """
 
     lanes: int
@@ -79,16 +77,23 @@ class Tiles:
     tokens: int
     sides: Sides
     pieces: int
-    packed: int
     block: int = 0
+    packed: int = 0
 
     @classmethod
     def of(
-        cls, bits: int, lanes: int, tokens: int, packed: int, isa: str, sides: Sides, block: int = 0
+        cls,
+        bits: int,
+        lanes: int,
+        tokens: int,
+        isa: str,
+        sides: Sides,
+        block: int = 0,
+        packed: int = 0,
     ) -> Tiles:
         """Those of an instruction set."""
         vectors, pieces = isa_of(isa).tile[0], parts(bits, isa)
-        return cls(lanes, bits, vectors, tokens, sides, pieces, packed, block)
+        return cls(lanes, bits, vectors, tokens, sides, pieces, block, packed)
 
     @property
     def form(self) -> str:
@@ -191,9 +196,9 @@ def driver(tiles: Tiles, unpack: Any, multiply: Any, store_rows: Any) -> Body:
     """
     lanes, bits, vectors, tokens = tiles.lanes, tiles.bits, tiles.vectors, tiles.tokens
     piece, panels, width = tiles.steps, tiles.panels, tiles.width
-    most = MOST_ROWS // tokens * tokens
+    most = -(-MOST_ROWS // tokens) * tokens
     slab = SLAB * 4 // lanes * panels // vectors
-    slab_bytes = SLAB * (MOST_ROWS + tokens) * 4  # the last tile may have rows beyond the others
+    slab_bytes = SLAB * most * 4
     steps_a_tile = 8 // bits
 
     def body(a: Arguments, chunk: int) -> None:
@@ -227,7 +232,6 @@ def row_tiles(tiles: Tiles, isa: str, store_rows: Any) -> Body:
     """A kernel of int32 sums over the whole of K."""
     bits, lanes, tokens, matrices = tiles.bits, tiles.lanes, tiles.tokens, tiles.sides.matrices
     vectors, width = tiles.vectors, tiles.width
-    form, beside = tiles.form, tiles.side_by_side
 
     @njit(inline="always")
     def multiply(a, row, last, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
@@ -239,7 +243,7 @@ def row_tiles(tiles: Tiles, isa: str, store_rows: Any) -> Body:
             vectors - 1,
             width // matrices,
             width,
-            a.x + row * stride + step * K_STEP * beside,
+            a.x + row * stride + step * K_STEP,
             stride,
             last,
             steps,
@@ -250,7 +254,7 @@ def row_tiles(tiles: Tiles, isa: str, store_rows: Any) -> Body:
             vectors,
             tokens,
             bits,
-            form,
+            UNPACKED,
             lanes,
             isa,
             matrices,
@@ -308,14 +312,11 @@ def block_tiles(tiles: Tiles, isa: str, zeros: int, halves: int, store_rows: Any
     return driver(tiles, unpacking(tiles, raised_by, halves), multiply, store_rows)
 
 
-@kernel("gemm_row", MANY_ROWS)
-def gemm_row(bits: int, lanes: int, tokens: int, packed: int, isa: str) -> Body:
-    """One scale a weight row and one an activation row, as ``linear_row``.
-
-    With ``packed`` activations are in tile order.
-    """
+@kernel("gemm_row", f"{ROW} least")
+def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
+    """One scale a weight row and one an activation row, as ``linear_row``."""
     store_rows = linear_store(row_values(zero_point(bits, isa)), lanes)
-    return row_tiles(Tiles.of(bits, lanes, tokens, packed, isa, ALONE), isa, store_rows)
+    return row_tiles(Tiles.of(bits, lanes, tokens, isa, ALONE), isa, store_rows)
 
 
 @kernel("gemm_block", MANY_BLOCKS)
@@ -333,8 +334,5 @@ def gemm_block(
 
     With ``packed`` activations, their scales and starts of sums are as ``order_block`` leaves them.
     """
-    tiles, store_rows = (
-        Tiles.of(bits, lanes, tokens, packed, isa, ALONE, block),
-        linear_store(block_values, lanes),
-    )
-    return block_tiles(tiles, isa, zeros, halves, store_rows)
+    tiles = Tiles.of(bits, lanes, tokens, isa, ALONE, block, packed)
+    return block_tiles(tiles, isa, zeros, halves, linear_store(block_values, lanes))

@@ -17,6 +17,7 @@ from edgerun.kernels.lang.word import int_at, set_int, word
 from edgerun.kernels.layouts.starts import starts_of, zeros_when_unpacked
 from edgerun.kernels.layouts.tile_order import TileOrder, vector_order
 
+PACKED_BYTES = 1024  # of each row at a time: what they become stays in the first cache meanwhile
 PADDED_ROWS = "-(-rows // (side * pair)) * side * pair"
 
 
@@ -30,14 +31,19 @@ def packing(order: TileOrder) -> Any:
 
     @njit(inline="always")
     def pack(x, stride, count, k, target):  # type: ignore[no-untyped-def]
-        for t in range(tokens):
-            place = target + t // side * tile_bytes + t % side * depth
-            for first in range(0, k, depth):
-                codes = splat(uint8(0), "u8", depth)
+        for begin in range(0, k, PACKED_BYTES):
+            end = min(begin + PACKED_BYTES, k)
+            for t in range(tokens):
+                place = target + begin // depth * step_bytes
+                place += t // side * tile_bytes + t % side * depth
                 if t < count:
-                    codes = load(x + t * stride + first, "u8", depth)
-                store(place, codes)
-                place += step_bytes
+                    for source in range(x + t * stride + begin, x + t * stride + end, depth):
+                        store(place, load(source, "u8", depth))
+                        place += step_bytes
+                else:
+                    for _ in range(begin, end, depth):
+                        store(place, splat(uint8(0), "u8", depth))
+                        place += step_bytes
 
     return pack
 

@@ -32,12 +32,14 @@ def float_lanes(isa: str) -> int:
     return isa_of(isa).float_lanes
 
 
-def unpacked(isa: str, packed: int = 1) -> dict[str, Any]:
-    """Constants of a kernel that unpacks weights, as programs have it for an instruction set.
+def unpacked(isa: str) -> dict[str, Any]:
+    """Constants of a kernel that unpacks weights, as programs have it for an instruction set."""
+    return {"isa": isa, "tokens": isa_of(isa).tile[1]}
 
-    Those for experts have activations in rows: ``packed`` is 0.
-    """
-    return {"isa": isa, "tokens": isa_of(isa).tile[1], "packed": packed}
+
+def ordered_for(isa: str, packed: int = 1) -> dict[str, Any]:
+    """The same for weights with scales of blocks; experts' activations are in rows, not packed."""
+    return unpacked(isa) | {"packed": packed}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tests.conformance.kernels.cases.linear import (
     rounded_block,
     stream_fields,
 )
-from tests.conformance.kernels.harness import F32, ISAS, Call, random, run, unpacked
+from tests.conformance.kernels.harness import F32, ISAS, Call, ordered_for, random, run
 from tests.conformance.kernels.tile_order import ordered
 
 N, K = 37, 640
@@ -115,7 +115,7 @@ def test_one_row_and_many_have_the_same_bits(
     for row in (0, ROWS - 1):
         alone = product("linear_block", packed, x[row : row + 1], lanes, {"isa": isa})
         np.testing.assert_array_equal(alone[0], every[row])
-    many = product("gemm_block", packed, x[:WHOLE], lanes, unpacked(isa))
+    many = product("gemm_block", packed, x[:WHOLE], lanes, ordered_for(isa))
     np.testing.assert_array_equal(many, every[:WHOLE])
 
 
@@ -156,7 +156,7 @@ def test_gate_and_up_side_by_side_have_the_bits_of_three_kernels(
     together = product("gated_block", weights[0], x[:rows], lanes, params, more)
     np.testing.assert_array_equal(together, expected)
     if rows == WHOLE:
-        params |= unpacked(isa)
+        params |= ordered_for(isa)
         many = product("gemm_gated_block", weights[0], x[:rows], lanes, params, more)
         np.testing.assert_array_equal(many, expected)
 
@@ -201,7 +201,7 @@ def test_the_largest_sums_of_blocks_meet_the_farthest_zero_points(isa: str) -> N
     scales = np.ones((N, 1), np.float32)
     packed = PackedWeight("int8", (N, MAX_BLOCK), MAX_BLOCK, codes, scales, points)
     expected = in_order(packed, x)
-    for kernel, params in (("linear_block", {"isa": isa}), ("gemm_block", unpacked(isa))):
+    for kernel, params in (("linear_block", {"isa": isa}), ("gemm_block", ordered_for(isa))):
         output = product(kernel, packed, x, isa_of(isa).vector_bytes, params)
         np.testing.assert_array_equal(output, expected)
 
@@ -212,7 +212,7 @@ def test_a_piece_may_begin_in_the_middle_of_a_dword_of_zero_points(isa: str, for
     packed = packed_weight((form, 256), N, 1024, row_scale=False)
     x, lanes, halves = random((WHOLE, 1024)), isa_of(isa).vector_bytes, form.endswith("~")
     np.testing.assert_array_equal(
-        product("gemm_block", packed, x, lanes, unpacked(isa), halves=halves),
+        product("gemm_block", packed, x, lanes, ordered_for(isa), halves=halves),
         product("linear_block", packed, x, lanes, {"isa": isa}),
     )
 
@@ -222,7 +222,7 @@ def test_a_piece_may_begin_in_the_middle_of_a_dword_of_zero_points(isa: str, for
 )
 def test_scales_in_half_precision_change_no_bit(isa: str, form: tuple[str, int], x: F32) -> None:
     lanes, packed = isa_of(isa).vector_bytes, packed_weight(form, N, K, row_scale=False)
-    for kernel, params in (("linear_block", {"isa": isa}), ("gemm_block", unpacked(isa))):
+    for kernel, params in (("linear_block", {"isa": isa}), ("gemm_block", ordered_for(isa))):
         np.testing.assert_array_equal(
             product(kernel, packed, x[:WHOLE], lanes, params, halves=True),
             product(kernel, packed, x[:WHOLE], lanes, params),

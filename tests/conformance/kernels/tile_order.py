@@ -27,14 +27,11 @@ def turned(numbers: NDArray[Any], tokens: int) -> NDArray[Any]:
 
 def ordered(fields: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
     """Fields of activations as a ``gemm`` kernel of some constants takes them."""
-    if not params["packed"]:
+    if not params.get("packed"):
         return fields
-    tokens = params["tokens"]
-    changed = {"x": in_tile_order(fields["x"], vector_order(tokens))}
-    if "block" in params:
-        zeros = zeros_when_unpacked(params["bits"], params["isa"], params["zeros"])
-        start, factor = starts_of(params["bits"], params["isa"], zeros)
-        sums = (start + factor * fields["x_sum"]).astype(np.int32)
-        changed["x_scale"] = turned(fields["x_scale"], tokens)
-        changed["x_sum"] = turned(sums, tokens)
-    return fields | changed
+    tokens, bits, isa = params["tokens"], params["bits"], params["isa"]
+    start, factor = starts_of(bits, isa, zeros_when_unpacked(bits, isa, params["zeros"]))
+    sums = (start + factor * fields["x_sum"]).astype(np.int32)
+    x = in_tile_order(fields["x"], vector_order(tokens))
+    numbers = {"x_scale": turned(fields["x_scale"], tokens), "x_sum": turned(sums, tokens)}
+    return fields | {"x": x, **numbers}

@@ -31,6 +31,7 @@ from tests.conformance.kernels.harness import (
     Call,
     assert_near,
     cases_of,
+    ordered_for,
     random,
     unpacked,
     untouched,
@@ -151,7 +152,7 @@ def gemm_gated_row(
 def gemm_gated_block(
     variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
 ) -> Call:
-    return block_call(variant, shape, **unpacked(variant[0]))
+    return block_call(variant, shape, **ordered_for(variant[0]))
 
 
 @cases_of("gated_row", variant=variants(ROW_FORMS)[:1], shape=SHAPES)
@@ -179,4 +180,4 @@ def gemm_row_alone(
 def gemm_block_alone(
     variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool], packed: int
 ) -> Call:
-    return block_call(variant, shape, **unpacked(variant[0], packed), **ALONE)
+    return block_call(variant, shape, **ordered_for(variant[0], packed), **ALONE)

@@ -34,6 +34,7 @@ from tests.conformance.kernels.harness import (
     Call,
     assert_near,
     cases_of,
+    ordered_for,
     random,
     unpacked,
     untouched,
@@ -84,14 +85,13 @@ def call_of(
     return Call(params, fields, rows, check, -(-fields["panels"] // STEP))
 
 
-@cases_of("gemm_row", variant=variants(ROW_FORMS), shape=SHAPES + MANY, packed=[1])
-@cases_of("gemm_row", variant=variants(ROW_FORMS)[:1], shape=MANY, packed=[0])
-def gemm_row(variant: Variant, shape: tuple[int, int, int, bool], packed: int) -> Call:
+@cases_of("gemm_row", variant=variants(ROW_FORMS), shape=SHAPES + MANY)
+def gemm_row(variant: Variant, shape: tuple[int, int, int, bool]) -> Call:
     isa, lanes, form = variant
     n, k, rows, extras = shape
     matrix = packed_weight(form, n, k, row_scale=True)
     weight = to_stream(matrix, lanes, row_scale=True)
-    params = {"bits": weight.bits, "lanes": weight.lanes, **unpacked(isa, packed)}
+    params = {"bits": weight.bits, "lanes": weight.lanes, **unpacked(isa)}
     rounded = rounded_row(random((rows, matrix.shape[1])), weight.padded_k)
     return call_of(matrix, stream_fields(weight, STEP), params, extras, rounded)
 
@@ -103,7 +103,7 @@ def gemm_block(variant: Variant, shape: tuple[int, int, int, bool], packed: int)
     n, k, rows, extras = shape
     matrix = packed_weight(form, n, k, row_scale=False)
     weight = in_blocks(matrix, lanes)
-    params = block_params(weight, matrix.block) | unpacked(isa, packed)
+    params = block_params(weight, matrix.block) | ordered_for(isa, packed)
     rounded = rounded_block(random((rows, matrix.shape[1])), weight.padded_k, matrix.block)
     return call_of(matrix, stream_fields(weight, STEP), params, extras, rounded)
 

@@ -15,7 +15,7 @@ from edgerun.backends.cpu.row_paths import block_tokens, path_in, prepared_famil
 from edgerun.backends.cpu.weights import Prepared
 from edgerun.graph.ir import Node
 from edgerun.kernels.lang.isa import Isa
-from edgerun.kernels.layouts.tile_order import register_order, strip_panels, vector_order
+from edgerun.kernels.layouts.tile_order import register_order, strip_panels
 from edgerun.machine.row_times import BlockPath
 
 # What the kernel that does blocks of rows is called, behind the path, by the one that does single
@@ -75,11 +75,11 @@ def emit_gemm(
     arguments = {key: value for key, value in arguments.items() if key != "tokens"}
     params = params | {"tokens": block_tokens(binder.isa, path.name)}
     counted_by = binder.counted_by[node.inputs[0]]
-    packing = _packing(binder.isa, path, params)
-    arguments, packed = in_tile_order(binder, node, arguments, params, packing)
+    if packing := _packing(binder.isa, path, params):
+        arguments, packed = in_tile_order(binder, node, arguments, params, packing)
+        params, reads = params | {"packed": 1}, reads | packed
     if path.name == AMX:
         arguments |= strip_arguments(binder, arguments, params)
-    params, reads = params | {"packed": 1}, reads | packed
     binder.emit(
         f"{path.name}_{IN_BLOCKS[name]}",
         params,
@@ -121,14 +121,16 @@ class Packing:
     tokens: int
 
 
-def _packing(isa: Isa, path: BlockPath, params: Mapping[str, int | str]) -> Packing:
-    """What packs the input of a product that has some constants."""
+def _packing(isa: Isa, path: BlockPath, params: Mapping[str, int | str]) -> Packing | None:
+    """What packs the input of a product that has some constants; None for what reads rows."""
     block = int(params.get("block", 0))
-    if path.name != AMX and block:
-        names = ("bits", "tokens", "isa", "zeros")
-        return Packing("order_block", {name: params[name] for name in names}, isa.tile[1])
-    order = register_order(block) if path.name == AMX else vector_order(isa.tile[1])
-    return Packing("pack_block" if block else "pack_row", order.constants, order.tokens)
+    if path.name == AMX:
+        order = register_order(block)
+        return Packing("pack_block" if block else "pack_row", order.constants, order.tokens)
+    if not block:
+        return None
+    names = ("bits", "tokens", "isa", "zeros")
+    return Packing("order_block", {name: params[name] for name in names}, isa.tile[1])
 
 
 def in_tile_order(
