@@ -191,15 +191,22 @@ def test_a_zero_point_in_the_middle_changes_no_bit(isa: str, name: str, x: F32) 
     )
 
 
+@pytest.mark.parametrize("has_points", [True, False])
 @pytest.mark.parametrize("isa", [isa for isa, _ in VECTORS])
-def test_the_largest_sums_of_blocks_meet_the_farthest_zero_points(isa: str) -> None:
-    """Zero points are multiplied with sums of 16 bits, which the longest blocks all but fill."""
+def test_the_largest_sums_of_blocks_meet_the_farthest_zero_points(
+    isa: str, has_points: bool
+) -> None:
+    """Zero points are multiplied with sums of 16 bits, which the longest blocks all but fill.
+
+    Without any, totals all but fill the 23 bits that a subtraction converts.
+    """
     x = np.ones((4, MAX_BLOCK), np.float32) * np.array([1, -1, 1, -1], np.float32)[:, None]
     codes = np.zeros((N, 1, MAX_BLOCK), np.uint8)
     points = np.full((N, 1), 255, np.uint8)
     codes[::2], points[::2] = 255, 0
     scales = np.ones((N, 1), np.float32)
-    packed = PackedWeight("int8", (N, MAX_BLOCK), MAX_BLOCK, codes, scales, points)
+    given = points if has_points else None
+    packed = PackedWeight("int8", (N, MAX_BLOCK), MAX_BLOCK, codes, scales, given)
     expected = in_order(packed, x)
     for kernel, params in (("linear_block", {"isa": isa}), ("gemm_block", ordered_for(isa))):
         output = product(kernel, packed, x, isa_of(isa).vector_bytes, params)
