@@ -33,7 +33,9 @@ from edgerun.kernels.lang.simd import Vec, broadcast, constant, load, store
 from edgerun.kernels.lang.tiles import ELEMENT_BYTES, load_stored, load_vector
 
 ROW_BYTES = PAGE_TOKENS * 4  # of a page's keys in one dimension
-SUMS = 16
+# By lanes: queries of a block, vectors of tokens beside them, and sums of values; what 32 registers
+# hold, and 16.
+SHAPES = {16: (8, 1, 16), 8: (6, 2, 12)}
 
 
 @intrinsic(prefer_literal=True)

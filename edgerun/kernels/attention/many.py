@@ -24,10 +24,12 @@ from edgerun.kernels.attention.parts import (
     end_of_block,
     gather,
     merge_block,
+    raise_sums,
     scatter,
     slot_of,
-    soften,
+    top_score,
     visible_from,
+    weights_of,
 )
 from edgerun.kernels.attention.units import (
     PAGE_TOKENS,
@@ -39,15 +41,15 @@ from edgerun.kernels.attention.units import (
 )
 from edgerun.kernels.jit.declare import Body, kernel
 from edgerun.kernels.lang.tiles import ELEMENT_BYTES, scratch
-from edgerun.kernels.lang.word import float_at, int_at
+from edgerun.kernels.lang.word import float_at, int_at, set_float
 
 
 @kernel("attention_many", SHARED_ARGUMENTS)
 def attention_many(dtype: str, head_dim: int, group: int, lanes: int, stack: int) -> Body:
     """``attention`` for units of up to ``stack`` rows; chunk = unit * kv_heads + kv_head."""
     lanes, size = gcd(head_dim, lanes), ELEMENT_BYTES[dtype]
-    turns = turning_pays(dtype, head_dim, group * stack, lanes)
-    most, sums_of = (8, columns.SUMS) if turns else (4, 8)
+    turns = turning_pays(dtype, head_dim, group, stack, lanes)
+    most, _, sums_of = columns.SHAPES[lanes] if turns else (4, 2, 8)
     shape = blocking(group * stack, most, head_dim, lanes, sums_of)
     score, weigh = (
         _turned(dtype, head_dim, shape, lanes)
@@ -63,7 +65,7 @@ def attention_many(dtype: str, head_dim: int, group: int, lanes: int, stack: int
     def attend(a, unit, head):  # type: ignore[no-untyped-def]
         row, stop = int_at(unit, UNIT_ROW), int_at(unit, UNIT_ROW) + int_at(unit, UNIT_ROWS)
         q, p, codes, factors = scratch(wide), scratch(narrow), scratch(rounded), scratch(pairs)
-        area = scratch(area_bytes)
+        area, tops = scratch(area_bytes), scratch(pairs)
         out, state, total, sums = scratch(wide), scratch(pairs), scratch(wide), scratch(pairs)
         count = (stop - row) * group
         used = (count + block - 1) // block * block
@@ -84,7 +86,7 @@ def attention_many(dtype: str, head_dim: int, group: int, lanes: int, stack: int
             low, high = max(0, begin - base), min(PAGE_TOKENS, end - base)
             keys = a.key_data + slot * head_dim * size
             score(queries, keys, p, used, high, area)
-            soften_rows(a, slot, row, base, count, p, out, state, factors)
+            soften_rows(a, slot, row, base, count, p, out, state, factors, tops)
             if size == 1:
                 round_rows(p, weights, weight_factors, used, PAGE_TOKENS, lanes)
             values = a.value_data + slot * head_dim * size
@@ -120,7 +122,7 @@ def _as_they_lie(dtype: str, head_dim: int, shape: Blocking, lanes: int) -> tupl
 def _turned(dtype: str, head_dim: int, shape: Blocking, lanes: int) -> tuple[Product, Product]:
     """The same, from what a page's keys and values become once for all queries in ``area``."""
     block, width, size = shape.block, shape.vectors * lanes, ELEMENT_BYTES[dtype]
-    vectors = columns.SUMS // 2 // block
+    vectors = columns.SHAPES[lanes][1]
     _, weigh_block = products("fp32", head_dim, shape, lanes)
 
     @njit(inline="always")
@@ -153,19 +155,40 @@ def _turned(dtype: str, head_dim: int, shape: Blocking, lanes: int) -> tuple[Pro
 
 
 def _softening(dtype: str, head_dim: int, group: int, lanes: int) -> Callable[..., None]:
-    """``soften`` for all queries of a unit, each with the tokens of the page that its row sees."""
+    """Turns scores of a page into weights and updates running sums, for all queries of a unit.
+
+    Each sees the tokens of the page that its row sees. A state is the running maximum and the sum
+    of weights (Milakov and Gimelshein 2018); ``out`` is the sum of values under them. The highest
+    scores of all queries come first, into ``tops``: lanes of one are compared while the next ones
+    are read, and no weight waits for that.
+    """
     size = ELEMENT_BYTES[dtype]
 
     @njit(inline="always")
-    def soften_rows(a, slot, row, base, count, p, out, state, factors):  # type: ignore[no-untyped-def]
+    def seen_of(a, row, base, m):  # type: ignore[no-untyped-def]
+        position = int_at(a.positions, row + m // group)
+        since = max(0, visible_from(position, a.window) - base)
+        return since, min(PAGE_TOKENS, position + 1 - base)
+
+    @njit(inline="always")
+    def soften_rows(a, slot, row, base, count, p, out, state, factors, tops):  # type: ignore[no-untyped-def]
         for m in range(count):
-            position = int_at(a.positions, row + m // group)
-            since = max(0, visible_from(position, a.window) - base)
-            until = min(PAGE_TOKENS, position + 1 - base)
-            scores, place = p + m * PAGE_TOKENS * 4, out + m * head_dim * 4
+            since, until = seen_of(a, row, base, m)
+            scores, running = p + m * PAGE_TOKENS * 4, state + m * 8
             factor = float_at(factors, m) if size == 1 else float32(1)
-            running = state + m * 8
-            soften(a, slot, scores, place, running, since, until, factor, size, head_dim, lanes)
+            if since <= 0 and until >= PAGE_TOKENS:
+                top = top_score(a, slot, scores, running, since, until, factor, size, lanes, False)
+            else:
+                top = top_score(a, slot, scores, running, since, until, factor, size, lanes, True)
+            set_float(tops, m, top)
+        for m in range(count):
+            since, until = seen_of(a, row, base, m)
+            scores, place, top = p + m * PAGE_TOKENS * 4, out + m * head_dim * 4, float_at(tops, m)
+            if since <= 0 and until >= PAGE_TOKENS:
+                total = weights_of(a, slot, scores, top, since, until, size, lanes, False)
+            else:
+                total = weights_of(a, slot, scores, top, since, until, size, lanes, True)
+            raise_sums(state + m * 8, place, top, total, head_dim, lanes)
 
     softening: Callable[..., None] = soften_rows
     return softening

@@ -158,22 +158,6 @@ def _share_beside(sink, state, lanes):  # type: ignore[no-untyped-def]
     return ours / (float_at(state, 1) * ours + others)
 
 
-@njit(inline="always")
-def soften(a, slot, p, out, state, first, last, factor, size, head_dim, lanes):  # type: ignore[no-untyped-def]
-    """Turns a query's scores of a page into weights and updates its running sums.
-
-    A state is the running maximum and the sum of weights (Milakov and Gimelshein 2018); ``out`` is
-    the sum of values under them.
-    """
-    if first <= 0 and last >= PAGE_TOKENS:
-        highest = top_score(a, slot, p, state, first, last, factor, size, lanes, False)
-        total = weights_of(a, slot, p, highest, first, last, size, lanes, False)
-    else:
-        highest = top_score(a, slot, p, state, first, last, factor, size, lanes, True)
-        total = weights_of(a, slot, p, highest, first, last, size, lanes, True)
-    raise_sums(state, out, highest, total, head_dim, lanes)
-
-
 @njit(forceinline=True)
 def top_score(a, slot, p, state, first, last, factor, size, lanes, is_masked):  # type: ignore[no-untyped-def]
     """The highest of a page's scores and those before.

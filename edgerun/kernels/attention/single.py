@@ -188,7 +188,7 @@ def _end_block(a, unit, page, last, head, group, total, sums, head_dim, lanes): 
 def _softening(
     dtype: str, head_dim: int, group: int, shape: Blocking, lanes: int, reading: _Reading
 ) -> Product:
-    """``soften`` for all queries of a unit, which asks for scales and what else is read next.
+    """Softens the scores of all queries of a unit, and asks for scales and what else is read next.
 
     Step by step: one query after the other, each step would wait for the one before.
     """

@@ -38,8 +38,10 @@ CAPACITY = 2048
 STACK_ROWS, TURNED_STACK_ROWS, MOST_QUERIES = 8, 16, 128
 PROMPT_ROWS = 128  # of a call, from which on there are units enough for all threads
 FEWEST_TURNED = 16  # queries for which turning keys pays
+# Lanes of vectors with which it does: of any unit, and of full ones of prompts alone, since with
+# eight lanes turning takes as long as what it saves two to eight rows.
+TURNED_LANES, PROMPT_LANES = 16, 8
 MOST_DIMENSIONS = 256  # of a head whose keys are turned: all of them are unrolled
-TURNED_LANES = 16  # with vectors of 8 turning costs what it saves
 
 SMALL_CACHE_BYTES = 32 << 10  # of a core's first cache
 
@@ -71,18 +73,24 @@ def turned_bytes(head_dim: int) -> int:
     return 2 * PAGE_TOKENS * head_dim * 2
 
 
-def turning_pays(dtype: str, head_dim: int, queries: int, lanes: int) -> bool:
-    """Whether so many queries are to meet pages whose keys were turned."""
+def turning_pays(dtype: str, head_dim: int, group: int, stack: int, lanes: int) -> bool:
+    """Whether ``group`` queries of up to ``stack`` rows are to meet keys that were turned."""
+    is_wide = lanes == TURNED_LANES or (lanes == PROMPT_LANES and stack == TURNED_STACK_ROWS)
     return (
         dtype != "int8"
-        and queries >= FEWEST_TURNED
+        and group * stack >= FEWEST_TURNED
         and head_dim <= MOST_DIMENSIONS
-        and lanes == TURNED_LANES
+        and is_wide
     )
 
 
-def stack_rows(dtype: str, head_dim: int, group: int, lanes: int) -> int:
-    """Most rows of a unit, for queries of so many heads each that share a key head."""
-    queries = TURNED_STACK_ROWS * group
-    turns = turning_pays(dtype, head_dim, queries, lanes)
-    return TURNED_STACK_ROWS if turns and group > 1 and queries <= MOST_QUERIES else STACK_ROWS
+def stack_rows(dtype: str, head_dim: int, group: int, lanes: int, rows: int) -> int:
+    """Most rows of a unit that a kernel has room for, in calls of up to so many rows.
+
+    Queries of ``group`` heads each share a key head.
+    """
+    stack = TURNED_STACK_ROWS
+    turns = turning_pays(dtype, head_dim, group, stack, lanes)
+    is_full = lanes == TURNED_LANES or rows >= PROMPT_ROWS
+    fits = group > 1 and group * stack <= MOST_QUERIES
+    return stack if turns and is_full and fits else STACK_ROWS

@@ -186,7 +186,7 @@ def _stack_of(binder: Binder, node: Node) -> int:
     if _is_tiled(binder, node):
         return max(STACK_ROWS, TILED_QUERIES // int(group))
     codec = state_of(binder, node).codec
-    return stack_rows(codec, head_dim, group, binder.lanes_of(head_dim))
+    return stack_rows(codec, head_dim, group, binder.lanes_of(head_dim), binder.shape.rows)
 
 
 def _planned_rows(binder: Binder, node: Node) -> int:

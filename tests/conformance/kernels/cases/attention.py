@@ -13,12 +13,16 @@ import numpy as np
 from edgerun.kernels.attention.planner import AttentionUnits
 from edgerun.kernels.attention.units import (
     COUNTS,
+    PROMPT_LANES,
+    PROMPT_ROWS,
     ROW_BLOCKS,
     ROW_INTS,
     ROW_SLOT,
     SINGLE,
     SPLIT,
+    STACK_ROWS,
     STACKED,
+    stack_rows,
 )
 from edgerun.ops.registry import OPS
 from edgerun.state import AttentionState, Batch, SequenceStore, same_attention
@@ -260,18 +264,25 @@ def attention(
     return Call(params, fields, 0, check, int(counted.counts[SINGLE]) * kv_heads)
 
 
+# Of calls of few rows, whose keys are not turned with these vectors.
+FEW = [(isa, SHAPES[1]) for isa in ISAS if float_lanes(isa) == PROMPT_LANES]
+
+
 @cases_of("attention_many", variant=VARIANTS[1:], parts=PREFILL, window=[0, 50])
 @cases_of("attention_many", variant=VARIANTS[1:], parts=PREFILL[2:], window=[50], softcap=[SOFTCAP])
+@cases_of("attention_many", variant=FEW, parts=PREFILL, window=[50], most=[STACK_ROWS])
 def attention_many(
     variant: tuple[str, tuple[int, int, int, str]],
     parts: tuple[tuple[int, int], ...],
     window: int,
     softcap: float = 0.0,
+    most: int = PROMPT_ROWS,
 ) -> Call:
     isa, (head_dim, group, kv_heads, dtype) = variant
-    params = {"dtype": dtype, "head_dim": head_dim, "group": group, "lanes": float_lanes(isa)}
-    params |= {"stack": STACK}
-    fields, counted, check = attention_call(params, parts, window, kv_heads, softcap=softcap)
+    lanes = float_lanes(isa)
+    stack = stack_rows(dtype, head_dim, group, gcd(head_dim, lanes), most)
+    params = {"dtype": dtype, "head_dim": head_dim, "group": group, "lanes": lanes, "stack": stack}
+    fields, counted, check = attention_call(params, parts, window, kv_heads, stack, softcap=softcap)
     # A unit of one row is for the other kernel, but this one must manage it too.
     single, stacked = (int(counted.counts[kind]) for kind in (SINGLE, STACKED))
     counted.units.stacked[stacked : stacked + single] = counted.units.single[:single]
