@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 AVX512VNNI = ("avx512f", "avx512bw", "avx512vl", "avx512vnni")
 AVX2 = ("avx2", "fma", "f16c")
@@ -40,6 +41,7 @@ class Isa:
         chunk_rows: rows of a prompt that are multiplied in one call at best.
         tile: vectors of weight rows and batch rows that are multiplied together once weights are
             unpacked; their sums lie in registers.
+        fuses_loads: whether operations take an operand from memory.
         subtracts_to_convert: whether sums of blocks become float32 faster by a subtraction: with
             vectors of 32 bytes Intel's cores have a third unit for additions, and convert integers
             in those that multiply.
@@ -64,6 +66,7 @@ class Isa:
     bfloat16: str = ""
     bfloat16_features: tuple[str, ...] = ()
     chunk_rows: int = 256
+    fuses_loads: bool = True
     subtracts_to_convert: bool = False
 
     @property
@@ -72,6 +75,12 @@ class Isa:
         return self.vector_bytes // 4
 
 
+ARM: dict[str, Any] = {
+    "vector_bytes": 16,
+    "registers": 32,
+    "shuffles": "neon",
+    "fuses_loads": False,
+}
 # Best first. AMX multiplies matrices and does so for linear layers of many rows; all else then
 # uses AVX-512. AVX-VNNI is AVX2 with the dot product of AVX-512's VNNI, which laptops have had
 # since Alder Lake.
@@ -128,9 +137,9 @@ ISAS: Mapping[str, Isa] = {
             looks_up=17,
             unpacks=32,
         ),
-        Isa("i8mm", ("i8mm", "dotprod"), 16, 32, dots="usdot", shuffles="neon", tile=(2, 8)),
-        Isa("dotprod", ("dotprod",), 16, 32, dots="sdot", shuffles="neon", tile=(2, 8)),
-        Isa("neon", ("neon",), 16, 32, dots="smlal", partial=2, shuffles="neon", looks_up=8),
+        Isa("i8mm", ("i8mm", "dotprod"), **ARM, dots="usdot", tile=(2, 8)),
+        Isa("dotprod", ("dotprod",), **ARM, dots="sdot", tile=(2, 8)),
+        Isa("neon", ("neon",), **ARM, dots="smlal", partial=2, looks_up=8),
         Isa("portable", (), 16, 16, dots="generic", looks_up=8),
     )
 }

@@ -108,13 +108,15 @@ class _Sums:
     """float32 sums of the cells of a tile.
 
     They wait in memory for the next block where registers do not hold them beside the block's own
-    sums: a load and a store for each is less than what a compiler moves out of their way instead.
+    sums, and additions take them from there: a store for each is less than what a compiler moves
+    out of their way instead.
     """
 
     def __init__(self, tile: Tile, address: Any, *, fresh: bool) -> None:
         self.builder, self.kind = tile.builder, Vec("f32", tile.shape.lanes // 4)
         self.places, self.variables = tile.places(address), []
-        if tile.shape.cells <= isa_of(tile.shape.isa).registers // 4:
+        isa = isa_of(tile.shape.isa)
+        if tile.shape.cells <= isa.registers // 4 or not isa.fuses_loads:
             self.variables = tile.variables(self.places, self.kind, fresh=fresh)
         elif fresh:
             for place in self.places:
