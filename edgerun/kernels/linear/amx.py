@@ -253,7 +253,7 @@ def _block_operands(form: BlockForm, tokens: int, packed: int, isa: str, sides: 
     bits, block, zeros, halves = form.bits, form.block, form.zeros, form.halves
     depth, distances, matrices = depth_of(block), sides.distances, sides.matrices
     pack, tile_bytes = packing(register_order(block)), SIDE * depth
-    turn, _ = turning(register_order(block))
+    turn = turning(register_order(block))
     scale_vectors = vectors_of(bits, zeros, halves)
 
     @njit(inline="always")

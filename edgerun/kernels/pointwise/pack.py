@@ -14,7 +14,12 @@ from numba import njit, uint8
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.simd import load, splat, store
 from edgerun.kernels.lang.word import int_at, set_int, word
-from edgerun.kernels.layouts.starts import starts_of, zeros_when_unpacked
+from edgerun.kernels.layouts.starts import (
+    AS_THEY_ARE,
+    Starts,
+    starts_of,
+    zeros_when_unpacked,
+)
 from edgerun.kernels.layouts.tile_order import TileOrder, vector_order
 
 PACKED_BYTES = 1024  # of each row at a time: what they become stays in the first cache meanwhile
@@ -48,28 +53,21 @@ def packing(order: TileOrder) -> Any:
     return pack
 
 
-def turning(order: TileOrder) -> Any:
-    """The function that turns 32-bit numbers of as many rows, plain and after a multiplication.
+def turning(order: TileOrder, starts: Starts = AS_THEY_ARE) -> Any:
+    """The function that turns 32-bit numbers of as many rows; of others it takes them to be 0.
 
-    Those of rows beyond ``count`` become zero. ``turn_sums`` stores ``start + factor * value``.
+    What it stores are ``starts`` of the numbers.
     """
-    tokens = order.tokens
+    tokens, (start, factor) = order.tokens, starts
 
     @njit
     def turn(values, blocks, count, target):  # type: ignore[no-untyped-def]
         for index in range(blocks):
             for t in range(tokens):
                 value = int_at(values, t * blocks + index) if t < count else 0
-                set_int(target, index * tokens + t, value)
-
-    @njit
-    def turn_sums(values, blocks, count, target, start, factor):  # type: ignore[no-untyped-def]
-        for index in range(blocks):
-            for t in range(tokens):
-                value = int_at(values, t * blocks + index) if t < count else 0
                 set_int(target, index * tokens + t, start + factor * value)
 
-    return turn, turn_sums
+    return turn
 
 
 @kernel(
@@ -92,52 +90,42 @@ def pack_row(side: int, depth: int, pair: int) -> Body:
     return body
 
 
-@kernel(
-    "pack_block",
-    f"rows:i64[1] x:i8[rows, k; x_stride] x_stride k least packed:i8[{PADDED_ROWS}, k] blocks"
-    " x_scale:f32[rows, blocks] x_sum:i32[rows, blocks]"
-    f" scale:f32[{PADDED_ROWS}, blocks] sum:i32[{PADDED_ROWS}, blocks]",
-)
+def _block_arguments(padded: str) -> str:
+    """Arguments of the kernels for blocks, which fill up rows to so many."""
+    return (
+        f"rows:i64[1] x:i8[rows, k; x_stride] x_stride k least packed:i8[{padded}, k] blocks"
+        " x_scale:f32[rows, blocks] x_sum:i32[rows, blocks]"
+        f" scale:f32[{padded}, blocks] sum:i32[{padded}, blocks]"
+    )
+
+
+def _block_kernel(order: TileOrder, starts: Starts) -> Body:
+    """Packs activations, and turns their scales and ``starts`` of their sums."""
+    pack, tokens = packing(order), order.tokens
+    turn, turn_sums = turning(order), turning(order, starts)
+
+    def body(a: Arguments, chunk: int) -> None:
+        rows, first = word(a.rows, 0), chunk * tokens
+        if first < rows and rows >= a.least:
+            count, at = rows - first, first * a.blocks * 4
+            pack(a.x + first * a.x_stride, a.x_stride, count, a.k, a.packed + first * a.k)
+            turn(a.x_scale + at, a.blocks, count, a.scale + at)
+            turn_sums(a.x_sum + at, a.blocks, count, a.sum + at)
+
+    return body
+
+
+@kernel("pack_block", _block_arguments(PADDED_ROWS))
 def pack_block(side: int, depth: int, pair: int) -> Body:
     """The same for blocks with scales, which are turned, and so are the sums of activations."""
-    order = TileOrder(side, depth, pair)
-    pack, tokens = packing(order), order.tokens
-    turn, _ = turning(order)
-
-    def body(a: Arguments, chunk: int) -> None:
-        rows, first = word(a.rows, 0), chunk * tokens
-        if first < rows and rows >= a.least:
-            count, at = rows - first, first * a.blocks * 4
-            pack(a.x + first * a.x_stride, a.x_stride, count, a.k, a.packed + first * a.k)
-            turn(a.x_scale + at, a.blocks, count, a.scale + at)
-            turn(a.x_sum + at, a.blocks, count, a.sum + at)
-
-    return body
+    return _block_kernel(TileOrder(side, depth, pair), AS_THEY_ARE)
 
 
-@kernel(
-    "order_block",
-    "rows:i64[1] x:i8[rows, k; x_stride] x_stride k least blocks"
-    " x_scale:f32[rows, blocks] x_sum:i32[rows, blocks]"
-    " packed:i8[-(-rows // tokens) * tokens, k]"
-    " scale:f32[-(-rows // tokens) * tokens, blocks]"
-    " sum:i32[-(-rows // tokens) * tokens, blocks]",
-)
+@kernel("order_block", _block_arguments("-(-rows // tokens) * tokens"))
 def order_block(bits: int, tokens: int, isa: str, zeros: int) -> Body:
-    """Activations, their scales, and starts of sums for ``gemm_block``; a chunk is ``tokens`` rows.
+    """The same for ``gemm_block``, whose sums of blocks begin with what becomes of those given.
 
-    Nothing is done for a batch of fewer than ``least`` rows, which leaves tiles alone.
+    A chunk is ``tokens`` rows; ``bits`` and ``zeros`` are those of the weights.
     """
-    order = vector_order(tokens)
-    pack, (turn, turn_sums) = packing(order), turning(order)
-    start, factor = starts_of(bits, isa, zeros_when_unpacked(bits, isa, zeros))
-
-    def body(a: Arguments, chunk: int) -> None:
-        rows, first = word(a.rows, 0), chunk * tokens
-        if first < rows and rows >= a.least:
-            count, at = rows - first, first * a.blocks * 4
-            pack(a.x + first * a.x_stride, a.x_stride, count, a.k, a.packed + first * a.k)
-            turn(a.x_scale + at, a.blocks, count, a.scale + at)
-            turn_sums(a.x_sum + at, a.blocks, count, a.sum + at, start, factor)
-
-    return body
+    starts = starts_of(bits, isa, zeros_when_unpacked(bits, isa, zeros))
+    return _block_kernel(vector_order(tokens), starts)
