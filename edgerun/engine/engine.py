@@ -29,7 +29,7 @@ from edgerun.plan.programs import Programs
 from edgerun.state import Room, SequenceStore, TakeLogits
 from edgerun.state.capacity import largest_call
 
-DEFAULT_CHUNK_ROWS = 256
+DEFAULT_CHUNK_ROWS = 512
 DEFAULT_PROMPT_ROWS = 64
 
 

@@ -19,7 +19,6 @@ from edgerun.errors import BundleError, InputError
 from edgerun.formats.stack import ExpertStack
 from edgerun.kernels.host.huge_pages import zeroed_memory
 from edgerun.kernels.host.memory import available_memory
-from edgerun.kernels.isa import selected_isa
 from edgerun.llm.checkpoints import HUB, bundle_of, is_checkpoint, with_advice
 from edgerun.llm.compiling import EXACT, NEVER, compile_bundle, resident_bytes
 from edgerun.llm.options import MAX_CONTEXT, LoadOptions, log_progress
@@ -308,9 +307,9 @@ def _template_source(bundle: Bundle, tokenizer_config: Mapping[str, Any]) -> str
 
 
 def call_rows(options: LoadOptions, experts: ExpertBudget | None) -> int:
-    """Most tokens of a call; many where each reads experts, or tiles multiply, unless chosen."""
-    best = selected_isa().chunk_rows if experts is None else STREAMED_CHUNK_ROWS
-    return best if options.chunk_rows == DEFAULT_CHUNK_ROWS else options.chunk_rows
+    """Most tokens of a call; more than else where each reads experts, unless chosen."""
+    is_chosen = experts is None or options.chunk_rows != DEFAULT_CHUNK_ROWS
+    return options.chunk_rows if is_chosen else STREAMED_CHUNK_ROWS
 
 
 def prompt_rows(options: LoadOptions, experts: ExpertBudget | None) -> int:

@@ -89,8 +89,8 @@ class LoadOptions:
             unused for longest, or ``"lfu"``, one that was seldom used.
         max_sessions: sequences that can be cached at a time.
         chunk_rows: most tokens of one call; fewer where values are wide or layers see a window;
-            more, unless another is chosen, where calls read experts or tiles multiply. Where they
-            read experts a prompt is one call, and so many go through a layer at a time.
+            more, unless another is chosen, where calls read experts. There a prompt is one call,
+            and so many go through a layer at a time.
         prompt_rows: most prompt tokens of a call that replies under way wait for; unless another is
             chosen, all where calls read experts.
         verify: check the digests of the weight files too.

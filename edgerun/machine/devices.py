@@ -8,7 +8,7 @@ they multiply.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
@@ -91,9 +91,7 @@ class DeviceProfile:
     def held_bytes(self, weight_bytes: int, call_rows: int) -> int:
         """About what the networks for calls of up to so many rows take, each with all weights."""
         ratio = self.memory_bytes / self.weight_bytes if self.weight_bytes else 0.0
-        largest = next((rows for rows in self.chunks if rows >= call_rows), call_rows)
-        networks = sum(1 for rows in self.chunks if rows <= largest)
-        return int(ratio * weight_bytes * networks)
+        return int(ratio * weight_bytes * len(worthwhile(self.chunks, call_rows)))
 
     def cut(self, rows: int) -> Iterator[int]:
         """Calls for so many rows: the smallest that takes what is left, else the largest.
@@ -171,6 +169,18 @@ class DeviceProfile:
         same = [calls for name, calls in linear.items() if name.partition("/")[2] == weights]
         others = same or [*linear.values()] or [*self.calls.values()]
         return min(others, key=lambda calls: self._rate(calls, calls[-1].rows))
+
+
+def worthwhile(sizes: Sequence[int], rows: int) -> tuple[int, ...]:
+    """The ascending sizes that calls of at most so many rows are computed in.
+
+    A network that is half empty at best takes longer than several smaller ones, and holds all
+    weights once more.
+
+    >>> worthwhile((64, 256, 1024), 512), worthwhile((64, 256, 1024), 20)
+    ((64, 256), (64,))
+    """
+    return tuple(size for size in sizes if size < 2 * rows) or tuple(sizes[:1])
 
 
 def cut(rows: int, chunks: tuple[int, ...]) -> Iterator[int]:

@@ -42,7 +42,7 @@ class Budget:
 
     prompt_tokens: int = 512
     reply_tokens: int = 128
-    call_rows: int = 256
+    call_rows: int = 512
     memory_bytes: int | None = None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from edgerun.backends.registry import Candidates
 from edgerun.cli.main import main
 from edgerun.cli.screen import plan_plot
 from edgerun.cli.screen.plan_plot import POINTS, _lengths
+from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
 from edgerun.graph.ir import Graph
 from edgerun.kernels.host import cores as host_cores
-from edgerun.llm import loading
 from edgerun.machine.profile import MachineProfile
 from edgerun.plan.plans import Plan
 from edgerun.plan.routes import plan_for
@@ -56,8 +55,9 @@ def test_json_has_all_terms_of_the_break_even(
     assert (split["launch_s"], split["C"]) == (device["launch_s"], [64, 256])
     assert laptop["date"] in split["basis"]
     n, size = split["longest"], split["C"].index(256)
-    assert n == 256
-    there = split["launch_s"] + split["t_C_s"][size] + (n - 1) * split["h_s"] + split["t_decode_s"]
+    assert n == 512
+    there = split["launch_s"] + (n - 1) * split["h_s"] + split["t_decode_s"]
+    there += 2 * split["t_C_s"][size]
     assert split["seconds_there"] == pytest.approx(there)
     assert split["seconds_here"] == pytest.approx(n / split["r_tokens_per_s"])
     assert report["from_tokens"] == split["from_tokens"]
@@ -210,8 +210,6 @@ def test_calls_are_as_large_as_those_of_a_model_that_is_loaded(
         budgets.append(budget)
         return plan_for(graph, candidates, budget, weighs_all=weighs_all)
 
-    isa = replace(loading.selected_isa(), chunk_rows=333)
-    monkeypatch.setattr(loading, "selected_isa", lambda: isa)
     monkeypatch.setattr("edgerun.plan.routes.plan_for", note)
     planned(capsys, folder)
-    assert [budget.call_rows for budget in budgets] == [333]
+    assert [budget.call_rows for budget in budgets] == [DEFAULT_CHUNK_ROWS]

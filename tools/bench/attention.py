@@ -27,6 +27,7 @@ from numba import float32
 
 from edgerun.backends import CompileOptions, make_backend
 from edgerun.backends.base import Executable, buckets
+from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.isa import selected_isa
 from edgerun.kernels.jit.compiler import compile_object
@@ -164,7 +165,7 @@ def decode(
 
 def prefill(shape: Shape, dtype: Any, tokens: int, threads: int, form: str) -> Prompt:
     """Time of a whole prompt in calls of as many rows as the engine feeds, and its last output."""
-    layers, rows = 4, min(tokens, selected_isa().chunk_rows)
+    layers, rows = 4, min(tokens, DEFAULT_CHUNK_ROWS)
     pairs = tokens * (tokens + 1) / 2
     with attention(shape, layers, dtype, threads, rows, form) as (executable, spec):
         cache = SequenceStore(spec, tokens, 1)

@@ -15,6 +15,7 @@ from edgerun.backends.base import NO_VALUES, Executable, Launches, Values
 from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ROWS, Binder, Stage
 from edgerun.backends.cpu.experts.protocol import Aborted
 from edgerun.backends.cpu.families import paths_taken
+from edgerun.backends.cpu.parts import MOST_PRODUCTS, parts_of, weights_of
 from edgerun.backends.cpu.stages import chunks_of, give_back, instructions_of, keep, room_for
 from edgerun.errors import BackendError
 from edgerun.kernels.run.instructions import Instruction
@@ -31,7 +32,7 @@ class _Steps(NamedTuple):
 
 
 class CpuExecutable(Executable):
-    """Runs one native program per call; of a long batch, its stages chunk by chunk."""
+    """Runs one native program per call, or several; of a long batch, its stages chunk by chunk."""
 
     def __init__(self, binder: Binder, team: ThreadTeam) -> None:
         """Takes over a binder whose segment is complete."""
@@ -39,7 +40,6 @@ class CpuExecutable(Executable):
         self._team = team
         self._cache: SequenceStore | None = None
         self._stream = binder.experts.stream
-        self._program = self._program_of(binder.instructions)
         self._end = Stage(
             len(binder.instructions),
             tuple((binder.values[name], binder.counted_by[name]) for name in binder.graph.outputs),
@@ -52,6 +52,8 @@ class CpuExecutable(Executable):
             for name, (buffer, counted_by) in ends
         ]
         self._stages: list[_Steps] = []  # once a batch is long
+        self._parts: list[_Steps] = []  # once a call takes long
+        self._weights = weights_of(binder.graph)
         self.is_layered = len(binder.stages) > 1
         for arguments, code in binder.calls:
             arguments[FUNCTION] = code.address
@@ -60,7 +62,7 @@ class CpuExecutable(Executable):
             paths=paths_taken(binder.kernels),
         )
         self._times = trace.Times(binder.shape.phase.value)
-        self._steps = _Steps(self._program, self._single_steps(self._program))
+        self._steps = self._steps_of(binder.instructions)
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Runs the batch; see ``Executable``.
@@ -85,7 +87,7 @@ class CpuExecutable(Executable):
         for _, prepare in binder.before_stage:
             prepare()
         if self._stream is None:
-            self._run(self._steps)
+            self._run_in_parts(batch)
         else:
             with self._stream.run(repeats=False):
                 self._run(self._steps)
@@ -111,6 +113,22 @@ class CpuExecutable(Executable):
         for prepare in binder.before_run:
             prepare()
 
+    def _run_in_parts(self, batch: Batch) -> None:
+        """One program; several where that takes long, since Ctrl-C and callers that leave wait.
+
+        Raises:
+            Cancelled: nobody waits for the batch any more.
+        """
+        if batch.rows * self._weights <= MOST_PRODUCTS:
+            self._run(self._steps)
+            return
+        if not self._parts:
+            products = self._binder.shape.rows * self._weights
+            self._parts = [*map(self._steps_of, parts_of(self._binder.instructions, products))]
+        for steps in self._parts:
+            batch.check_cancelled()
+            self._run(steps)
+
     def _run_in_stages(self, batch: Batch) -> Values:
         """Every chunk of the batch goes through a stage before any goes through the next.
 
@@ -120,8 +138,7 @@ class CpuExecutable(Executable):
         binder = self._binder
         stages = [*binder.stages, self._end]
         if not self._stages:
-            programs = map(self._program_of, instructions_of(stages, binder.instructions))
-            self._stages = [_Steps(each, self._single_steps(each)) for each in programs]
+            self._stages = [*map(self._steps_of, instructions_of(stages, binder.instructions))]
         chunks, taken = chunks_of(batch, binder.shape.rows), list[NDArray[Any]]()
         with self._experts_at_hand() as is_aborted:
             for number, steps in enumerate(self._stages):
@@ -153,22 +170,23 @@ class CpuExecutable(Executable):
             self._team.run(steps.program)
             self._launches.native_s += time.perf_counter() - start
             if not self._launches.runs:
-                self._launches.waits = self._program.waits()
+                self._launches.waits = self._steps.program.waits()
             self._launches.runs += 1
         for label, step in steps.single:
             start = time.perf_counter()
             self._team.run(step)
             self._times.add(label, time.perf_counter() - start)
 
-    def _program_of(self, instructions: Sequence[Instruction]) -> Program:
+    def _steps_of(self, instructions: Sequence[Instruction]) -> _Steps:
         binder = self._binder
         used = [binder.keep, binder.operands, binder.weights, binder.experts]
-        return Program(instructions, [*used, binder.pool.all, binder.graph], binder.frame)
-
-    def _single_steps(self, program: Program) -> list[tuple[str, Program]]:
+        keep_ = [*used, binder.pool.all, binder.graph]
+        program = Program(instructions, keep_, binder.frame)
         if not trace.enabled(trace.TIMES):
-            return []
-        return [(step.label, Program([step], [], program.frame)) for step in program.instructions]
+            return _Steps(program, [])
+        return _Steps(
+            program, [(step.label, Program([step], [], binder.frame)) for step in instructions]
+        )
 
     def _bind(self, cache: SequenceStore) -> None:
         states, expected = cache.states, self._binder.options.states

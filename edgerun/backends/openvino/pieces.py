@@ -21,6 +21,7 @@ from edgerun.backends.openvino.network import Network, Results
 from edgerun.backends.openvino.translation import Extent, Piece
 from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import input_shapes, value_shapes
+from edgerun.machine.devices import worthwhile
 from edgerun.ops.registry import OPS
 from edgerun.state import AttentionState, Batch, SequenceStore
 from edgerun.state.store import Block
@@ -51,9 +52,7 @@ class Pieces:
 
     def __init__(self, segment: Graph, shape: Shape) -> None:
         """Takes the segment, and the shape of its batches."""
-        choices = ROWS[shape.phase]
-        enough = next((rows for rows in choices if rows >= shape.rows), choices[-1])
-        self._rows = [rows for rows in choices if rows <= enough]
+        self._rows = worthwhile(ROWS[shape.phase], shape.rows)
         self._has_cache = any(
             OPS[node.op].state is not None or OPS[node.op].reads is not None
             for node in segment.nodes

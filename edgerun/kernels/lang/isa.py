@@ -38,7 +38,6 @@ class Isa:
             by weights with scales of small blocks; measured, or known of prototypes.
         bfloat16: what multiplies bfloat16, a key of ``BFLOAT16`` (``lang/bfloat16.py``); only on
             machines that have ``bfloat16_features`` as well, which the set does not ask for.
-        chunk_rows: rows of a prompt that are multiplied in one call at best.
         tile: vectors of weight rows and batch rows that are multiplied together once weights are
             unpacked; their sums lie in registers.
         fuses_loads: whether operations take an operand from memory.
@@ -65,7 +64,6 @@ class Isa:
     regroups: bool = False
     bfloat16: str = ""
     bfloat16_features: tuple[str, ...] = ()
-    chunk_rows: int = 256
     fuses_loads: bool = True
     subtracts_to_convert: bool = False
 
@@ -98,7 +96,6 @@ ISAS: Mapping[str, Isa] = {
             tile=(4, 6),
             regroups=True,
             bfloat16="amx",
-            chunk_rows=512,
         ),
         Isa(
             "avx512vnni",

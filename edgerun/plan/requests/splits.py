@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from edgerun.backends.base import FEW_ROWS, Backend, Shape
 from edgerun.backends.estimates import kept_bytes
+from edgerun.machine.devices import worthwhile
 from edgerun.plan.planner import cheapest_path
 from edgerun.plan.requests.breakeven import Side, Split
 from edgerun.plan.requests.forecast import Forecast, path_seconds
@@ -69,8 +70,7 @@ def _side(task: Task, placed: Placed, call_rows: int) -> Side:
     profiles = [profile for each in used.values() if (profile := each.device_profile())]
     chunks = sorted({rows for each in profiles for rows in each.chunks if rows > FEW_ROWS})
     points = chunks or [*(rows for rows in POINTS if rows < call_rows), call_rows]
-    largest = next((rows for rows in points if rows >= call_rows), points[-1])
-    sizes = [rows for rows in points if rows <= largest]
+    sizes = worthwhile(points, call_rows)
 
     def seconds(rows: int) -> float:
         shape = replace(Shape.of(rows), cached=task.shape.cached)

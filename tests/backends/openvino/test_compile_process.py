@@ -24,6 +24,7 @@ from edgerun.plan.routes import prompt_graph
 from edgerun.plan.states import states_of
 from edgerun.state import Batch, SequenceStore
 from tests.backends.openvino.test_places import ids_of
+from tests.support.altered import AlteredBundle
 from tests.support.bundles import bundle_of
 
 pytest.importorskip("openvino")
@@ -67,8 +68,11 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Compilation]]
 
 
 @pytest.fixture
-def folder() -> Path:
-    return bundle_of("llama", weights="fp32")
+def folder(tmp_path: Path) -> Path:
+    """With calls of more than 128 rows, for which there are two networks."""
+    bundle = AlteredBundle(bundle_of("llama", weights="fp32"), tmp_path / "llama")
+    bundle.manifest["model"]["context_length"] = 256
+    return bundle.save()
 
 
 def ids(llm: edgerun.LLM, length: int = 40) -> list[int]:

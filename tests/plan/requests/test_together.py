@@ -203,7 +203,7 @@ def test_explain_prints_every_term(
         "a call of 256 rows",
         "us to hand over",
         "the last token, with cpu",
-        "a prompt of 256 tokens",
+        "a prompt of 512 tokens",
         "the same with cpu alone",
         "it pays",
         f"measured 2026-11-22 with {version}",
