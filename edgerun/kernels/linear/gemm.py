@@ -46,8 +46,9 @@ from edgerun.kernels.linear.tiles import (
 )
 from edgerun.kernels.linear.turns import ALONE, Sides, rows_in_blocks
 
-MOST_ROWS = 256  # batch rows that share an unpacked piece, rounded up to whole tiles
-SLAB = 64  # weight rows that share a piece of the activations in the second cache
+SUMS = 16 * 1024  # of weight rows with batch rows: 64 KB of the second cache, beside activations
+SLAB = 32  # weight rows, at least a tile's, that share a piece of the activations there
+MOST_ROWS = SUMS // SLAB  # batch rows that share an unpacked piece, at most
 # Rows in tile order are filled up, and their scales are turned.
 _ROWS = "rows + packed * (-(-rows // tokens) * tokens - rows)"
 MANY_BLOCKS = (
@@ -196,9 +197,10 @@ def driver(tiles: Tiles, unpack: Any, multiply: Any, store_rows: Any) -> Body:
     """
     lanes, bits, vectors, tokens = tiles.lanes, tiles.bits, tiles.vectors, tiles.tokens
     piece, panels, width = tiles.steps, tiles.panels, tiles.width
-    most = -(-MOST_ROWS // tokens) * tokens
-    slab = SLAB * 4 // lanes * panels // vectors
-    slab_bytes = SLAB * most * 4
+    outputs = max(SLAB, width // 4)
+    most = -(-SUMS // outputs // tokens) * tokens
+    slab = outputs * 4 // lanes * panels // vectors
+    slab_bytes = outputs * most * 4
     steps_a_tile = 8 // bits
 
     def body(a: Arguments, chunk: int) -> None:
