@@ -345,6 +345,7 @@ class Engine:
         sequence, stats = part.sequence, part.sequence.stats
         if not sequence.is_reply:
             stats.prefill_s += seconds
+            stats.read_tokens = sequence.cached + part.rows
         elif len(logits):
             stats.decode_steps += 1
         length, drafted = sequence.cached + part.rows, len(sequence.drafted)

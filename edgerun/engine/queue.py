@@ -114,7 +114,8 @@ class Queue:
             self._slots.give(sequence)
             stats = sequence.stats
             if not stats.prompt_tokens:
-                stats.prompt_tokens, stats.reused_tokens = sequence.prompt_tokens, sequence.cached
+                stats.prompt_tokens = sequence.prompt_tokens
+                stats.reused_tokens = stats.read_tokens = sequence.cached
         return [sequence for sequence in active if sequence.lease is not None]
 
     def _reserve(self, part: Part, running: list[Sequence], reserved: list[Part]) -> bool:

@@ -13,6 +13,7 @@ class Stats:
     Attributes:
         prompt_tokens: tokens of the prompt, cached ones included.
         reused_tokens: how many of them were in the cache already.
+        read_tokens: how many of them are in the cache by now.
         completion_tokens: tokens generated, without the one that ends the reply; at the end of a
             completion, those that it has, and not those behind a stop text.
         decode_steps: model calls behind the first token. Each makes a token, and another one for
@@ -27,6 +28,7 @@ class Stats:
 
     prompt_tokens: int = 0
     reused_tokens: int = 0
+    read_tokens: int = 0
     completion_tokens: int = 0
     decode_steps: int = 0
     drafted_tokens: int = 0

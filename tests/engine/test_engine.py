@@ -170,11 +170,23 @@ def test_timings_count_what_ran() -> None:
     sequence = run.sequence([1, 2, 3], GREEDY)
     list(run.tokens(sequence))
     stats = sequence.stats
-    assert (stats.prompt_tokens, stats.reused_tokens) == (3, 0)
+    assert (stats.prompt_tokens, stats.reused_tokens, stats.read_tokens) == (3, 0, 3)
     assert (stats.completion_tokens, stats.decode_steps) == (4, 4)
     assert stats.first_token_s >= stats.prefill_s > 0
     assert stats.decode_tokens_per_s > 0
     assert run.sequence([1], GREEDY).stats.timings()["decode_tokens_per_s"] == 0
+
+
+def test_what_was_read_of_a_prompt_is_counted_call_by_call() -> None:
+    run = engine(chunk_rows=4)
+    first = run.sequence(list(range(10)), GREEDY)
+    run.add(first)
+    counts = []
+    while not first.is_reply:
+        run.step()
+        counts.append(first.stats.read_tokens)
+    assert counts == [4, 8, 10]
+    run.cancel(first)
 
 
 def test_logits_of_all_rows_match_those_of_single_steps() -> None:

@@ -28,11 +28,17 @@ def show_reply(stream: TextStream, *, hides_thinking: bool = False) -> None:
     Raises:
         EdgerunError: the reply failed.
     """
+    from edgerun.cli.screen.reading import reading_line
     from edgerun.cli.screen.thoughts import thoughts_on
 
-    write = reply_writer()
-    with stream, thoughts_on(sys.stdout, write, hides_thinking) as thoughts:
+    write, stats = reply_writer(), stream.completion.stats
+    with (
+        stream,
+        thoughts_on(sys.stdout, write, hides_thinking) as thoughts,
+        reading_line(stats) as has_read,
+    ):
         for text, thinking in stream.parts():
+            has_read()
             if thinking:
                 thoughts.show(thinking, len(stream.completion.ids))
             if text:
