@@ -177,18 +177,6 @@ def test_timings_count_what_ran() -> None:
     assert run.sequence([1], GREEDY).stats.timings()["decode_tokens_per_s"] == 0
 
 
-def test_what_was_read_of_a_prompt_is_counted_call_by_call() -> None:
-    run = engine(chunk_rows=4)
-    first = run.sequence(list(range(10)), GREEDY)
-    run.add(first)
-    counts = []
-    while not first.is_reply:
-        run.step()
-        counts.append(first.stats.read_tokens)
-    assert counts == [4, 8, 10]
-    run.cancel(first)
-
-
 def test_logits_of_all_rows_match_those_of_single_steps() -> None:
     ids = list(range(10))
     rows = np.concatenate(list(engine().logits(ids)))
