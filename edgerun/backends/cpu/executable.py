@@ -15,7 +15,7 @@ from edgerun.backends.base import NO_VALUES, Executable, Launches, Values
 from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ROWS, Binder, Stage
 from edgerun.backends.cpu.experts.protocol import Aborted
 from edgerun.backends.cpu.families import paths_taken
-from edgerun.backends.cpu.parts import MOST_PRODUCTS, parts_of, weights_of
+from edgerun.backends.cpu.parts import MOST_PRODUCTS, parts_of, products_of_row
 from edgerun.backends.cpu.stages import chunks_of, give_back, instructions_of, keep, room_for
 from edgerun.errors import BackendError
 from edgerun.kernels.run.instructions import Instruction
@@ -53,7 +53,7 @@ class CpuExecutable(Executable):
         ]
         self._stages: list[_Steps] = []  # once a batch is long
         self._parts: list[_Steps] = []  # once a call takes long
-        self._weights = weights_of(binder.graph)
+        self._row_products = products_of_row(binder.graph)
         self.is_layered = len(binder.stages) > 1
         for arguments, code in binder.calls:
             arguments[FUNCTION] = code.address
@@ -119,11 +119,11 @@ class CpuExecutable(Executable):
         Raises:
             Cancelled: nobody waits for the batch any more.
         """
-        if batch.rows * self._weights <= MOST_PRODUCTS:
+        if batch.rows * self._row_products <= MOST_PRODUCTS:
             self._run(self._steps)
             return
         if not self._parts:
-            products = self._binder.shape.rows * self._weights
+            products = self._binder.shape.rows * self._row_products
             self._parts = [*map(self._steps_of, parts_of(self._binder.instructions, products))]
         for steps in self._parts:
             batch.check_cancelled()

@@ -22,7 +22,7 @@ def reading_line(stats: Stats) -> Iterator[Callable[[], None]]:
     """Shows on stderr how much of a prompt was read, in a line of its own that is cleared.
 
     Args:
-        stats: of the reply, filled by another thread.
+        stats: of the reply, filled while it is computed.
 
     Yields:
         what ends it, for when the reply begins; calling it again does nothing.

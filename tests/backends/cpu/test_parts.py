@@ -16,10 +16,12 @@ from edgerun.backends.cpu import parts
 from edgerun.backends.cpu.executable import CpuExecutable
 from edgerun.errors import Cancelled
 from edgerun.llm.llm import LLM
+from edgerun.model.bundle import open_bundle
+from edgerun.plan.workload import workload
 from edgerun.state import Batch, SequenceStore
 from tests.support.bundles import bundle_of
 
-ROWS = 24
+ROWS, HIDDEN = 24, 64  # of tokens, and of what the models' layers hand on, at most
 IDS = [1 + number % 250 for number in range(ROWS)]
 
 
@@ -53,11 +55,11 @@ def test_parts_compute_the_same(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> No
     whole = run(llm, batch)
     assert of_prompts(llm).launches.runs == 1
     program = of_prompts(llm)
-    weights = parts.weights_of(program._binder.graph)
-    divide(monkeypatch, ROWS * weights)
+    products = parts.products_of_row(program._binder.graph)
+    divide(monkeypatch, ROWS * products)
     assert (run(llm, batch) == whole).all()
     assert program.launches.runs == 2  # as before
-    divide(monkeypatch, ROWS * weights - 1)
+    divide(monkeypatch, ROWS * products - 1)
     assert (run(llm, batch) == whole).all()
     assert program.launches.runs > 4
 
@@ -73,6 +75,14 @@ def test_a_call_that_nobody_waits_for_ends_behind_a_part(
         run(llm, replace(batch, is_cancelled=lambda: next(answers, True)))
     assert of_prompts(llm).launches.runs == 1 + 3
     assert (run(llm, batch) == whole).all()
+
+
+@pytest.mark.parametrize("model", ["llama", "olmoe"])
+def test_products_are_those_of_layers_and_at_most_a_vocabulary_more(model: str) -> None:
+    bundle = open_bundle(bundle_of(model))
+    work, embedded = workload(bundle.graph), bundle.config.vocab_size * HIDDEN
+    exact = work.row_macs + work.logit_macs
+    assert exact <= parts.products_of_row(bundle.graph) <= exact + embedded + 0.02 * exact
 
 
 @given(count=st.integers(1, 50), products=st.integers(1, 1 << 45))
