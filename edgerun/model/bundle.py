@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
+from edgerun.collector import collector_paused
 from edgerun.env import PACKS
 from edgerun.errors import BundleError, UnsupportedError
 from edgerun.graph.external_data import OpenFile
@@ -187,7 +186,7 @@ def _read_model(
         the lowered graph, and the files that the model's weights lie in if none are listed.
     """
     try:
-        with _collector_paused():
+        with collector_paused():  # all of it stays
             as_read = read_graph(path, data, listed)
             graph = _lowered(as_read)
             weights = files_of(as_read.constants.values()) if listed is None else []
@@ -197,18 +196,6 @@ def _read_model(
     if not graph.refusal:
         confirm(geometry(graph), msgspec.structs.asdict(model), str(description))
     return graph, weights
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Hardly anything becomes garbage here; looking for it takes a tenth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _lowered(graph: Graph) -> Graph:

@@ -8,7 +8,6 @@ own lock is held and put back, so functions of others are compiled as ever.
 
 from __future__ import annotations
 
-import gc
 import operator
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -20,6 +19,8 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.lowering import Lower
 from numba.core.postproc import PostProcessor, VariableLifetime
 from numba.core.typing.context import BaseContext
+
+from edgerun.collector import collector_paused
 
 # What Numba does with each function that is called, before all are optimised together: a fifth of
 # the time, and code is no faster for it in the end.
@@ -42,7 +43,7 @@ def shortcuts(target: Any) -> Iterator[None]:
             _no_copies(),
             _no_lifetimes(),
             _operators_once(),
-            _no_collections(),
+            collector_paused(),  # Numba makes millions of objects that live until it is done
         ):
             stack.enter_context(each)
         yield
@@ -143,15 +144,3 @@ def _operators_once() -> AbstractContextManager[None]:
         return signature
 
     return _replaced(BaseContext, resolve_function_type=resolved)
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Numba makes millions of objects that live until it is done: looking for garbage takes 10%."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

@@ -16,6 +16,7 @@ from edgerun.kernels.jit.object_cache import Entry
 # Loaded with what kernels are made of, and nothing that they compute with.
 LOADED_BESIDE = {
     "_version.py",
+    "collector.py",
     "discovery.py",
     "errors.py",
     "formats/base.py",
