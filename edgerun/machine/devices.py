@@ -20,6 +20,7 @@ Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 
 ATTENTION = "attention"  # the family of calls whose work is that of attention to cached tokens
 ELEMENTS = "elements"  # of those that do a little with every element and multiply no matrices
+USUAL_ROWS = 512  # of the largest calls, where nobody asks for others
 MEASURED = "measured"
 LEAST_SHARE = 0.1  # of a call's time that is its work, whatever a call is said to cost besides
 
@@ -96,10 +97,12 @@ class DeviceProfile:
     def cut(self, rows: int) -> Iterator[int]:
         """Calls for so many rows: the smallest that takes what is left, else the largest.
 
+        They are of the sizes that are worthwhile for usual calls, or for longer ones if these are.
+
         >>> list(DeviceProfile({"": (Call(64, 1, 1.0), Call(256, 1, 1.0))}).cut(600))
         [256, 256, 256]
         """
-        yield from cut(rows, self.chunks)
+        yield from cut(rows, worthwhile(self.chunks, max(rows, USUAL_ROWS)))
 
     def work_seconds(self, kind: str, rows: int, row_work: float) -> float:
         """Seconds for a node, without what calls cost besides.

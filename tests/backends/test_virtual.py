@@ -163,7 +163,7 @@ def test_a_small_model_stays_on_the_processor(laptop: str) -> None:
     placement = plan(laptop, llama_graph(*SMALL))
     assert where(placement) == ({"cpu"}, {"cpu"})
     assert placement.prompts is None
-    assert placement.verdict().startswith("simulated: cpu alone: a prompt of 256 tokens takes ")
+    assert placement.verdict().startswith("simulated: cpu alone: a prompt of 512 tokens takes ")
 
 
 @pytest.mark.parametrize("laptop", LAPTOPS)

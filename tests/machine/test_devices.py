@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgerun.machine.devices import ATTENTION, Call, DeviceProfile, cut
+from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
+from edgerun.machine.devices import ATTENTION, USUAL_ROWS, Call, DeviceProfile, cut
 
 DEVICE = DeviceProfile(
     calls={
@@ -83,3 +84,12 @@ def test_beyond_the_rooms_that_were_timed_they_grow_and_the_last_speed_counts() 
     single = DeviceProfile({ATTENTION: calls[:1]})
     assert (single.room(100), single.room(300)) == (256, 300)  # how they grow is not known
     assert DeviceProfile({}).room(7) == 7
+
+
+def test_usual_calls_take_no_network_that_is_half_empty() -> None:
+    profile = DeviceProfile({"float/int4": tuple(Call(size, 1, 1.0) for size in (64, 256, 1024))})
+    assert USUAL_ROWS == DEFAULT_CHUNK_ROWS
+    assert list(profile.cut(512)) == [256, 256]
+    assert list(profile.cut(100)) == [256]
+    assert list(profile.cut(320)) == [256, 64]
+    assert list(profile.cut(1024)) == [1024]
