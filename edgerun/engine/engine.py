@@ -25,11 +25,12 @@ from edgerun.engine.sequence import Ending, Scoring, Sequence, Token
 from edgerun.engine.slots import take_back
 from edgerun.engine.stats import Stats
 from edgerun.errors import Full, InputError, PromptError
+from edgerun.machine.devices import USUAL_ROWS
 from edgerun.plan.programs import Programs
 from edgerun.state import Room, SequenceStore, TakeLogits
 from edgerun.state.capacity import largest_call
 
-DEFAULT_CHUNK_ROWS = 512
+DEFAULT_CHUNK_ROWS = USUAL_ROWS
 DEFAULT_PROMPT_ROWS = 64
 
 

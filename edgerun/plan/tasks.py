@@ -10,6 +10,7 @@ from typing import TypeAlias
 from edgerun.backends.base import FEW_ROWS, Backend, Phase, Shape, Support
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.graph.shapes import value_shapes
+from edgerun.machine.devices import USUAL_ROWS
 from edgerun.ops.base import IDS, POSITIONS
 from edgerun.plan.early_rows import select_early
 from edgerun.plan.plans import Segment
@@ -42,7 +43,7 @@ class Budget:
 
     prompt_tokens: int = 512
     reply_tokens: int = 128
-    call_rows: int = 512
+    call_rows: int = USUAL_ROWS
     memory_bytes: int | None = None
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
-from edgerun.machine.devices import ATTENTION, USUAL_ROWS, Call, DeviceProfile, cut
+from edgerun.machine.devices import ATTENTION, Call, DeviceProfile, cut
 
 DEVICE = DeviceProfile(
     calls={
@@ -88,7 +87,6 @@ def test_beyond_the_rooms_that_were_timed_they_grow_and_the_last_speed_counts() 
 
 def test_usual_calls_take_no_network_that_is_half_empty() -> None:
     profile = DeviceProfile({"float/int4": tuple(Call(size, 1, 1.0) for size in (64, 256, 1024))})
-    assert USUAL_ROWS == DEFAULT_CHUNK_ROWS
     assert list(profile.cut(512)) == [256, 256]
     assert list(profile.cut(100)) == [256]
     assert list(profile.cut(320)) == [256, 64]

@@ -1,7 +1,7 @@
 """Long calls in several native programs: nothing stops one of these before its end.
 
 Ctrl-C is heard, and a caller that has left noticed, when Python runs again. Hundreds of rows of a
-large model take a slow processor ten seconds; to leave a program and begin the next takes tens of
+large model take a slow processor seconds; to leave a program and begin the next takes tens of
 microseconds.
 """
 
@@ -14,7 +14,7 @@ from edgerun.graph.ir import Graph
 from edgerun.kernels.run.instructions import Instruction
 
 STACK_AXES = 3  # of weights of experts: expert, output, input
-MOST_PRODUCTS = 1 << 37  # of a program, about: 0.2 s of a fast desktop, one of two slow cores
+MOST_PRODUCTS = 1 << 37  # of a program, about: less than a second of two slow cores
 
 
 def products_of_row(graph: Graph) -> int:
