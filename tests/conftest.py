@@ -40,6 +40,13 @@ def _empty_stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def memory_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How fast memory is read, said and not measured: beside other tests that is never stored,
+    and takes seconds each time. What measures it has tests of its own (``tests/machine``)."""
+    monkeypatch.setattr("edgerun.machine.profile.machine_bandwidth", lambda threads: 1e10)
+
+
 @pytest.fixture(scope="session")
 def repo_root() -> Path:
     return ROOT

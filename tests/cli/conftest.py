@@ -74,7 +74,6 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     asked = Asked()
     # What measures the machine has tests of its own; it takes seconds.
-    monkeypatch.setattr("edgerun.machine.profile.machine_bandwidth", lambda threads: 1e10)
     monkeypatch.setattr("edgerun.plan.calibration.processor.limits", limits)
 
     def call(*arguments: str, model: Model | None = None, stdin: bytes | None = b"") -> Result:

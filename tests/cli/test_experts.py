@@ -40,7 +40,6 @@ Run: TypeAlias = Callable[..., Result]
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Calls main on a disk that nothing was measured of; measuring has tests of its own."""
-    monkeypatch.setattr("edgerun.machine.profile.machine_bandwidth", lambda threads: 1e10)
     monkeypatch.setattr("edgerun.plan.calibration.processor.limits", limits)
     monkeypatch.setattr(experts, "disk_profile", lambda folder, file, progress: NOMINAL_DISK)
 

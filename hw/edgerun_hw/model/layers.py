@@ -18,7 +18,7 @@ from edgerun_hw.overlay.geometry import Geometry, capabilities_of
 # passes; of the first pass for a group, whose row comes over the data port, alone or with a second.
 # Checked against the simulator (``tests/hw/model/test_layers.py``).
 BESIDE, ALONE, TWO_ROWS = 210, 2.4, 3.0
-# Of how many commands one is computed again (``chain/code.py``), and commands of a layer.
+# Of how many commands one is computed again (``chain/words.py``), and commands of a layer.
 CHECK_EVERY, COMMANDS = 64, 8
 # Bytes that a glue command moves for an element: float32 in, the norm's weights, codes out; the
 # same with a gate's second row; with a sum's second row, and the sum.

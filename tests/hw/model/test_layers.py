@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgerun_hw.backend.native.chain import code
+from edgerun_hw.backend.native.chain import words
 from edgerun_hw.model import layers, tokens
 from edgerun_hw.model.cycles import matrix_work
 from edgerun_hw.model.layers import glue_cycles, read_ahead
@@ -55,7 +55,7 @@ def test_glue_takes_what_the_model_says(gate: Gate, norm: bool, length: int) -> 
 
 
 def test_commands_that_are_computed_again_are_counted_as_the_host_does() -> None:
-    assert layers.CHECK_EVERY == code.CHECK_EVERY
+    assert layers.CHECK_EVERY == words.CHECK_EVERY
 
 
 @pytest.mark.fpga

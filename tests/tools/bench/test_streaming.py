@@ -71,6 +71,7 @@ def test_pieces_do_not_depend_on_how_they_are_read(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_measured_adds_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "DISK_S", 0.02)
+    monkeypatch.setattr(streaming, "machine_bandwidth", lambda threads: 1e10)
     row = streaming.measure(folder, "50%", tokens=8, prompt=64)
     assert 0.2 < row.hit_share < 0.9
     assert row.missed_mb > 0

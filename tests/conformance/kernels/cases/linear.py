@@ -34,6 +34,8 @@ FLOAT_LANES = 32
 WIDE, MODEL = "avx512vnni", "vnni_model"
 TRIED = ISAS if WIDE in ISAS else (*ISAS, MODEL)
 VECTORS = [(isa, isa_of(isa).vector_bytes) for isa in TRIED]
+FLOAT_FORMS = [("ternary", 32), ("int4+", 32), ("int4^", 32), ("int4", 16), ("int8", 128)]
+OTHER_LANES = sorted({lanes for _, lanes in VECTORS} - {FLOAT_LANES})
 # Outputs, inputs, batch rows, and whether there are a bias and a residual.
 SHAPES = [(4, 64, 1, False), (9, 320, 3, True), (70, 704, 6, False), (150, 352, 7, True)]
 
@@ -193,12 +195,8 @@ def linear_block(
     return Call(params, fields, rows, check, shared_chunks(weight))
 
 
-@cases_of(
-    "linear_float",
-    lanes=sorted({FLOAT_LANES, *(lanes for _, lanes in VECTORS)}),
-    form=[("ternary", 32), ("int4", 16), ("int8", 128), ("int4+", 32), ("int4^", 32)],
-    shape=SHAPES,
-)
+@cases_of("linear_float", lanes=[FLOAT_LANES], form=FLOAT_FORMS, shape=SHAPES)
+@cases_of("linear_float", lanes=OTHER_LANES, form=FLOAT_FORMS[:2], shape=SHAPES)
 def linear_float(lanes: int, form: tuple[str, int], shape: tuple[int, int, int, bool]) -> Call:
     n, k, rows, extras = shape
     packed = packed_weight(form, n, k, row_scale=False)

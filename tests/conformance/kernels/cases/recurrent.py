@@ -68,7 +68,8 @@ def delta_inputs(isa: str, strength: float, shape: tuple[int, int, int, int, int
     return Call({"lanes": lanes}, fields, rows, check, rows * key_heads)
 
 
-@cases_of("delta_update", isa=ISAS, shape=SHAPES, past_caches=[0, 1])
+@cases_of("delta_update", isa=ISAS[:1], shape=SHAPES, past_caches=[0, 1])
+@cases_of("delta_update", isa=ISAS[1:], shape=SHAPES[:1], past_caches=[0])
 def delta_update(isa: str, shape: tuple[int, int, int, int, int], past_caches: int) -> Call:
     scene = delta_scene(shape)
     key_heads, heads, key_dim, value_dim, vectors = shape
@@ -152,7 +153,8 @@ def space_inputs(isa: str, shape: tuple[int, int, int, int, int]) -> Call:
     return Call({"lanes": lanes}, fields, rows, check, rows * groups)
 
 
-@cases_of("space_update", isa=ISAS, shape=SPACE_SHAPES, past_caches=[0, 1])
+@cases_of("space_update", isa=ISAS[:1], shape=SPACE_SHAPES, past_caches=[0, 1])
+@cases_of("space_update", isa=ISAS[1:], shape=SPACE_SHAPES[:1], past_caches=[0])
 def space_update(isa: str, shape: tuple[int, int, int, int, int], past_caches: int) -> Call:
     scene = space_scene(shape)
     heads, groups, head_dim, state_dim, vectors = shape
