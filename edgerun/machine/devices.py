@@ -95,12 +95,9 @@ class DeviceProfile:
         return int(ratio * weight_bytes * len(worthwhile(self.chunks, call_rows)))
 
     def cut(self, rows: int) -> Iterator[int]:
-        """Calls for so many rows: the smallest that takes what is left, else the largest.
+        """Calls for so many rows, as ``cut`` divides them.
 
         They are of the sizes that are worthwhile for usual calls, or for longer ones if these are.
-
-        >>> list(DeviceProfile({"": (Call(64, 1, 1.0), Call(256, 1, 1.0))}).cut(600))
-        [256, 256, 256]
         """
         yield from cut(rows, worthwhile(self.chunks, max(rows, USUAL_ROWS)))
 
@@ -187,12 +184,20 @@ def worthwhile(sizes: Sequence[int], rows: int) -> tuple[int, ...]:
 
 
 def cut(rows: int, chunks: tuple[int, ...]) -> Iterator[int]:
-    """Rows of the calls that compute so many rows; ``rows`` itself where any number may be."""
+    """Rows of the calls that compute so many rows; ``rows`` itself where any number may be.
+
+    Each is the smallest that takes what is left, of those that are worthwhile for it, else the
+    largest of these.
+
+    >>> list(cut(600, (64, 256))), list(cut(100, (64, 256)))
+    ([256, 256, 64, 64], [64, 64])
+    """
     if not chunks:
         yield rows
         return
     while rows > 0:
-        size = next((each for each in chunks if each >= rows), chunks[-1])
+        sizes = worthwhile(chunks, rows)
+        size = next((each for each in sizes if each >= rows), sizes[-1])
         yield size
         rows -= size
 

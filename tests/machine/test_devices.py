@@ -19,7 +19,17 @@ DEVICE = DeviceProfile(
 
 @pytest.mark.parametrize(
     ("rows", "calls"),
-    [(1, [64]), (64, [64]), (65, [256]), (256, [256]), (300, [256, 64]), (513, [256, 256, 64])],
+    [
+        (1, [64]),
+        (64, [64]),
+        (65, [64, 64]),
+        (128, [64, 64]),
+        (129, [256]),
+        (256, [256]),
+        (300, [256, 64]),
+        (513, [256, 256, 64]),
+        (600, [256, 256, 64, 64]),
+    ],
 )
 def test_rows_are_cut_into_calls_of_the_sizes_that_there_are(rows: int, calls: list[int]) -> None:
     assert list(DEVICE.cut(rows)) == calls
@@ -31,7 +41,8 @@ def test_a_padded_call_takes_as_long_as_a_full_one() -> None:
     # Of 64 rows 10 ms for 6400 multiply-adds, of 256 rows 20 ms for 51200.
     assert DEVICE.work_seconds("float/int4", 5, 100) == pytest.approx(10e-3)
     assert DEVICE.work_seconds("float/int4", 64, 100) == pytest.approx(10e-3)
-    assert DEVICE.work_seconds("float/int4", 65, 200) == pytest.approx(20e-3)
+    assert DEVICE.work_seconds("float/int4", 65, 100) == pytest.approx(10e-3 + 10e-3)
+    assert DEVICE.work_seconds("float/int4", 129, 200) == pytest.approx(20e-3)
     assert DEVICE.work_seconds("float/int4", 300, 200) == pytest.approx(20e-3 + 20e-3)
 
 
@@ -85,9 +96,10 @@ def test_beyond_the_rooms_that_were_timed_they_grow_and_the_last_speed_counts() 
     assert DeviceProfile({}).room(7) == 7
 
 
-def test_usual_calls_take_no_network_that_is_half_empty() -> None:
+def test_calls_take_no_network_that_is_half_empty() -> None:
     profile = DeviceProfile({"float/int4": tuple(Call(size, 1, 1.0) for size in (64, 256, 1024))})
     assert list(profile.cut(512)) == [256, 256]
-    assert list(profile.cut(100)) == [256]
+    assert list(profile.cut(100)) == [64, 64]
     assert list(profile.cut(320)) == [256, 64]
+    assert list(profile.cut(600)) == [1024]
     assert list(profile.cut(1024)) == [1024]

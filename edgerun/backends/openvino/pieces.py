@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from edgerun.backends.openvino.network import Network, Results
 from edgerun.backends.openvino.translation import Extent, Piece
 from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import input_shapes, value_shapes
-from edgerun.machine.devices import worthwhile
+from edgerun.machine.devices import cut, worthwhile
 from edgerun.ops.registry import OPS
 from edgerun.state import AttentionState, Batch, SequenceStore
 from edgerun.state.store import Block
@@ -67,19 +68,20 @@ class Pieces:
         return Extent(self._rows[0], PAST if self._has_cache else 0, int(self._selects))
 
     def cut(self, batch: Batch, context: int) -> Iterator[list[Cut]]:
-        """The pieces of each sequence in order, none longer than the largest network."""
+        """The pieces of each sequence in order."""
         for start, stop in batch.runs():
+            sizes = [*cut(stop - start, self._rows)]
+            begins = accumulate(sizes, initial=start)
             yield [
-                self._cut(batch, begin, min(stop, begin + self._rows[-1]), context)
-                for begin in range(start, stop, self._rows[-1])
+                self._cut(batch, slice(begin, min(stop, begin + size)), size, context)
+                for begin, size in zip(begins, sizes, strict=False)  # one more begins: the end
             ]
 
-    def _cut(self, batch: Batch, begin: int, end: int, context: int) -> Cut:
-        first, last = np.searchsorted(batch.logit_rows, (begin, end)).tolist()
-        rows = next(each for each in self._rows if each >= end - begin)
+    def _cut(self, batch: Batch, taken: slice, rows: int, context: int) -> Cut:
+        first, last = np.searchsorted(batch.logit_rows, (taken.start, taken.stop)).tolist()
         logit_rows = (0, 1, rows)[min(last - first, 2)] if self._selects else 0
-        past = self._past(int(batch.positions[begin]), context)
-        return Cut(Extent(rows, past, logit_rows), slice(begin, end), slice(first, last))
+        past = self._past(int(batch.positions[taken.start]), context)
+        return Cut(Extent(rows, past, logit_rows), taken, slice(first, last))
 
     def piece(self, batch: Batch, values: Values, cut: Cut) -> Piece:
         """The arrays of a piece, padded."""

@@ -84,7 +84,7 @@ def ids(llm: edgerun.LLM, length: int = 40) -> list[int]:
 @pytest.fixture
 def expected(folder: Path) -> dict[int, list[int]]:
     with edgerun.load(folder, threads=1) as llm:
-        return {length: ids(llm, length) for length in (40, 100, -40)}
+        return {length: ids(llm, length) for length in (40, 150, -40)}
 
 
 def calls(llm: edgerun.LLM) -> int:
@@ -110,7 +110,7 @@ def test_a_network_is_made_by_another_process(
 ) -> None:
     for _ in range(2):
         with edgerun.load(folder, place=PLACE, threads=1) as llm:
-            assert all(ids(llm, length) == expected[length] for length in (100, -40))
+            assert all(ids(llm, length) == expected[length] for length in (150, -40))
             assert calls(llm) == 2
     assert len(compilations) == 2  # 64 rows, then 256, and nothing the second time
 
@@ -170,12 +170,12 @@ def test_ctrl_c_ends_the_wait_and_not_the_compiler(
         monkeypatch.setattr(compile_process, "CHILD", waits_for(tmp_path / "go"))
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(Compilation, "wait", interrupted)
-            ids(llm, 100)
-        assert ids(llm, 100) == expected[100]
+            ids(llm, 150)
+        assert ids(llm, 150) == expected[150]
         assert warnings(caplog) == ["openvino:CPU still compiles, so the CPU computes meanwhile"]
         (tmp_path / "go").touch()
         assert compilations[-1].wait(60)
-        assert ids(llm, -100)
+        assert ids(llm, -150)
         assert (len(compilations), calls(llm)) == (2, 1)
 
 
@@ -261,7 +261,7 @@ def test_the_cpu_goes_on_if_a_compiler_is_killed_later(
 ) -> None:
     with edgerun.load(folder, place=PLACE, threads=1) as llm:
         monkeypatch.setattr(compile_process, "CHILD", KILLED)
-        assert ids(llm, 100) == expected[100]  # which needs another network
+        assert ids(llm, 150) == expected[150]  # which needs another network
         assert calls(llm) == 0
     (line,) = warnings(caplog)
     assert line.startswith("openvino:CPU failed, so the CPU goes on: ")
@@ -279,7 +279,7 @@ def test_the_cpu_goes_on_if_a_compiler_cannot_be_started(
 
     with edgerun.load(folder, place=PLACE, threads=1) as llm:
         monkeypatch.setattr(compile_process.subprocess, "Popen", refuse)
-        assert ids(llm, 100) == expected[100]  # which needs another network
+        assert ids(llm, 150) == expected[150]  # which needs another network
     (line,) = warnings(caplog)
     assert "its compiler cannot be started: Cannot allocate memory" in line
 
