@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.machine.devices import cut
+
 if TYPE_CHECKING:
     from edgerun.plan.requests.forecast import Forecast
 
@@ -33,7 +35,7 @@ class Side:
     is_padded: bool = False
 
     def seconds(self, tokens: int) -> float:
-        """For so many tokens, in the largest calls that there are."""
+        """For so many tokens, in the largest calls that there are, and the rest as ``cut`` does."""
         return float(self.each(np.array(tokens)))
 
     def each(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -42,10 +44,15 @@ class Side:
         seconds = np.array([self.calls[size] for size in sizes.tolist()])
         whole, rest = np.divmod(tokens, sizes[-1])
         if self.is_padded:
-            last = seconds[np.searchsorted(sizes, rest)]
+            rests, which = np.unique(rest, return_inverse=True)
+            padded = np.array([self._padded_seconds(rows) for rows in rests.tolist()])
+            last = padded[which].reshape(rest.shape)
         else:
             last = np.interp(rest, sizes, seconds)
         return np.asarray(whole * seconds[-1] + np.where(rest > 0, last, 0.0))
+
+    def _padded_seconds(self, rows: int) -> float:
+        return sum(self.calls[size] for size in cut(rows, tuple(sorted(self.calls))))
 
     def scaled(self, factor: float) -> Side:
         """The same, so many times slower."""

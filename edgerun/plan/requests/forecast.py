@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from edgerun.backends.base import FEW_ROWS, Backend, Phase, Shape
 from edgerun.backends.estimates import kept_bytes
 from edgerun.graph.shapes import value_shapes
+from edgerun.machine.devices import cut
 from edgerun.plan.requests.pairs import handover_seconds
 from edgerun.plan.tasks import Placed, Task
 
@@ -51,7 +52,7 @@ class Forecast:
         for rows, cached in calls_of(tokens, self.call_rows):
             going = rows - (cached + rows == tokens)
             if going > FEW_ROWS:
-                padded = next((size for size in self.sizes if size >= going), going)
+                padded = sum(cut(going, self.sizes))
                 there = Shape(Phase.PREFILL, padded, cached)
                 seconds += self._call_seconds(there, is_there=True) + going * self.handover_s
                 rows, cached, launch = rows - going, cached + going, self.launch_s

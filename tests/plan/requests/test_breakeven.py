@@ -28,8 +28,8 @@ def test_the_terms_are_those_of_the_formula() -> None:
 
 def test_calls_have_several_sizes() -> None:
     there = Side(("npu",), {64: 10e-3, 256: 30e-3}, is_padded=True)
-    assert [there.seconds(tokens) for tokens in (1, 64, 65, 256, 300, 520)] == pytest.approx(
-        [10e-3, 10e-3, 30e-3, 30e-3, 40e-3, 70e-3]
+    assert [there.seconds(tokens) for tokens in (1, 64, 65, 129, 256, 300, 520)] == pytest.approx(
+        [10e-3, 10e-3, 20e-3, 30e-3, 30e-3, 40e-3, 70e-3]
     )
 
 

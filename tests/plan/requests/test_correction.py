@@ -197,7 +197,7 @@ def test_what_could_not_win_is_not_tried() -> None:
     some = Correction(believed_slow(0.9)[0])
     for _ in range(100):
         assert not some.goes_there(FEW_ROWS)
-        assert not some.goes_there(70)  # a call is padded to 256 rows
+        assert not some.goes_there(70)  # two calls, padded to 64 rows each
         some.stayed_here(70, 0.07)
 
 
