@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions, Shape, make_backend
 from edgerun.backends.base import Backend, ExpertMemory, Phase
-from edgerun.backends.cpu.emit.experts import ROWS_TO_UNPACK
+from edgerun.backends.cpu.emit.blocks.experts import LOOSE_ROWS, PACKED_ROWS
 from edgerun.backends.cpu.experts.weights import ExpertStore
 from edgerun.errors import BackendError, InputError
 from edgerun.formats.base import PackedWeight, pack_zero_points
@@ -234,7 +234,7 @@ def test_experts_that_come_and_go_compute_the_same_bits(form: str, weights: str)
 )
 def test_long_prompts_go_through_one_slot(form: str, weights: str) -> None:
     """Waves of one expert each, whose rows are so many that weights are unpacked for them."""
-    rng, rows = np.random.default_rng(8), 3 * ROWS_TO_UNPACK + 8
+    rng, rows = np.random.default_rng(8), 3 * LOOSE_ROWS + 8
     graph = layer(form, weights, 3, 1)
     x = rng.standard_normal((rows, K)).astype(np.float32)
     routes = np.eye(3, dtype=np.float32)[rng.integers(0, 3, rows)]
@@ -248,6 +248,25 @@ def test_long_prompts_go_through_one_slot(form: str, weights: str) -> None:
         np.testing.assert_array_equal(output, expected)
     whole.close()
     single.close()
+
+
+@pytest.mark.parametrize(
+    ("form", "weights"), [("int8_block", "int4_asym"), ("int8_block", "int8"), ("int8_row", "int4")]
+)
+def test_many_rows_have_the_bits_of_few(form: str, weights: str) -> None:
+    """Experts get none, few and many rows, which begin anywhere, in tiles that are full or not."""
+    rng, experts, top_k = np.random.default_rng(9), 5, 2
+    least = PACKED_ROWS if form == "int8_block" else LOOSE_ROWS
+    rows = least * experts // top_k + 9
+    graph = layer(form, weights, experts, top_k)
+    backend = make_backend("cpu", given={"threads": 2})
+    x = rng.standard_normal((rows, K)).astype(np.float32)
+    routes = random_routes(rng, rows, experts, top_k)
+    routes[:, 3] = 0.0
+    routes[5:, 1] = 0.0
+    expected = run(backend, graph, 7, x=x, routes=routes)
+    np.testing.assert_array_equal(run(backend, graph, rows, x=x, routes=routes), expected)
+    backend.close()
 
 
 def slot_bytes(backend: Backend, graph: Graph) -> int:

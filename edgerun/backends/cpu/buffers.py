@@ -43,17 +43,16 @@ class BufferPool:
     def __init__(self, max_rows: int, name: str = "buffer") -> None:
         """Makes an empty pool for up to ``max_rows`` rows; no two of a program have one name."""
         self._max_rows, self._name = max_rows, name
-        self._free: dict[tuple[int, str], list[Buffer]] = {}
+        self._free: dict[tuple[int, int, str], list[Buffer]] = {}  # by width, stride and type
         self.all: list[Buffer] = []
 
     def take(self, width: int, dtype: str = "float32", *, exact: bool = False) -> Buffer:
         """Returns a free buffer of this width; ``exact`` asks for rows without padding."""
-        waiting = self._free.setdefault((-width if exact else width, dtype), [])
-        if waiting:
-            return waiting.pop()
         stride = width if exact else -(-width // ROW_MULTIPLE) * ROW_MULTIPLE
         if dtype in CROWDED_TYPES and not exact and stride % CROWDED == 0:
             stride += ALIGNMENT // np.dtype(dtype).itemsize
+        if waiting := self._free.get((width, stride, dtype)):
+            return waiting.pop()
         array = aligned_zeros((self._max_rows, stride), dtype)
         buffer = Buffer(f"{self._name}{len(self.all)}", array, width)
         self.all.append(buffer)
@@ -61,9 +60,15 @@ class BufferPool:
 
     def give(self, buffer: Buffer) -> None:
         """Takes a buffer back for reuse."""
-        exact = buffer.stride == buffer.width and buffer.width % ROW_MULTIPLE != 0
-        key = (-buffer.width if exact else buffer.width, str(buffer.array.dtype))
+        key = buffer.width, buffer.stride, str(buffer.array.dtype)
         self._free.setdefault(key, []).append(buffer)
+
+    def take_rows(self, rows: int, width: int, dtype: str) -> Buffer:
+        """Returns a free buffer with room for so many rows without padding, however many that is.
+
+        What lies where is up to those who use it: its own rows are longer.
+        """
+        return self.take(rows * width // self._max_rows + 1, dtype, exact=True)
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:

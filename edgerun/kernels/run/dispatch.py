@@ -42,6 +42,8 @@ from edgerun.kernels.run.parts import (
     ROWS,
     START,
     TABLE,
+    TILED,
+    TOKENS,
     UNIT,
     VARYING,
     WORDS,
@@ -87,7 +89,23 @@ def _call(block, part, slot, piece):  # type: ignore[no-untyped-def]
         place, row_bytes = word(pair, 0), word(pair, 1)
         set_word(arguments, place, word(given, place) + word(part, START) * row_bytes)
         pair += 16
+    first = first_of_tiles(word(part, START), word(part, UNIT), word(block, TOKENS))
+    for _tiled in range(word(block, TILED)):
+        place, row_bytes = word(pair, 0), word(pair, 1)
+        set_word(arguments, place, word(given, place) + first * row_bytes)
+        pair += 16
     call_chunk(word(block, FUNCTION), arguments, piece)
+
+
+@njit
+def first_of_tiles(start, unit, tokens):  # type: ignore[no-untyped-def]
+    """First row of a part among rows of which those of each part begin at a whole tile.
+
+    Parts are in the order of their units by their rows, however they come in turn. One that begins
+    ``n`` rows behind another then begins at least ``n // tokens + 1`` tiles behind it, and all end
+    within ``units`` tiles more than there are rows.
+    """
+    return (start // tokens + unit) * tokens
 
 
 @njit

@@ -12,7 +12,8 @@ NOWHERE = -1  # in place of a row's place: an expert that it does not need
 
 # Words of what ``dispatch`` is called with. Then come pairs: for the ``VARYING`` arguments of the
 # kernel that belong to the weights their number and their offset in a slot, for the ``MOVING`` ones
-# that depend on the first row their number and the bytes of a row.
+# that depend on the first row their number and the bytes of a row, and the same for the ``TILED``
+# ones, whose parts begin at whole tiles of ``TOKENS`` rows (``first_of_tiles``).
 (
     FUNCTION,
     ARGUMENTS,
@@ -25,7 +26,9 @@ NOWHERE = -1  # in place of a row's place: an expert that it does not need
     ROWS,
     VARYING,
     MOVING,
+    TILED,
+    TOKENS,
     HEADER_WORDS,
-) = range(12)
+) = range(14)
 MOST_WORDS = 32  # of a kernel's arguments
 MOST_BYTES = 8 * MOST_WORDS

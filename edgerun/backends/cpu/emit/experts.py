@@ -14,12 +14,8 @@ from typing import Any, Protocol
 from edgerun.backends.base import FEW_ROWS, Shape, Support
 from edgerun.backends.cpu.binder import Binder, Rounded, Rounding
 from edgerun.backends.cpu.buffers import Buffer
-from edgerun.backends.cpu.emit.blocks.gemm import (
-    EXPERT_AMX_ROWS,
-    IN_BLOCKS,
-    strip_arguments,
-    unpacks_experts,
-)
+from edgerun.backends.cpu.emit.blocks import experts as blocks
+from edgerun.backends.cpu.emit.blocks.gemm import IN_BLOCKS
 from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.emit.linear import (
     GATED,
@@ -38,17 +34,13 @@ from edgerun.backends.cpu.experts.program.dispatch import Units, emit_dispatch
 from edgerun.backends.cpu.experts.program.places import Places, emit_plan, emit_rows, emit_sum
 from edgerun.backends.cpu.experts.program.waves import Wave, emit_fetch, waves_of
 from edgerun.backends.cpu.experts.weights import ExpertWeights, stacks_of
-from edgerun.backends.cpu.families import AMX, family_of, weight_bytes
-from edgerun.backends.cpu.row_paths import block_tokens
+from edgerun.backends.cpu.families import family_of, weight_bytes
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
 from edgerun.kernels.run.instructions import Instruction
 
 INSTRUCTIONS = 9  # of a layer
-# Of an expert, on average. Below, the kernels for few rows are as fast or faster in every format:
-# measured with OLMoE's matrices, avx512vnni and avx2 (docs/benchmarks.md).
-ROWS_TO_UNPACK = 128
 EQUAL_CHUNKS = {"threads": 0}  # of an expert: threads share all experts of a batch
 
 
@@ -272,40 +264,29 @@ def _emit_product(
         emit_dispatch,
         binder,
         units=Units(places.parts, wave.first, weights.table, control, offsets),
-        row_bytes=_row_bytes(source, out),
         rows=places.count,
         chunks=(wave.parts, -(-panels // step)),
-        reads=reads | {places.key},
         writes={out.key},
     )
-    in_blocks = name in IN_BLOCKS and _in_blocks(binder, places)
-    division = _division(binder, in_blocks=in_blocks) if name in IN_BLOCKS else {}
-    emit(name, params, arguments | EQUAL_CHUNKS | division, label=label)
-    if in_blocks:
-        kernel = f"{binder.isa.prompts}_{IN_BLOCKS[name]}"
-        arguments |= {"least": division["least"]}
-        params, arguments = _for_blocks(binder, params, arguments)
-        emit(kernel, params, arguments, label=f"{label}/product")
-
-
-def _division(binder: Binder, *, in_blocks: bool) -> dict[str, int]:
-    """Which rows of an expert are multiplied in blocks, for the kernel that does the others."""
-    least = EXPERT_AMX_ROWS if binder.isa.prompts == AMX else 0
-    return {
-        "tokens": block_tokens(binder.isa, binder.isa.prompts if in_blocks else ""),
-        "least": least,
-    }
-
-
-def _for_blocks(
-    binder: Binder, params: dict[str, int | str], arguments: dict[str, Any]
-) -> tuple[dict[str, int | str], dict[str, Any]]:
-    """Constants and arguments of the kernel that multiplies blocks of rows."""
-    # Experts' rows begin anywhere, not where tiles do.
-    params = params | {"tokens": block_tokens(binder.isa, binder.isa.prompts), "packed": 0}
-    if binder.isa.prompts != AMX:
-        return params, arguments
-    return params, arguments | strip_arguments(binder, arguments, params)
+    has_blocks = blocks.unpacks(binder, name, params, places)
+    division = blocks.division(binder, in_blocks=has_blocks) if name in IN_BLOCKS else {}
+    reads, apart = reads | {places.key}, _row_bytes(source, out)
+    emit(
+        name, params, arguments | EQUAL_CHUNKS | division, reads=reads, row_bytes=apart, label=label
+    )
+    if has_blocks:
+        single = name, params, arguments | division, apart
+        many = blocks.in_blocks(binder, single, places, wave, label)
+        emit(
+            many.kernel,
+            many.params,
+            many.arguments,
+            reads=reads | many.keys(),
+            row_bytes=many.row_bytes,
+            tiled=many.tiled,
+            label=f"{label}/product",
+        )
+        places.give(*many.taken())
 
 
 def _experts_at_least(places: Places) -> int:
@@ -315,13 +296,6 @@ def _experts_at_least(places: Places) -> int:
     have far more than others, so chunks are as short as those of one alone.
     """
     return places.top_k if places.rows <= FEW_ROWS else 1
-
-
-def _in_blocks(binder: Binder, places: Places) -> bool:
-    """Whether experts get so many rows that unpacking their weights once pays."""
-    # The kernel that uses tiles leaves small parts alone by itself.
-    many = binder.isa.prompts == AMX or places.count >= ROWS_TO_UNPACK * places.experts
-    return many and unpacks_experts(binder)
 
 
 def _row_bytes(source: Buffer | Rounded, out: Buffer) -> dict[str, int]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from edgerun.backends.base import Phase
 from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ONE, Binder, Rounded, Rounding
-from edgerun.backends.cpu.buffers import Buffer
+from edgerun.backends.cpu.buffers import Buffer, BufferPool
 from edgerun.backends.cpu.families import AMX
 from edgerun.backends.cpu.row_paths import block_tokens, path_in, prepared_family
 from edgerun.backends.cpu.weights import Prepared
@@ -26,19 +24,6 @@ IN_BLOCKS: Mapping[str, str] = {
     "gated_row": "gated_row",
     "gated_block": "gated_block",
 }
-# From how many rows on experts' rows go to AMX: those of a tile register, which costs the same
-# however few of them there are.
-EXPERT_AMX_ROWS = 16
-
-
-def unpacks_experts(binder: Binder) -> bool:
-    """Whether a program is for batches of so many rows that unpacking experts once pays.
-
-    The matrix unit needs memory that there may not be.
-    """
-    if binder.isa.prompts == AMX and binder.areas is None:
-        return False
-    return binder.shape.phase is Phase.PREFILL and binder.isa.unpacks > 0
 
 
 def layer_path(binder: Binder, weight: Prepared, form: Rounding | None) -> BlockPath:
@@ -75,7 +60,7 @@ def emit_gemm(
     arguments = {key: value for key, value in arguments.items() if key != "tokens"}
     params = params | {"tokens": block_tokens(binder.isa, path.name)}
     counted_by = binder.counted_by[node.inputs[0]]
-    if packing := _packing(binder.isa, path, params):
+    if packing := packing_of(binder.isa, path, params):
         arguments, packed = in_tile_order(binder, node, arguments, params, packing)
         params, reads = params | {"packed": 1}, reads | packed
     if path.name == AMX:
@@ -102,7 +87,7 @@ def strip_arguments(
         "area_bytes": memory.shape[1],
         "taken": binder.areas.taken,
         "slots": len(memory),
-        "strip": strip_panels(_padded_k(arguments, params)) // int(matrices),
+        "strip": strip_panels(padded_k(arguments, params)) // int(matrices),
     }
 
 
@@ -121,7 +106,7 @@ class Packing:
     tokens: int
 
 
-def _packing(isa: Isa, path: BlockPath, params: Mapping[str, int | str]) -> Packing | None:
+def packing_of(isa: Isa, path: BlockPath, params: Mapping[str, int | str]) -> Packing | None:
     """What packs the input of a product that has some constants; None for what reads rows."""
     block = int(params.get("block", 0))
     if path.name == AMX:
@@ -144,7 +129,7 @@ def in_tile_order(
 
     They are packed unless an earlier layer has done so.
     """
-    source, k, block = node.inputs[0], _padded_k(arguments, params), int(params.get("block", 0))
+    source, k, block = node.inputs[0], padded_k(arguments, params), int(params.get("block", 0))
     # Batches that are too small for a layer leave its rows as they are.
     how = " ".join(map(str, (packing.kernel, *packing.constants.values())))
     form = Rounding(f"{how} of {arguments['x'].key}, {arguments['least']} rows", block, k)
@@ -161,36 +146,51 @@ def _emit_packing(
     binder: Binder, node: Node, arguments: dict[str, Any], form: Rounding, packing: Packing
 ) -> Rounded:
     """Emits the kernel that packs; rows of a batch are filled up to whole tiles."""
-    k, block, counted_by = form.padded_k, form.block, binder.counted_by[node.inputs[0]]
-    blocks, whole_tiles = k // block if block else 1, partial(_whole_tiles, binder, packing.tokens)
-    packed = Rounded(
-        codes=whole_tiles(k, "int8"),
-        scales=whole_tiles(blocks, "float32") if block else None,
-        sums=whole_tiles(blocks, "int32") if block else None,
-        blocks=blocks,
-    )
-    names = ("rows", "least", "x", "x_stride", *(("x_scale", "x_sum", "blocks") if block else ()))
-    operands = {name: arguments[name] for name in names} | {"k": k, "packed": packed.codes}
-    if block:
-        operands |= {"scale": packed.scales, "sum": packed.sums}
-    read = (arguments[name] for name in ("x", "x_scale", "x_sum") if name in operands)
+    counted_by = binder.counted_by[node.inputs[0]]
+    whole = -(-binder.shape.rows // packing.tokens) * packing.tokens
+    packed = packed_rows(binder.pool, whole, form.padded_k, form.block)
+    operands, reads = packing_arguments(arguments, form.padded_k, packed)
     binder.emit(
         packing.kernel,
         dict(packing.constants),
         operands,
         chunks=(counted_by, 1, packing.tokens),
-        reads={buffer.key for buffer in read},
+        reads=reads,
         writes=packed.keys(),
         label=f"{node.name}/packing",
     )
     return packed
 
 
-def _whole_tiles(binder: Binder, tokens: int, width: int, dtype: str) -> Buffer:
-    """A buffer that has room for so many elements a row of whole chunks of ``tokens`` rows."""
-    rows = binder.shape.rows
-    return binder.pool.take(-(-rows // tokens) * tokens * width // rows + 1, dtype, exact=True)
+def packed_rows(pool: BufferPool, rows: int, k: int, block: int) -> Rounded:
+    """Buffers for so many rows in the order of tiles; without blocks there are codes alone."""
+    blocks = k // block if block else 1
+    return Rounded(
+        codes=pool.take_rows(rows, k, "int8"),
+        scales=pool.take_rows(rows, blocks, "float32") if block else None,
+        sums=pool.take_rows(rows, blocks, "int32") if block else None,
+        blocks=blocks,
+    )
 
 
-def _padded_k(arguments: dict[str, Any], params: dict[str, int | str]) -> int:
+def packing_arguments(
+    arguments: Mapping[str, Any], k: int, packed: Rounded
+) -> tuple[dict[str, Any], set[str]]:
+    """Arguments of a kernel that packs what a product with some arguments reads, and its buffers.
+
+    Args:
+        arguments: of the product; ``least`` and those of its input are looked at.
+        k: elements of a row.
+        packed: what it becomes.
+    """
+    sources = ("x",) if packed.scales is None else ("x", "x_scale", "x_sum")
+    names = ("rows", "least", "x_stride", *sources, *(() if packed.scales is None else ("blocks",)))
+    operands = {name: arguments[name] for name in names} | {"k": k, "packed": packed.codes}
+    if packed.scales is not None:
+        operands |= {"scale": packed.scales, "sum": packed.sums}
+    return operands, {arguments[name].key for name in sources}
+
+
+def padded_k(arguments: Mapping[str, Any], params: Mapping[str, Any]) -> int:
+    """Elements of a row of a product's input."""
     return int(arguments["tiles"]) * 32 // int(params["bits"])

@@ -40,6 +40,22 @@ class Units:
         return [self.parts, self.table, shared]
 
 
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """Arguments of which the rows of each part begin at a whole tile.
+
+    Attributes:
+        tokens: rows of a tile.
+        row_bytes: how far the rows of an argument are apart.
+    """
+
+    tokens: int
+    row_bytes: Mapping[str, int]
+
+
+NOT_TILED = Tiled(1, {})
+
+
 def emit_dispatch(
     binder: Binder,
     kernel: str,
@@ -53,6 +69,7 @@ def emit_dispatch(
     reads: set[str],
     writes: set[str],
     label: str,
+    tiled: Tiled = NOT_TILED,
 ) -> None:
     """Appends an instruction that calls a kernel for each part with the weights of the part.
 
@@ -69,6 +86,7 @@ def emit_dispatch(
         reads: keys of the buffers that it reads.
         writes: keys of the buffers that it writes.
         label: for traces.
+        tiled: arguments whose rows lie by tiles.
 
     Raises:
         BackendError: the kernel would touch more memory than an operand has.
@@ -79,7 +97,7 @@ def emit_dispatch(
     given = np.array([fields[name] for name in code.signature.names], np.int64)
     places = {name: place for place, name in enumerate(code.signature.names)}
     memory = units.memory()
-    block = _block(given, units, memory, chunks[1], places, row_bytes)
+    block = _block(given, units, memory, chunks[1], places, row_bytes, tiled)
     binder.operands += [*operands, given, *memory, block]
     binder.calls.append((block, code))
     binder.kernels.add(kernel)
@@ -105,13 +123,16 @@ def _block(
     pieces: int,
     places: Mapping[str, int],
     row_bytes: Mapping[str, int],
+    tiled: Tiled,
 ) -> NDArray[np.int64]:
     """The words that ``dispatch`` reads; the first, the kernel's address, comes later."""
     assert len(given) <= MOST_WORDS
     parts, table, control = (array.ctypes.data for array in memory)
     header = [0, given.ctypes.data, len(given), parts, units.first, pieces, table, control]
     header += [places["rows"], len(units.offsets), len(row_bytes)]
+    header += [len(tiled.row_bytes), tiled.tokens]
     assert len(header) == HEADER_WORDS
     pairs = [(places[name], offset) for name, offset in units.offsets.items()]
-    pairs += [(places[name], apart) for name, apart in row_bytes.items()]
+    for apart in (row_bytes, tiled.row_bytes):
+        pairs += [(places[name], nbytes) for name, nbytes in apart.items()]
     return np.array([*header, *(word for pair in pairs for word in pair)], np.int64)
