@@ -19,7 +19,9 @@ from edgerun.formats.base import PackedWeight, pack_zero_points
 from edgerun.formats.stack import ExpertStack, Matrix
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
-from edgerun.kernels.isa import selected_isa
+from edgerun.kernels import isa as isa_module
+from edgerun.kernels.isa import available_isas, selected_isa
+from edgerun.kernels.lang.isa import ISAS
 from edgerun.offload.policies.lru import LeastRecentlyUsed
 from edgerun.plan.calibration.loads import random_weight
 from edgerun.plan.plans import Plan, Segment
@@ -250,11 +252,13 @@ def test_long_prompts_go_through_one_slot(form: str, weights: str) -> None:
     single.close()
 
 
-@pytest.mark.parametrize(
-    ("form", "weights"), [("int8_block", "int4_asym"), ("int8_block", "int8"), ("int8_row", "int4")]
-)
-def test_many_rows_have_the_bits_of_few(form: str, weights: str) -> None:
+@pytest.mark.parametrize("isa", available_isas())
+@pytest.mark.parametrize(("form", "weights"), [("int8_block", "int8"), ("int8_row", "ternary")])
+def test_many_rows_have_the_bits_of_few(
+    form: str, weights: str, isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Experts get none, few and many rows, which begin anywhere, in tiles that are full or not."""
+    monkeypatch.setattr(isa_module, "selected_isa", lambda: ISAS[isa])
     rng, experts, top_k = np.random.default_rng(9), 5, 2
     least = PACKED_ROWS if form == "int8_block" else LOOSE_ROWS
     rows = least * experts // top_k + 9
