@@ -85,7 +85,7 @@ class ChatForm:
         return self._head.of("chat.completion")
 
     def whole(self, index: int, completion: Completion) -> dict[str, Any]:
-        message = completion.message
+        message = {**completion.message, "refusal": None}  # which it has in OpenAI's API
         if completion.tool_calls and not completion.text:
             message["content"] = None
         return {"message": message, "logprobs": None, **finish_reason(completion)}

@@ -40,7 +40,8 @@ def test_a_reply_is_the_models_own(client: Served) -> None:
     answer = client.chat(max_tokens=12, temperature=0.9, seed=3).json()
     expected = alone(max_tokens=12, temperature=0.9, seed=3)
     (choice,) = answer["choices"]
-    assert choice["message"] == {"role": "assistant", "content": expected.text}
+    message = {"role": "assistant", "content": expected.text, "refusal": None}
+    assert choice["message"] == message  # all three are required in OpenAI's API
     assert (choice["index"], choice["finish_reason"]) == (0, "length")
     assert answer["object"] == "chat.completion" and answer["id"].startswith("chatcmpl-")
     assert answer["model"] == before["id"] == "fake" and answer["created"] >= before["created"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from edgerun.engine.chooser.params import all_options
 from edgerun.llm.replies.several import chat_replies
 from edgerun.llm.replies.stream import TextStream
 from edgerun.model.chat.conversation import DEVELOPER, SYSTEM, joined
@@ -20,6 +22,7 @@ from edgerun.values import shown
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
 
+REPEATED = ("temperature", "top_p")  # sampling options that a response has to have
 TEXT_PARTS = ("input_text", "output_text", "text")
 # What cannot be done where nothing is stored and nothing runs unasked.
 WITHOUT = ("previous_response_id", "conversation", "prompt", "max_tool_calls")
@@ -81,6 +84,7 @@ def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
     """
     fields, sampling = split(body, ResponseFields, frozenset({"logprobs"}))
     _check(fields)
+    drawing = _drawing(sampling, llm)
     others = _length(fields, sampling) | _schema(fields, sampling)
     sampling, sent = with_sent(with_bias(sampling), others)
     fields.check_calls(sampling)
@@ -106,7 +110,7 @@ def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
     shape = shape_of(
         sampling, 1, functions.tools, fields.tool_choice, several=fields.parallel_tool_calls
     )
-    return ResponseWork(fields, make, head, sent, shape, functions)
+    return ResponseWork(fields, make, head, sent, shape, functions, drawing)
 
 
 def messages_of(fields: ResponseFields) -> list[dict[str, Any]]:
@@ -239,6 +243,13 @@ def _tool_choice(fields: ResponseFields) -> str | dict[str, Any]:
             name = read_name(choice["namespace"], name)
         return {"type": "function", "function": {"name": name}}
     return choice
+
+
+def _drawing(sampling: Mapping[str, Any], llm: LLM) -> dict[str, Any]:
+    """What a response repeats of how tokens are drawn: what was sent, or what holds without it."""
+    usual = {entry.name: entry.default for entry in all_options()}
+    used = {**usual, **llm.model.sampling_defaults, **sampling}
+    return {name: used[name] for name in REPEATED}
 
 
 def _length(fields: ResponseFields, sampling: dict[str, Any]) -> dict[str, Sent]:
