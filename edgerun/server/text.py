@@ -10,7 +10,7 @@ from edgerun.llm.replies.completion import Completion, Part
 from edgerun.llm.replies.several import text_replies
 from edgerun.llm.replies.stream import TextStream
 from edgerun.model.text.tokenizer import Tokenizer
-from edgerun.server.body import split, with_sent
+from edgerun.server.body import as_options, split, with_sent
 from edgerun.server.encoding.shapes import shape_of
 from edgerun.server.logprobs import TextLogprobs
 from edgerun.server.problems import Problem
@@ -21,7 +21,6 @@ from edgerun.server.work import (
     Head,
     Work,
     finish_reason,
-    with_bias,
 )
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
     if fields.suffix is not None and fields.echo:
         raise Problem(400, "a reply fills the gap before the suffix: leave echo or suffix out")
     prompts = _prompts(fields)
-    sampling, sent = with_sent(with_bias(sampling), {})
+    sampling, sent = with_sent(as_options(sampling), {})
     form = TextForm(head, llm.tokenizer, prompts, fields.n)
 
     def make() -> list[TextStream]:

@@ -142,6 +142,14 @@ def test_what_a_conversation_began_with_is_reused(client: Served) -> None:
             },
             {"max_tokens": 5},
         ),
+        (
+            {"max_tokens": 9, "temperature": 3, "top_p": 0, "top_k": 5},
+            {"max_tokens": 9, "temperature": 0},
+        ),
+        (
+            {"max_tokens": 9, "temperature": 3, "seed": -5},
+            {"max_tokens": 9, "temperature": 3, "seed": 2**64 - 5},
+        ),
         ({"max_tokens": 9, "stop": "a"}, {"max_tokens": 9, "stop": "a"}),
         ({"max_tokens": 9, "stop": ["a", "b"]}, {"max_tokens": 9, "stop": ["a", "b"]}),
         ({"max_tokens": 9, "stop": None, "seed": None}, {"max_tokens": 9}),
@@ -168,6 +176,38 @@ def test_content_may_be_in_parts(client: Served) -> None:
         client.chat(messages=parts, max_tokens=5).json()["choices"]
         == (client.chat(max_tokens=5).json()["choices"])
     )
+
+
+@pytest.mark.parametrize(
+    "refusing",
+    [
+        {"content": [{"type": "refusal", "refusal": "No."}]},
+        {"content": None, "refusal": "No."},
+        {"refusal": "No."},
+        {"content": "No.", "refusal": None},
+    ],
+)
+def test_a_refusal_is_what_the_assistant_said(client: Served, refusing: dict[str, Any]) -> None:
+    def answer(said: dict[str, Any]) -> Any:
+        messages = [*HELLO, {"role": "assistant", **said}, *HELLO]
+        body = client.chat(messages=messages, max_tokens=5).json()
+        return body["choices"], body["usage"]["prompt_tokens"]
+
+    assert answer(refusing) == answer({"content": "No."})
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": "refusal", "refusal": "No."}]},
+        {"role": "user", "refusal": "No."},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": 5}]},
+        {"role": "assistant", "content": [{"type": "refusal"}, 5]},
+    ],
+)
+def test_what_is_no_refusal_is_refused(client: Served, message: dict[str, Any]) -> None:
+    answer = client.chat(messages=[message], max_tokens=5)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[0]")
 
 
 def test_an_end_for_want_of_room_says_so() -> None:
@@ -214,6 +254,9 @@ def test_an_end_for_want_of_room_says_so() -> None:
         ),
         ({"stop": [""]}, 400, "empty text"),
         ({"stop": ["x"] * 65}, 400, "at most 64"),
+        ({"top_p": False}, 400, "top_p is False"),
+        ({"top_p": -1}, 400, "top_p is -1"),
+        ({"seed": -(2**63) - 1}, 400, "seed is -9223372036854775809"),
         ({"logit_bias": {"x": 1}}, 400, "'x'; expected the id of a token"),
         ({"logit_bias": {"7": 1, "07": 2}}, 400, "'07'"),
         ({"logit_bias": {"1_0": 1}}, 400, "'1_0'"),

@@ -11,18 +11,19 @@ from edgerun.engine.chooser.params import all_options
 from edgerun.llm.replies.several import chat_replies
 from edgerun.llm.replies.stream import TextStream
 from edgerun.model.chat.conversation import DEVELOPER, SYSTEM, joined
-from edgerun.server.body import Sent, split, with_sent
+from edgerun.server.body import Sent, as_options, split, with_sent
 from edgerun.server.encoding.shapes import shape_of
 from edgerun.server.problems import Problem
 from edgerun.server.responses.answer import ResponseWork
 from edgerun.server.responses.functions import functions_of, read_name
-from edgerun.server.work import CONVERSATION, ConversationFields, Head, with_bias, with_effort
+from edgerun.server.work import CONVERSATION, ConversationFields, Head, with_effort
 from edgerun.values import shown
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
 
 REPEATED = ("temperature", "top_p")  # sampling options that a response has to have
+REFUSAL = "refusal"  # a part, and its text, which the assistant said in place of another
 TEXT_PARTS = ("input_text", "output_text", "text")
 # What cannot be done where nothing is stored and nothing runs unasked.
 WITHOUT = ("previous_response_id", "conversation", "prompt", "max_tool_calls")
@@ -73,6 +74,7 @@ class ResponseFields(ConversationFields, kw_only=True):
     conversation: Any = None
     prompt: Any = None
     max_tool_calls: Any = None
+    top_logprobs: int = 0  # which asks for none
     client_metadata: dict[str, Any] | None = None  # Codex: who asks, as in ``metadata``
 
 
@@ -86,7 +88,7 @@ def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
     _check(fields)
     drawing = _drawing(sampling, llm)
     others = _length(fields, sampling) | _schema(fields, sampling)
-    sampling, sent = with_sent(with_bias(sampling), others)
+    sampling, sent = with_sent(as_options(sampling), others)
     fields.check_calls(sampling)
     messages, functions = messages_of(fields), functions_of(fields.tools)
     values = with_effort(
@@ -207,6 +209,8 @@ def _text(content: Any, place: str) -> str:
 def _part(part: Any, place: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     text = part.get("text") if isinstance(part, dict) else None
+    if kind == REFUSAL and isinstance(part.get(REFUSAL), str):
+        return str(part[REFUSAL])
     if kind not in (*TEXT_PARTS, "reasoning_text", "summary_text") or not isinstance(text, str):
         raise Problem(
             400,
@@ -285,12 +289,15 @@ def _check(fields: ResponseFields) -> None:
             "unsupported",
             stored[0],
         )
-    for name in fields.include:
-        if name != ENCRYPTED:
-            raise Problem(
-                400,
-                f"include: {shown(name)} is not to be had; log-probabilities are told by "
-                "/v1/chat/completions",
-                "unsupported",
-                "include",
-            )
+    asked: list[tuple[str, Any]] = [("include", each) for each in fields.include]
+    asked += [("top_logprobs", fields.top_logprobs)] if fields.top_logprobs else []
+    for name, value in asked:
+        if value == ENCRYPTED:
+            continue
+        raise Problem(
+            400,
+            f"{name}: {shown(value)} is not to be had; log-probabilities are told by "
+            "/v1/chat/completions",
+            "unsupported",
+            name,
+        )

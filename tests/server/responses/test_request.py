@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from edgerun.server.problems import Problem
 from edgerun.server.responses.request import ResponseFields, messages_of
 
 
@@ -51,6 +52,15 @@ def test_items_are_a_conversation() -> None:
         {"role": "tool", "tool_call_id": "2", "content": "y"},
         {"role": "assistant", "content": "c"},
     ]
+
+
+def test_a_refusal_is_what_the_assistant_said() -> None:
+    content = [{"type": "refusal", "refusal": "No."}, {"type": "output_text", "text": "Yes."}]
+    item = {"role": "assistant", "content": content}
+    said = {"role": "assistant", "content": "No.\nYes."}
+    assert messages_of(ResponseFields(input=[item])) == [said]
+    with pytest.raises(Problem, match="text only"):
+        messages_of(ResponseFields(input=[{**item, "content": [{"type": "refusal"}]}]))
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])

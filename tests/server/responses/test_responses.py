@@ -117,8 +117,8 @@ def test_a_response_says_how_tokens_are_drawn(thinking: Served) -> None:
     answer = ask(thinking).json()
     for name in ("temperature", "top_p"):
         assert answer[name] == recommended[name]
-    fields = {"temperature": 0.7, "top_p": 0.5}
-    events = events_of(ask(thinking, stream=True, **fields).text)
+    fields = {"temperature": 0.7, "top_p": 0}
+    events = events_of(ask(thinking, stream=True, top_logprobs=0, **fields).text)
     for event in (events[0], events[-1]):
         assert {name: event["response"][name] for name in fields} == fields
 
@@ -227,6 +227,7 @@ def test_replies_follow_a_schema(thinking: Served) -> None:
         ({"background": True}, "nothing is stored"),
         ({"truncation": "auto"}, "truncation"),
         ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"top_logprobs": 1}, "top_logprobs: 1 is not to be had"),
         ({"tools": [{"type": "web_search"}]}, "only functions"),
         ({"tools": [{**GROUP, "tools": [{"type": "custom"}]}]}, "tools[0].tools[0] is of type"),
         ({"tools": [{**GROUP, "tools": {}}]}, "tools[0].tools is {}"),
