@@ -27,6 +27,8 @@ LONGEST_PARAM = 100  # characters of a name that an answer repeats as it is
 LEAST_TOP_P = 1e-9  # less than the share of the likeliest token, of however many
 SEEDS = 1 << 64
 PLACE = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
+MISSING = re.compile(r"Object missing required field `(.*)`")
+OF_ANY_NAME = "[...]"  # stands for an item of an object in such a place
 
 
 class Sent(NamedTuple):
@@ -98,12 +100,21 @@ def split(
     try:
         fields = msgspec.convert(own, kind)
     except msgspec.ValidationError as error:
-        message, place = str(error), None
-        if match := PLACE.fullmatch(message):
-            message, place = match[1], match[2]
-        message = f"{message[:1].lower()}{message[1:]}"
-        raise Problem(400, f"{place or 'body'}: {message}", "invalid_value", place) from error
+        raise _mismatch(str(error)) from error
     return fields, {name: value for name, value in given.items() if name not in names}
+
+
+def _mismatch(message: str) -> Problem:
+    """What a caller is told where a field is missing, or has a value of another type."""
+    place = ""
+    if match := PLACE.fullmatch(message):
+        message, place = match[1], match[2]
+    if match := MISSING.fullmatch(message):
+        param = f"{place}.{match[1]}" if place else match[1]
+        return Problem(400, f"{param} is missing, and has to be there", "invalid_value", param)
+    message = f"{place or 'body'}: {message[:1].lower()}{message[1:]}"
+    field, _, _ = place.partition(OF_ANY_NAME)
+    return Problem(400, message, "invalid_value", field or None)
 
 
 def with_sent(

@@ -15,7 +15,7 @@ from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import Sent, as_options, split, with_sent
 from edgerun.server.encoding.shapes import shape_of
 from edgerun.server.logprobs import chat_logprobs
-from edgerun.server.problems import Problem
+from edgerun.server.problems import PROMPT, Problem
 from edgerun.server.work import (
     CONVERSATION,
     EFFORT,
@@ -143,7 +143,7 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
             **sampling,
         )
 
-    sent |= {"messages": "messages", **CONVERSATION}
+    sent |= {PROMPT: "messages", "messages": "messages", **CONVERSATION}
     shape = shape_of(
         sampling, fields.n, fields.tools, fields.tool_choice, several=fields.parallel_tool_calls
     )
@@ -205,7 +205,10 @@ def _length(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Sent]:
         return {}
     if sampling.get("max_tokens", most) != most:
         raise Problem(
-            400, "max_tokens and max_completion_tokens say different things: leave one out"
+            400,
+            "max_completion_tokens and max_tokens say different things: leave one out",
+            "invalid_value",
+            "max_completion_tokens",
         )
     return {"max_tokens": Sent(most, "max_completion_tokens")}
 
@@ -224,7 +227,12 @@ def _schema(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Sent]:
     if form.type == "text":
         return {}
     if "json_schema" in sampling:
-        raise Problem(400, "response_format and json_schema are both given: leave one out")
+        raise Problem(
+            400,
+            "response_format and json_schema are both given: leave one out",
+            "invalid_value",
+            "response_format",
+        )
     if form.type == "json_object":
         return {"json_schema": Sent({"type": "object"}, "response_format")}
     if form.json_schema is None or form.json_schema.schema is None:

@@ -13,7 +13,7 @@ from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.body import as_options, split, with_sent
 from edgerun.server.encoding.shapes import shape_of
 from edgerun.server.logprobs import TextLogprobs
-from edgerun.server.problems import Problem
+from edgerun.server.problems import PROMPT, Problem
 from edgerun.server.work import (
     MOST_CHOICES,
     CommonFields,
@@ -94,12 +94,13 @@ def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
         raise Problem(400, "best_of: all replies are returned here; leave it out", None, "best_of")
     if fields.logprobs is not None:
         if fields.echo:
-            raise Problem(400, "logprobs are of replies alone: leave echo or logprobs out")
+            raise _both("logprobs are of replies alone: leave echo or logprobs out", "logprobs")
         sampling["logprobs"] = fields.logprobs
     if fields.suffix is not None and fields.echo:
-        raise Problem(400, "a reply fills the gap before the suffix: leave echo or suffix out")
+        raise _both("a reply fills the gap before the suffix: leave echo or suffix out", "suffix")
     prompts = _prompts(fields)
     sampling, sent = with_sent(as_options(sampling), {})
+    sent[PROMPT] = "prompt"
     form = TextForm(head, llm.tokenizer, prompts, fields.n)
 
     def make() -> list[TextStream]:
@@ -111,6 +112,11 @@ def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
     count, with_logprobs = len(prompts) * fields.n, "logprobs" in sampling
     shape = shape_of(sampling, count)
     return Work(fields, make, count, form, sent, shape, len(prompts), with_logprobs)
+
+
+def _both(reason: str, field: str) -> Problem:
+    """Of two fields that exclude each other."""
+    return Problem(400, reason, "invalid_value", field)
 
 
 def _choice(text: str) -> dict[str, Any]:

@@ -286,44 +286,6 @@ def test_what_cannot_be_done_is_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"max_completion_tokens": 0}, "max_completion_tokens"),
-        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-        ({"temperature": -1}, "temperature"),
-        ({"stop": 5}, "stop"),
-        ({"stop": [""]}, "stop"),
-        ({"logit_bias": {"999": 1}}, "logit_bias"),
-        ({"json_schema": 5}, "json_schema"),
-        (
-            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 5}}}},
-            "response_format.json_schema.schema",
-        ),
-        ({"response_format": {"type": "json_object"}, "regex": "a"}, "response_format"),
-        ({"reasoning_effort": "low"}, "reasoning_effort"),
-        ({"chat_template_kwargs": {"": 1}}, "chat_template_kwargs"),
-        ({"messages": [*HELLO, {"role": "x", "content": "y"}]}, "messages[1]"),
-        ({"tools": [{}]}, "tools[0]"),
-        ({"tool_choice": "x"}, "tool_choice"),
-    ],
-)
-def test_errors_name_the_field_that_was_sent(
-    client: Served, fields: dict[str, Any], param: str
-) -> None:
-    error = client.chat(**fields).json()["error"]
-    assert error["param"] == param and error["message"].startswith(f"{param} ")
-
-
-def test_programs_can_tell_errors_apart(client: Served) -> None:
-    long = [{"role": "user", "content": "x" * 9000}]
-    error = client.chat(messages=long).json()["error"]
-    assert error["code"] == "context_length_exceeded"
-    assert client.chat(max_token=1).json()["error"]["param"] == "max_token"
-    assert client.chat(model="x").json()["error"]["code"] == "model_not_found"
-
-
-@pytest.mark.parametrize(
     ("body", "kind", "status"),
     [
         (b"{}", "text/plain", 415),

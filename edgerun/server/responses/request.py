@@ -13,7 +13,7 @@ from edgerun.llm.replies.stream import TextStream
 from edgerun.model.chat.conversation import DEVELOPER, SYSTEM, joined
 from edgerun.server.body import Sent, as_options, split, with_sent
 from edgerun.server.encoding.shapes import shape_of
-from edgerun.server.problems import Problem
+from edgerun.server.problems import PROMPT, Problem
 from edgerun.server.responses.answer import ResponseWork
 from edgerun.server.responses.functions import functions_of, read_name
 from edgerun.server.work import CONVERSATION, ConversationFields, Head, with_effort
@@ -107,7 +107,7 @@ def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
             **sampling,
         )
 
-    sent |= CONVERSATION  # without messages, which are others than the items
+    sent |= {PROMPT: "input", **CONVERSATION}  # without messages, which are others than the items
     sent |= {f"tools[{index}]": place for index, place in enumerate(functions.fields)}
     shape = shape_of(
         sampling, 1, functions.tools, fields.tool_choice, several=fields.parallel_tool_calls
@@ -260,7 +260,12 @@ def _length(fields: ResponseFields, sampling: dict[str, Any]) -> dict[str, Sent]
     if fields.max_output_tokens is None:
         return {}
     if "max_tokens" in sampling:
-        raise Problem(400, "max_tokens and max_output_tokens are both given: leave one out")
+        raise Problem(
+            400,
+            "max_output_tokens and max_tokens are both given: leave one out",
+            "invalid_value",
+            "max_output_tokens",
+        )
     return {"max_tokens": Sent(fields.max_output_tokens, "max_output_tokens")}
 
 
@@ -269,7 +274,12 @@ def _schema(fields: ResponseFields, sampling: dict[str, Any]) -> dict[str, Sent]
     if form is None or form.type == "text":
         return {}
     if "json_schema" in sampling:
-        raise Problem(400, "text.format and json_schema are both given: leave one out")
+        raise Problem(
+            400,
+            "text.format and json_schema are both given: leave one out",
+            "invalid_value",
+            "text.format",
+        )
     if form.type == "json_object":
         return {"json_schema": Sent({"type": "object"}, "text.format")}
     if form.schema is None:

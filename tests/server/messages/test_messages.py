@@ -310,7 +310,7 @@ FORM = {"type": "json_schema", "schema": {}}
         ({"system": [{"type": "image"}]}, "system[0] is of type 'image'"),
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"max_tokens": 10**12}, "max_tokens is 1000000000000"),
-        ({"max_tokens": None}, "missing required field `max_tokens`"),
+        ({"max_tokens": None}, "max_tokens is missing, and has to be there"),
         ({"stop_sequences": [""]}, "stop_sequences holds an empty text"),
         ({"stop_sequences": "x", "stop": "y"}, "both given"),
         ({"temperature": -1}, "temperature is -1"),

@@ -265,6 +265,8 @@ def test_what_cannot_be_done_is_refused(calling: Served, fields: Any, says: str)
             "text.format.schema",
         ),
         ({"text": {"format": {"type": "json_object"}}, "regex": "a"}, "text.format"),
+        ({"text": {"format": {"type": "json_object"}}, "json_schema": {}}, "text.format"),
+        ({"max_output_tokens": 5, "max_tokens": 6}, "max_output_tokens"),
         ({"tools": [FLAT[0], {"type": "function", "name": "a b"}]}, "tools[1]"),
         ({"tools": [GROUP, {"type": "function", "name": "a b"}]}, "tools[1]"),
         ({"tools": [GROUP, {**GROUP, "name": "a b"}]}, "tools[1].tools[0]"),
@@ -274,6 +276,11 @@ def test_what_cannot_be_done_is_refused(calling: Served, fields: Any, says: str)
 def test_errors_name_the_field_that_was_sent(calling: Served, fields: Any, param: str) -> None:
     error = ask(calling, **fields).json()["error"]
     assert error["param"] == param and error["message"].startswith(f"{param} ")
+
+
+@pytest.mark.parametrize("items", [None, [], "x" * 9000, [{"role": "nobody", "content": "x"}]])
+def test_errors_name_the_input(calling: Served, items: Any) -> None:
+    assert ask(calling, input=items).json()["error"]["param"] == "input"
 
 
 def test_a_response_repeats_the_form_that_was_asked_for(calling: Served) -> None:
