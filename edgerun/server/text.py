@@ -48,7 +48,13 @@ class TextForm:
         self._head, self._tokenizer = head, tokenizer
         self._prompts, self._each = prompts, each
         self._echoed = [""] * len(prompts) * each
-        self._logprobs: dict[int, TextLogprobs] = {}
+        self._logprobs: list[TextLogprobs] = []
+
+    def begin(self, streams: Sequence[TextStream]) -> None:
+        """Takes the replies that are to be written."""
+        self._logprobs = [
+            TextLogprobs(self._tokenizer, continues=stream.continues) for stream in streams
+        ]
 
     def echo(self) -> None:
         """Puts prompts before their replies."""
@@ -76,10 +82,6 @@ class TextForm:
         return [{**_choice(""), **finish_reason(completion)}]
 
     def logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-        if index not in self._logprobs:
-            prompt, hidden = self._prompts[index // self._each], self._tokenizer.hidden_ids
-            is_visible = isinstance(prompt, str) or not hidden.issuperset(prompt)
-            self._logprobs[index] = TextLogprobs(self._tokenizer, continues=is_visible)
         return self._logprobs[index].lists(entries)
 
 
@@ -102,14 +104,17 @@ def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
     sampling, sent = with_sent(as_options(sampling), {})
     sent[PROMPT] = "prompt"
     form = TextForm(head, llm.tokenizer, prompts, fields.n)
+    with_logprobs = "logprobs" in sampling
 
     def make() -> list[TextStream]:
         streams = text_replies(llm, prompts, fields.n, suffix=fields.suffix, **sampling)
+        if with_logprobs:
+            form.begin(streams)
         if fields.echo:  # prompts that are known to fit; ids take their time
             form.echo()
         return streams
 
-    count, with_logprobs = len(prompts) * fields.n, "logprobs" in sampling
+    count = len(prompts) * fields.n
     shape = shape_of(sampling, count)
     return Work(fields, make, count, form, sent, shape, len(prompts), with_logprobs)
 
