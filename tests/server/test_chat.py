@@ -178,6 +178,17 @@ def test_content_may_be_in_parts(client: Served) -> None:
     )
 
 
+def test_other_fields_of_messages_are_for_the_chat_template(client: Served) -> None:
+    part = {"type": "text", "text": "Hello", "cache_control": {"type": "ephemeral"}}
+    sent = [{**HELLO[0], "content": [part], "name": "Ann", "audio": None, "phase": "final"}]
+    answer, usual = (client.chat(messages=each, max_tokens=5).json() for each in (sent, HELLO))
+    assert answer["choices"] == usual["choices"]  # of a template that reads none
+    template = "{% for each in messages %}{{ each.name }}: {{ each.content }}{% endfor %}"
+    with served(LLM(fakes.fake_model(template=template))) as reading:
+        usage = reading.chat(messages=sent, max_tokens=1).json()["usage"]
+    assert usage["prompt_tokens"] == len("Ann: Hello")
+
+
 @pytest.mark.parametrize(
     "refusing",
     [

@@ -63,6 +63,16 @@ def test_a_refusal_is_what_the_assistant_said() -> None:
         messages_of(ResponseFields(input=[{**item, "content": [{"type": "refusal"}]}]))
 
 
+def test_what_servers_give_items_beside_their_text_makes_no_difference() -> None:
+    given = {"id": "x_1", "status": "completed", "phase": "final_answer", "other": [1]}
+    part = {"type": "output_text", "text": "x", "annotations": [], "logprobs": [], "other": 1}
+    items = [{**thought("a"), **given, "encrypted_content": "b"}]
+    items += [{**SAYS, **given, "type": "message", "content": [part]}]
+    items += [{**CALLS, **given}, {**RESULT, **given}]
+    plain = [thought("a"), SAYS, CALLS, RESULT]
+    assert messages_of(ResponseFields(input=items)) == messages_of(ResponseFields(input=plain))
+
+
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_instructions_and_what_follows_are_one_message(role: str) -> None:
     """Of two most templates show the first alone, or refuse them."""
