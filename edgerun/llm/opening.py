@@ -156,13 +156,13 @@ class Opener:
             ended: called with the completion when it ends, however that is.
             reader: takes it apart, if it may be more than text.
         """
-        decoder = self._tokenizer.stream(
-            continues=continues or params.shapes_text, marked=reader.marked if reader else None
-        )
+        continues = continues or params.shapes_text
+        marked = reader.marked if reader else None
+        decoder = self._tokenizer.stream(continues=continues, marked=marked)
         completion = Completion(prompt_tokens=sequence.prompt_tokens, stats=sequence.stats)
         writer = Writer(completion, decoder, params.stop, reader)
         parts = write(self._engine, sequence, writer, ended)
-        return TextStream(self._engine, sequence, parts, completion)
+        return TextStream(self._engine, sequence, parts, completion, continues=continues)
 
     def manner(
         self, chat: RenderedChat, params: SamplingParams, settings: ChatSettings = NO_SETTINGS

@@ -30,7 +30,7 @@ from edgerun.server.work import Asked, Head
 from edgerun.values import shown
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
 
     from edgerun.llm.llm import LLM
 
@@ -86,7 +86,7 @@ class Server:
         ]
         self._paths = {route.path: route.path_regex for route in routes}
         router = Router(routes, redirect_slashes=False, default=_no_route, lifespan=self._lifespan)
-        self.app = Guard(_WithoutSlash(router), options, self._answered)
+        self.app = Guard(router, options, self._answered)
 
     @asynccontextmanager
     async def _lifespan(self, app: object) -> AsyncIterator[None]:
@@ -148,7 +148,7 @@ class Server:
 
     def _answered(self, answer: Answer) -> None:
         """Counts an answer under a route that there is: callers think of any number of paths."""
-        method, path = answer.method, _without_slash(answer.path)
+        method, path = answer.method, answer.path
         routes = (route for route, pattern in self._paths.items() if pattern.match(path))
         self.metrics.answered(
             method if method in METHODS else "other", next(routes, "other"), answer.status
@@ -163,18 +163,6 @@ class Server:
             line += f" {answer.id}"
         with suppress(OSError):  # nobody reads the lines any more, which is no caller's matter
             self._log(line)
-
-
-class _WithoutSlash:
-    """Before the routes: a path with a slash at its end is that without."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            scope = {**scope, "path": _without_slash(scope["path"])}
-        await self._app(scope, receive, send)
 
 
 class Get:
@@ -213,11 +201,6 @@ class Post:
         self._server.check_name(work.model)
         scope[ANSWER].tokens = work.tokens
         await unless_gone(receive, work.answer(self._server.replies, send))
-
-
-def _without_slash(path: str) -> str:
-    """A path as the routes have it."""
-    return path.removesuffix("/") or "/"
 
 
 def _check_method(scope: Scope, *methods: str) -> None:

@@ -11,9 +11,10 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from edgerun.engine.chooser.params import all_options
+from edgerun.engine.sampling.logit_bias import MAX_BIASES
 from edgerun.files.json_parts import has_more_parts
 from edgerun.server.problems import Problem
-from edgerun.values import shown, suggestion
+from edgerun.values import shown, suggestion, whole_number
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -23,7 +24,11 @@ BODY_BYTES_PER_TOKEN = 24  # six for every byte of a long word where all is esca
 LEAST_PARTS = LEAST_BODY_BYTES // 2  # which is all that so short a body may have
 PARTS_PER_TOKEN = 2
 LONGEST_PARAM = 100  # characters of a name that an answer repeats as it is
+LEAST_TOP_P = 1e-9  # less than the share of the likeliest token, of however many
+SEEDS = 1 << 64
 PLACE = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
+MISSING = re.compile(r"Object missing required field `(.*)`")
+OF_ANY_NAME = "[...]"  # stands for an item of an object in such a place
 
 
 class Sent(NamedTuple):
@@ -95,12 +100,21 @@ def split(
     try:
         fields = msgspec.convert(own, kind)
     except msgspec.ValidationError as error:
-        message, place = str(error), None
-        if match := PLACE.fullmatch(message):
-            message, place = match[1], match[2]
-        message = f"{message[:1].lower()}{message[1:]}"
-        raise Problem(400, f"{place or 'body'}: {message}", "invalid_value", place) from error
+        raise _mismatch(str(error)) from error
     return fields, {name: value for name, value in given.items() if name not in names}
+
+
+def _mismatch(message: str) -> Problem:
+    """What a caller is told where a field is missing, or has a value of another type."""
+    place = ""
+    if match := PLACE.fullmatch(message):
+        message, place = match[1], match[2]
+    if match := MISSING.fullmatch(message):
+        param = f"{place}.{match[1]}" if place else match[1]
+        return Problem(400, f"{param} is missing, and has to be there", "invalid_value", param)
+    message = f"{place or 'body'}: {message[:1].lower()}{message[1:]}"
+    field, _, _ = place.partition(OF_ANY_NAME)
+    return Problem(400, message, "invalid_value", field or None)
 
 
 def with_sent(
@@ -115,6 +129,41 @@ def with_sent(
     values = {**sampling, **{name: each.value for name, each in sent.items()}}
     fields = {name: sent[name].field if name in sent else name for name in values}
     return values, fields
+
+
+def as_options(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling options as the library has them, where the APIs write more, or otherwise.
+
+    Ids in ``logit_bias`` are numbers, which JSON cannot have as names. A ``top_p`` of 0 keeps the
+    likeliest token, and a seed has 64 bits with a sign or without.
+
+    Raises:
+        Problem: an id is no number.
+    """
+    options, top_p, seed = dict(sampling), sampling.get("top_p"), sampling.get("seed")
+    if isinstance(top_p, int | float) and not isinstance(top_p, bool) and top_p == 0:
+        options["top_p"] = LEAST_TOP_P
+    if isinstance(seed, int) and -SEEDS // 2 <= seed < 0:
+        options["seed"] = seed + SEEDS
+    bias = sampling.get("logit_bias")
+    if isinstance(bias, dict) and len(bias) <= MAX_BIASES:  # others are refused later
+        options["logit_bias"] = _by_id(bias)
+    return options
+
+
+def _by_id(bias: Mapping[str, Any]) -> dict[int, Any]:
+    ids: dict[int, Any] = {}
+    for key, value in bias.items():
+        id_ = whole_number(key)
+        if id_ is None or str(id_) != key:  # of "7" and "07" it would be either
+            raise Problem(
+                400,
+                f"logit_bias has the name {shown(key)}; expected the id of a token, as '7' is",
+                "invalid_value",
+                "logit_bias",
+            )
+        ids[id_] = value
+    return ids
 
 
 async def _read(request: Request, most_bytes: int) -> bytes:

@@ -12,10 +12,10 @@ from edgerun.llm.replies.completion import Completion, Part
 from edgerun.llm.replies.several import chat_replies
 from edgerun.llm.replies.stream import TextStream
 from edgerun.model.text.tokenizer import Tokenizer
-from edgerun.server.body import Sent, split, with_sent
+from edgerun.server.body import Sent, as_options, split, with_sent
 from edgerun.server.encoding.shapes import shape_of
 from edgerun.server.logprobs import chat_logprobs
-from edgerun.server.problems import Problem
+from edgerun.server.problems import PROMPT, Problem
 from edgerun.server.work import (
     CONVERSATION,
     EFFORT,
@@ -24,7 +24,6 @@ from edgerun.server.work import (
     Head,
     Work,
     finish_reason,
-    with_bias,
     with_effort,
 )
 from edgerun.values import as_int, shown
@@ -85,7 +84,7 @@ class ChatForm:
         return self._head.of("chat.completion")
 
     def whole(self, index: int, completion: Completion) -> dict[str, Any]:
-        message = completion.message
+        message = {**completion.message, "refusal": None}  # which it has in OpenAI's API
         if completion.tool_calls and not completion.text:
             message["content"] = None
         return {"message": message, "logprobs": None, **finish_reason(completion)}
@@ -123,17 +122,19 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
     fields, sampling = split(body, ChatFields, frozenset({"logprobs"}))
     _check_offers(fields)
     others = _length(fields, sampling) | _schema(fields, sampling) | _logprobs(fields)
-    sampling, sent = with_sent(with_bias(sampling), others)
+    sampling, sent = with_sent(as_options(sampling), others)
     form = (ChatChunkForm if fields.stream else ChatForm)(head, llm.tokenizer)
     fields.check_calls(sampling)
     values = with_effort(
         fields.chat_template_kwargs, fields.reasoning_effort, EFFORT, llm.model.template
     )
 
+    messages = [_said(message) for message in fields.messages]
+
     def make() -> list[TextStream]:
         return chat_replies(
             llm,
-            fields.messages,
+            messages,
             fields.n,
             tools=fields.tools,
             tool_choice=fields.tool_choice,
@@ -142,7 +143,7 @@ def read_chat(body: dict[str, Any], llm: LLM, head: Head) -> Work:
             **sampling,
         )
 
-    sent |= {"messages": "messages", **CONVERSATION}
+    sent |= {PROMPT: "messages", "messages": "messages", **CONVERSATION}
     shape = shape_of(
         sampling, fields.n, fields.tools, fields.tool_choice, several=fields.parallel_tool_calls
     )
@@ -180,13 +181,34 @@ def _delta(delta: dict[str, Any]) -> dict[str, Any]:
     return {"delta": delta, "logprobs": None, "finish_reason": None}
 
 
+def _said(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as templates know it: a refusal of the assistant's is text that it said."""
+    content = message.get("content")
+    if message.get("role") != "assistant":
+        return message
+    if isinstance(content, list):
+        return {**message, "content": [_spoken(part) for part in content]}
+    if content is None and isinstance(message.get("refusal"), str):
+        return {**message, "content": message["refusal"]}
+    return message
+
+
+def _spoken(part: Any) -> Any:
+    if isinstance(part, dict) and part.get("type") == "refusal":
+        return {"type": "text", "text": part.get("refusal")}
+    return part
+
+
 def _length(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Sent]:
     most = fields.max_completion_tokens
     if most is None:
         return {}
     if sampling.get("max_tokens", most) != most:
         raise Problem(
-            400, "max_tokens and max_completion_tokens say different things: leave one out"
+            400,
+            "max_completion_tokens and max_tokens say different things: leave one out",
+            "invalid_value",
+            "max_completion_tokens",
         )
     return {"max_tokens": Sent(most, "max_completion_tokens")}
 
@@ -205,7 +227,12 @@ def _schema(fields: ChatFields, sampling: dict[str, Any]) -> dict[str, Sent]:
     if form.type == "text":
         return {}
     if "json_schema" in sampling:
-        raise Problem(400, "response_format and json_schema are both given: leave one out")
+        raise Problem(
+            400,
+            "response_format and json_schema are both given: leave one out",
+            "invalid_value",
+            "response_format",
+        )
     if form.type == "json_object":
         return {"json_schema": Sent({"type": "object"}, "response_format")}
     if form.json_schema is None or form.json_schema.schema is None:

@@ -1,4 +1,7 @@
-"""Stands before all routes and methods: who may call, from which page, and how many at a time."""
+"""Stands before all routes and methods: who may call, from which page, and how many at a time.
+
+Paths are made uniform here, so that what is allowed and what answers go by the same one.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers, MutableHeaders
 
 from edgerun.server.answers import send_problem
-from edgerun.server.hosts import Hosts, is_same_origin
+from edgerun.server.hosts import Hosts, is_same_origin, split_target
 from edgerun.server.messages.problems import problem_body
 from edgerun.server.options import ServerOptions
 from edgerun.server.page import FILES
@@ -39,7 +42,7 @@ class Answer:
 
     Attributes:
         method: of it.
-        path: the same.
+        path: the same, as the routes have it.
         status: of HTTP.
         seconds: from the request to the end of the answer.
         tokens: counts those of replies; None where there are none.
@@ -80,20 +83,25 @@ class Guard:
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
             self._requests += 1
-            answer = Answer(scope["method"], scope["path"])
+            called, path = split_target(scope["path"])
+            path = path.removesuffix("/") or "/"
+            answer = Answer(scope["method"], path)
             sending = _Sending(answer, self.tell, send)
             try:
-                await self._http({**scope, ANSWER: answer}, receive, sending)
+                scope = {**scope, "path": path, ANSWER: answer}
+                await self._http(scope, called, receive, sending)
             finally:
                 self._requests -= 1
                 sending.end()
         else:
             await send({"type": "websocket.close", "code": 1008, "reason": "there are none here"})
 
-    async def _http(self, scope: Scope, receive: Receive, send: _Sending) -> None:
+    async def _http(
+        self, scope: Scope, called: str | None, receive: Receive, send: _Sending
+    ) -> None:
         headers, body = Headers(scope=scope), problem_body(scope["path"])
         try:
-            send.origin = self._checked(scope, headers)
+            send.origin = self._checked(scope, called, headers)
             if scope["method"] == "OPTIONS" and send.origin is not None:
                 await self._preflight(send)
             else:
@@ -108,18 +116,25 @@ class Guard:
                 await send_problem(problem_of(error), send, body)
             # Else the connection ends in the middle, which a caller can tell from a whole answer.
 
-    def _checked(self, scope: Scope, headers: Headers) -> str | None:
+    def _checked(self, scope: Scope, called: str | None, headers: Headers) -> str | None:
         """The page that calls, if another server's does.
+
+        Args:
+            scope: of the request.
+            called: the host that its target names, which counts more than the header; often None.
+            headers: of the request.
 
         Raises:
             Problem: the request is refused.
         """
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
+        if called is not None and len(hosts) == 1:
+            hosts = [called]
         if len(hosts) != 1 or not self._hosts.allow(hosts[0]):
             raise Problem(
                 403,
-                f"the header Host is {shown(', '.join(hosts))}, which is not this server: call it "
-                "by an address of this machine, or start it with --allow-host NAME",
+                f"the request is for the host {shown(', '.join(hosts))}, which is not this "
+                "server: call it by an address of this machine, or start it with --allow-host NAME",
                 "host_not_allowed",
             )
         origin = None

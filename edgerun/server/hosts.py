@@ -12,6 +12,7 @@ import re
 import socket
 from collections.abc import Collection
 
+TARGET = re.compile(r"https?://([^/]*)(/.*)?", re.ASCII | re.DOTALL | re.IGNORECASE)
 NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.ASCII)
 
 
@@ -28,6 +29,18 @@ def host_and_port(text: str) -> tuple[str, int | None] | None:
     if _address(host) is None and not NAME.fullmatch(host):
         return None
     return host, None if match[2] is None else int(match[2])
+
+
+def split_target(target: str) -> tuple[str | None, str]:
+    """Splits what a request is for, ``http://name:port/path``, into the host and its path.
+
+    Most callers send the path alone, and the host in a header; servers take both (RFC 9112, 3.2.2).
+
+    Returns:
+        None in place of the host where there is the path alone.
+    """
+    match = TARGET.fullmatch(target)
+    return (None, target) if match is None else (match[1], match[2] or "/")
 
 
 def is_loopback(host: str) -> bool:

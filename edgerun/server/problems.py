@@ -20,6 +20,7 @@ from edgerun.errors import (
 
 # What messages begin with that are about an argument of the library, or an item of one.
 SUBJECT = re.compile(r"(message|tool) (\d+)\b|\w+")
+PROMPT = "prompt"  # the argument whose field holds all of what is to be continued
 KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 
 
@@ -76,6 +77,14 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, EdgerunError):
         return Problem(500, f"the model failed: {error}", "model_failed")
     return Problem(500, f"unexpected {type(error).__name__}: {error}; this is a defect", "defect")
+
+
+def problem_with(error: BaseException, sent: Mapping[str, str]) -> Problem:
+    """What a caller is told of an error of the library, in words of its own; see ``named``."""
+    problem = named(problem_of(error), sent)
+    if isinstance(error, PromptError) and problem.param is None:
+        return replace(problem, param=sent.get(PROMPT))
+    return problem
 
 
 def named(problem: Problem, sent: Mapping[str, str]) -> Problem:

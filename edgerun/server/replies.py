@@ -14,7 +14,7 @@ from edgerun.llm.replies.completion import Completion, Part
 from edgerun.llm.replies.stream import TextStream
 from edgerun.server.encoding.lanes import Lanes
 from edgerun.server.encoding.shapes import Shape
-from edgerun.server.problems import Problem, named, problem_of, stopping
+from edgerun.server.problems import Problem, problem_with, stopping
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
@@ -75,7 +75,7 @@ class Group:
             if came.is_last:
                 left -= 1
                 if completion.error is not None:
-                    failure = named(problem_of(completion.error), self._sent)
+                    failure = problem_with(completion.error, self._sent)
                     raise failure from completion.error
                 if completion.finish_reason == "cancelled":
                     raise stopping() if self.is_stopped else BackendError("the reply was cancelled")
@@ -158,7 +158,7 @@ class Replies:
         except BaseException as error:
             self._leave(count, shape)
             if isinstance(error, InputError):
-                raise named(problem_of(error), sent) from error
+                raise problem_with(error, sent) from error
             raise
         group = Group(streams, sent, shape)
         self._groups.update(dict.fromkeys(streams, group))  # before their pieces can come here

@@ -10,10 +10,10 @@ from edgerun.llm.replies.completion import Completion, Part
 from edgerun.llm.replies.several import text_replies
 from edgerun.llm.replies.stream import TextStream
 from edgerun.model.text.tokenizer import Tokenizer
-from edgerun.server.body import split, with_sent
+from edgerun.server.body import as_options, split, with_sent
 from edgerun.server.encoding.shapes import shape_of
 from edgerun.server.logprobs import TextLogprobs
-from edgerun.server.problems import Problem
+from edgerun.server.problems import PROMPT, Problem
 from edgerun.server.work import (
     MOST_CHOICES,
     CommonFields,
@@ -21,7 +21,6 @@ from edgerun.server.work import (
     Head,
     Work,
     finish_reason,
-    with_bias,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +48,13 @@ class TextForm:
         self._head, self._tokenizer = head, tokenizer
         self._prompts, self._each = prompts, each
         self._echoed = [""] * len(prompts) * each
-        self._logprobs: dict[int, TextLogprobs] = {}
+        self._logprobs: list[TextLogprobs] = []
+
+    def begin(self, streams: Sequence[TextStream]) -> None:
+        """Takes the replies that are to be written."""
+        self._logprobs = [
+            TextLogprobs(self._tokenizer, continues=stream.continues) for stream in streams
+        ]
 
     def echo(self) -> None:
         """Puts prompts before their replies."""
@@ -77,10 +82,6 @@ class TextForm:
         return [{**_choice(""), **finish_reason(completion)}]
 
     def logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-        if index not in self._logprobs:
-            prompt, hidden = self._prompts[index // self._each], self._tokenizer.hidden_ids
-            is_visible = isinstance(prompt, str) or not hidden.issuperset(prompt)
-            self._logprobs[index] = TextLogprobs(self._tokenizer, continues=is_visible)
         return self._logprobs[index].lists(entries)
 
 
@@ -95,23 +96,32 @@ def read_text(body: dict[str, Any], llm: LLM, head: Head) -> Work:
         raise Problem(400, "best_of: all replies are returned here; leave it out", None, "best_of")
     if fields.logprobs is not None:
         if fields.echo:
-            raise Problem(400, "logprobs are of replies alone: leave echo or logprobs out")
+            raise _both("logprobs are of replies alone: leave echo or logprobs out", "logprobs")
         sampling["logprobs"] = fields.logprobs
     if fields.suffix is not None and fields.echo:
-        raise Problem(400, "a reply fills the gap before the suffix: leave echo or suffix out")
+        raise _both("a reply fills the gap before the suffix: leave echo or suffix out", "suffix")
     prompts = _prompts(fields)
-    sampling, sent = with_sent(with_bias(sampling), {})
+    sampling, sent = with_sent(as_options(sampling), {})
+    sent[PROMPT] = "prompt"
     form = TextForm(head, llm.tokenizer, prompts, fields.n)
+    with_logprobs = "logprobs" in sampling
 
     def make() -> list[TextStream]:
         streams = text_replies(llm, prompts, fields.n, suffix=fields.suffix, **sampling)
+        if with_logprobs:
+            form.begin(streams)
         if fields.echo:  # prompts that are known to fit; ids take their time
             form.echo()
         return streams
 
-    count, with_logprobs = len(prompts) * fields.n, "logprobs" in sampling
+    count = len(prompts) * fields.n
     shape = shape_of(sampling, count)
     return Work(fields, make, count, form, sent, shape, len(prompts), with_logprobs)
+
+
+def _both(reason: str, field: str) -> Problem:
+    """Of two fields that exclude each other."""
+    return Problem(400, reason, "invalid_value", field)
 
 
 def _choice(text: str) -> dict[str, Any]:

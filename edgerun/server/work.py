@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import msgspec
 
 from edgerun.engine.chooser.logprobs import TokenLogprob
-from edgerun.engine.sampling.logit_bias import MAX_BIASES
 from edgerun.llm.replies.completion import Completion, Part
 from edgerun.llm.replies.stream import TextStream
 from edgerun.llm.tools import AUTO
@@ -21,7 +20,7 @@ from edgerun.model.chat.template import ChatTemplate
 from edgerun.server.answers import send_events, send_json
 from edgerun.server.encoding.shapes import Shape
 from edgerun.server.problems import Problem
-from edgerun.values import shown, whole_number
+from edgerun.values import shown
 
 if TYPE_CHECKING:
     from starlette.types import Send
@@ -337,24 +336,3 @@ def with_effort(
     if reason:
         raise Problem(400, f"{field} is {shown(effort)}, {reason}", "invalid_value", field)
     return {**values, EFFORT: effort}
-
-
-def with_bias(sampling: dict[str, Any]) -> dict[str, Any]:
-    """Sampling options in which ids are numbers, which JSON cannot have as names.
-
-    Raises:
-        Problem: one is no number.
-    """
-    bias = sampling.get("logit_bias")
-    if not isinstance(bias, dict) or len(bias) > MAX_BIASES:  # which is refused later
-        return sampling
-    ids = {key: whole_number(key) for key in bias}
-    for key, id_ in ids.items():
-        if id_ is None or str(id_) != key:  # of "7" and "07" it would be either
-            raise Problem(
-                400,
-                f"logit_bias has the name {shown(key)}; expected the id of a token, as '7' is",
-                "invalid_value",
-                "logit_bias",
-            )
-    return {**sampling, "logit_bias": {ids[key]: value for key, value in bias.items()}}

@@ -137,6 +137,8 @@ def test_a_page_of_the_server_itself_may_call(client: Served) -> None:
         "GET /health HTTP/1.0\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
         "GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: null\r\nOrigin: x\r\n\r\n",
         "GET http://evil.example/health HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+        "GET http://evil.example/health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET http://localhost/health HTTP/1.0\r\n\r\n",
     ],
 )
 def test_a_request_without_a_name_or_with_two_is_refused(client: Served, head: str) -> None:
@@ -241,6 +243,17 @@ def test_a_slash_opens_nothing_to_who_has_no_key() -> None:
     with served(key="k" * 16) as client:
         assert client.get("/v1/models/").status_code == 401
         assert client.post(f"{CHAT}/", json={}).status_code == 401
+        assert client.get("/health//").status_code == 401
+        assert client.get("/health/").json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize("target", ["http://localhost/health", "HTTP://127.0.0.1:80/health/?a=b"])
+def test_a_target_may_be_a_whole_address(locked: Served, target: str) -> None:
+    request = f"GET {target} HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n"
+    assert _raw(locked, request).split()[1] == b"200"
+    elsewhere = request.replace("health", "v1/models")
+    assert _raw(locked, elsewhere).split()[1] == b"401"
+    assert _raw(locked, request.replace("/health", "", 1)).split()[1] == b"200"
 
 
 def test_answers_go_on_where_nobody_reads_the_lines() -> None:

@@ -151,7 +151,7 @@ def test_no_body_fails_the_server(client: Served, case: tuple[str, dict[str, Any
 
 def test_a_defect_that_is_put_in_is_found(client: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the others would find nothing."""
-    good = text.with_bias
+    good = text.as_options
 
     def defective(sampling: dict[str, Any]) -> dict[str, Any]:
         return good({name: +value for name, value in sampling.items()})
@@ -161,7 +161,7 @@ def test_a_defect_that_is_put_in_is_found(client: Served, monkeypatch: pytest.Mo
     def run(case: tuple[str, dict[str, Any]]) -> None:
         check(client, *case)
 
-    monkeypatch.setattr(text, "with_bias", defective)
+    monkeypatch.setattr(text, "as_options", defective)
     with pytest.raises(AssertionError, match="this is a defect"):
         run()
 

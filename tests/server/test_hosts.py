@@ -6,7 +6,13 @@ import socket
 
 import pytest
 
-from edgerun.server.hosts import Hosts, host_and_port, is_loopback, is_same_origin
+from edgerun.server.hosts import (
+    Hosts,
+    host_and_port,
+    is_loopback,
+    is_same_origin,
+    split_target,
+)
 
 LOOPBACK = ("localhost", "localhost:80", "LOCALHOST:1", "127.0.0.1", "127.9.9.9:8080", "[::1]:8080")
 FOREIGN = (
@@ -78,6 +84,25 @@ def test_names_can_be_added_and_the_machines_own_are_there() -> None:
 )
 def test_a_page_is_of_the_server_that_it_calls(origin: str, host: str, is_same: bool) -> None:
     assert is_same_origin(origin, host) is is_same
+
+
+@pytest.mark.parametrize(
+    ("target", "parts"),
+    [
+        ("/health", (None, "/health")),
+        ("*", (None, "*")),
+        ("//evil.example/health", (None, "//evil.example/health")),
+        ("/http://localhost/health", (None, "/http://localhost/health")),
+        ("http://localhost:80/health", ("localhost:80", "/health")),
+        ("HTTPS://[::1]", ("[::1]", "/")),
+        ("http:///health", ("", "/health")),
+        ("http://a@b/x\ny", ("a@b", "/x\ny")),
+    ],
+)
+def test_a_target_is_a_path_or_has_a_host_before_it(
+    target: str, parts: tuple[str | None, str]
+) -> None:
+    assert split_target(target) == parts
 
 
 def test_addresses_and_ports_are_split() -> None:

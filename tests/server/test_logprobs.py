@@ -11,8 +11,6 @@ from edgerun.engine.chooser.logprobs import TokenLogprob
 from edgerun.llm.llm import LLM
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.server.logprobs import TextLogprobs
-from edgerun.server.text import TextForm
-from edgerun.server.work import Head
 from tests.server.served import HELLO, Served, served
 from tests.server.test_chat import events
 from tests.support import fakes
@@ -148,9 +146,31 @@ def test_offsets_do_not_count_a_space_that_is_taken_off(continues: bool, second:
     assert lists.lists(entries[1:])["text_offset"] == [second]
 
 
-@pytest.mark.parametrize(("prompt", "second"), [([1], 1), ([1, 100], 2), ("x", 2)])
-def test_a_space_is_taken_off_behind_what_is_no_text(prompt: Any, second: int) -> None:
-    tokenizer = Tokenizer.from_json(fakes.spm_tokenizer_json(), {})
-    form = TextForm(Head("cmpl", "m", "f"), tokenizer, ["y", prompt], 2)
-    entries = [TokenLogprob(id_, -1.0, ()) for id_ in tokenizer.encode("ab", bos=False)]
-    assert form.logprobs(3, entries)["text_offset"] == [0, second]
+@pytest.mark.parametrize(
+    ("prompt", "fields", "second"),
+    [
+        ([1], {}, 1),
+        ([1, 100], {}, 2),
+        ("x", {}, 2),
+        ([1], {"regex": " ab"}, 2),  # with a form all of a reply is told
+        ([1, 100], {"regex": " ab"}, 2),
+    ],
+)
+def test_a_space_is_taken_off_behind_what_is_no_text(
+    prompt: Any, fields: dict[str, Any], second: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if fields:
+        pytest.importorskip("llguidance")
+    special = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}
+    tokenizer = Tokenizer.from_json(fakes.spm_tokenizer_json(), special)
+    monkeypatch.setattr(fakes, "VOCAB", tokenizer.vocab_size)
+    length = len(tokenizer.encode(prompt)) if isinstance(prompt, str) else len(prompt)
+    script = dict(enumerate(tokenizer.encode("ab", bos=False), length))
+    parts = {"tokenizer": tokenizer, "vocab_size": tokenizer.vocab_size, "template": None}
+    model = fakes.fake_model(fakes.FakeExecutable(script), eos_ids=(2,), **parts)
+    fields = {"max_tokens": 2, "logprobs": 0, "temperature": 0, "n": 2, **fields}
+    with served(LLM(model)) as client:
+        choices = client.text(["y", prompt], **fields).json()["choices"]
+    for choice in choices[2:]:
+        assert choice["logprobs"]["text_offset"] == [0, second]
+        assert choice["text"] == " ab"[2 - second :]

@@ -70,7 +70,7 @@ def test_ids_that_do_not_fit_are_refused_before_they_are_spelled(
     answer = client.text([5] * 600, echo=True, n=60)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
-    assert error["param"] is None  # it may be messages or prompt
+    assert error["param"] == "prompt"
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,21 @@ def test_what_cannot_be_done_is_refused(client: Served, fields: dict[str, Any], 
     assert answer.status_code == 400
     assert says in answer.json()["error"]["message"]
     assert client.server.replies.under_way == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": "x" * 9000}, "prompt"),
+        ({"prompt": [5] * 600}, "prompt"),
+        ({"prompt": "a", "logprobs": 1, "echo": True}, "logprobs"),
+        ({"prompt": "a", "suffix": "b", "echo": True}, "suffix"),
+    ],
+)
+def test_errors_name_the_field(client: Served, fields: dict[str, Any], param: str) -> None:
+    assert client.post("/v1/completions", json=fields).json()["error"]["param"] == param
 
 
 def test_a_gap_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,14 +44,25 @@ class TextStream:
         sequence: Sequence,
         parts: Generator[Part, None, None],
         completion: Completion,
+        *,
+        continues: bool = False,
     ) -> None:
-        """Made by ``LLM.stream`` and its kin."""
+        """Made by ``LLM.stream`` and its kin.
+
+        Args:
+            engine: computes it.
+            sequence: of its tokens.
+            parts: text and thoughts of it.
+            completion: is written as they are read.
+            continues: as for ``Tokenizer.stream``, for who decodes its tokens once more.
+        """
         self._engine, self._sequence, self._parts = engine, sequence, parts
         self._lock = FairLock()
         self._reading = False
         self._closing = False
         self._fetched: deque[Part | Exception] = deque()
         self.completion = completion
+        self.continues = continues
 
     def __iter__(self) -> TextStream:
         return self

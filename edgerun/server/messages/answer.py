@@ -13,7 +13,7 @@ from edgerun.llm.replies.completion import Completion
 from edgerun.server.answers import EventForm, named_event, send_events, send_json
 from edgerun.server.messages.conversation import TEXT, THINKING, TOOL_USE
 from edgerun.server.messages.problems import message_problem
-from edgerun.server.problems import named, problem_of
+from edgerun.server.problems import problem_with
 from edgerun.server.work import SingleWork
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class CountWork:
         try:
             tokens = await replies.counted(self.count)
         except InputError as error:
-            raise named(problem_of(error), self.sent) from error
+            raise problem_with(error, self.sent) from error
         await send_json(200, {"input_tokens": tokens}, send)
 
 

@@ -12,22 +12,24 @@ from edgerun.llm.replies.several import chat_replies, prompt_tokens
 from edgerun.llm.replies.stream import TextStream
 from edgerun.llm.tools import AUTO, NONE, REQUIRED
 from edgerun.model.chat.switches import reads
-from edgerun.server.body import Sent, split, with_sent
+from edgerun.server.body import Sent, as_options, split, with_sent
 from edgerun.server.encoding.shapes import shape_of
 from edgerun.server.messages.answer import CountWork, MessageWork
 from edgerun.server.messages.conversation import check_fields, conversation_of
 from edgerun.server.problems import Problem
-from edgerun.server.work import CONVERSATION, EFFORT, Head, with_bias, with_effort
+from edgerun.server.work import CONVERSATION, EFFORT, Head, with_effort
 from edgerun.values import shown
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
 
+DIRECT = ["direct"]  # the callers of a tool that nobody's code calls
 CHOICES = {"auto": AUTO, "any": REQUIRED, "none": NONE}
 USUAL_EFFORT = "high"  # what leaving it out means
 TOOL_FIELDS = (
     *("type", "name", "description", "input_schema"),
     *("cache_control", "strict", "eager_input_streaming", "defer_loading"),
+    *("allowed_callers", "input_examples"),
 )
 KEEPS_THOUGHTS = {"type": "clear_thinking_20251015", "keep": "all"}  # which asks for nothing
 SENT = {**CONVERSATION, "think": "thinking", "thinking_budget": "thinking"}
@@ -119,7 +121,7 @@ def read_message(body: dict[str, Any], llm: LLM, head: Head) -> MessageWork:
     fields, sampling = split(body, MessageFields, frozenset({"logprobs"}))
     asked = _asked(fields, llm)
     others = _length(fields, sampling) | _stops(fields, sampling) | _schema(fields, sampling)
-    sampling, sent = with_sent(with_bias(sampling), others)
+    sampling, sent = with_sent(as_options(sampling), others)
     several = not fields.tool_choice.disable_parallel_tool_use
     if not several and "json_schema" not in sampling:
         _check_calls(fields)
@@ -180,6 +182,14 @@ def _tool(tool: Mapping[str, Any], place: str) -> dict[str, Any]:
     check_fields(given, TOOL_FIELDS, place)
     if given.get("defer_loading"):
         raise Problem(400, f"{place}.defer_loading: tools are not searched for here: leave it out")
+    if (callers := given.get("allowed_callers", DIRECT)) != DIRECT:
+        raise Problem(
+            400,
+            f"{place}.allowed_callers is {shown(callers)}, and no code runs here that could call "
+            "tools; expected ['direct'], or leave it out",
+            "invalid_value",
+            place,
+        )
     schema = given.get("input_schema")
     kind = schema.get("type", "object") if isinstance(schema, dict) else None
     if kind != "object":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -35,10 +35,12 @@ class ResponseWork(SingleWork):
 
     Attributes:
         functions: that may be called.
+        drawing: sampling options with which tokens are drawn, as far as a response repeats them.
     """
 
     fields: ResponseFields
     functions: Functions
+    drawing: Mapping[str, Any]
 
     async def stream(self, group: Group, send: Send) -> None:
         writer = _Writer(self._object, self.functions)
@@ -73,6 +75,7 @@ class ResponseWork(SingleWork):
             "previous_response_id": None,
             "reasoning": {"effort": fields.reasoning.effort, "summary": fields.reasoning.summary},
             "store": False,
+            **self.drawing,
             "text": {"format": fields.text.format or {"type": "text"}},
             "tool_choice": fields.tool_choice,
             "tools": fields.tools or [],

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from edgerun.engine.chooser.params import all_options
 from edgerun.llm.replies.several import chat_replies
 from edgerun.llm.replies.stream import TextStream
 from edgerun.model.chat.conversation import DEVELOPER, SYSTEM, joined
-from edgerun.server.body import Sent, split, with_sent
+from edgerun.server.body import Sent, as_options, split, with_sent
 from edgerun.server.encoding.shapes import shape_of
-from edgerun.server.problems import Problem
+from edgerun.server.problems import PROMPT, Problem
 from edgerun.server.responses.answer import ResponseWork
 from edgerun.server.responses.functions import functions_of, read_name
-from edgerun.server.work import CONVERSATION, ConversationFields, Head, with_bias, with_effort
+from edgerun.server.work import CONVERSATION, ConversationFields, Head, with_effort
 from edgerun.values import shown
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
 
+REPEATED = ("temperature", "top_p")  # sampling options that a response has to have
+REFUSAL = "refusal"  # a part, and its text, which the assistant said in place of another
 TEXT_PARTS = ("input_text", "output_text", "text")
 # What cannot be done where nothing is stored and nothing runs unasked.
 WITHOUT = ("previous_response_id", "conversation", "prompt", "max_tool_calls")
@@ -70,6 +74,7 @@ class ResponseFields(ConversationFields, kw_only=True):
     conversation: Any = None
     prompt: Any = None
     max_tool_calls: Any = None
+    top_logprobs: int = 0  # which asks for none
     client_metadata: dict[str, Any] | None = None  # Codex: who asks, as in ``metadata``
 
 
@@ -81,8 +86,9 @@ def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
     """
     fields, sampling = split(body, ResponseFields, frozenset({"logprobs"}))
     _check(fields)
+    drawing = _drawing(sampling, llm)
     others = _length(fields, sampling) | _schema(fields, sampling)
-    sampling, sent = with_sent(with_bias(sampling), others)
+    sampling, sent = with_sent(as_options(sampling), others)
     fields.check_calls(sampling)
     messages, functions = messages_of(fields), functions_of(fields.tools)
     values = with_effort(
@@ -101,12 +107,12 @@ def read_response(body: dict[str, Any], llm: LLM, head: Head) -> ResponseWork:
             **sampling,
         )
 
-    sent |= CONVERSATION  # without messages, which are others than the items
+    sent |= {PROMPT: "input", **CONVERSATION}  # without messages, which are others than the items
     sent |= {f"tools[{index}]": place for index, place in enumerate(functions.fields)}
     shape = shape_of(
         sampling, 1, functions.tools, fields.tool_choice, several=fields.parallel_tool_calls
     )
-    return ResponseWork(fields, make, head, sent, shape, functions)
+    return ResponseWork(fields, make, head, sent, shape, functions, drawing)
 
 
 def messages_of(fields: ResponseFields) -> list[dict[str, Any]]:
@@ -203,6 +209,8 @@ def _text(content: Any, place: str) -> str:
 def _part(part: Any, place: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     text = part.get("text") if isinstance(part, dict) else None
+    if kind == REFUSAL and isinstance(part.get(REFUSAL), str):
+        return str(part[REFUSAL])
     if kind not in (*TEXT_PARTS, "reasoning_text", "summary_text") or not isinstance(text, str):
         raise Problem(
             400,
@@ -241,11 +249,23 @@ def _tool_choice(fields: ResponseFields) -> str | dict[str, Any]:
     return choice
 
 
+def _drawing(sampling: Mapping[str, Any], llm: LLM) -> dict[str, Any]:
+    """What a response repeats of how tokens are drawn: what was sent, or what holds without it."""
+    usual = {entry.name: entry.default for entry in all_options()}
+    used = {**usual, **llm.model.sampling_defaults, **sampling}
+    return {name: used[name] for name in REPEATED}
+
+
 def _length(fields: ResponseFields, sampling: dict[str, Any]) -> dict[str, Sent]:
     if fields.max_output_tokens is None:
         return {}
     if "max_tokens" in sampling:
-        raise Problem(400, "max_tokens and max_output_tokens are both given: leave one out")
+        raise Problem(
+            400,
+            "max_output_tokens and max_tokens are both given: leave one out",
+            "invalid_value",
+            "max_output_tokens",
+        )
     return {"max_tokens": Sent(fields.max_output_tokens, "max_output_tokens")}
 
 
@@ -254,7 +274,12 @@ def _schema(fields: ResponseFields, sampling: dict[str, Any]) -> dict[str, Sent]
     if form is None or form.type == "text":
         return {}
     if "json_schema" in sampling:
-        raise Problem(400, "text.format and json_schema are both given: leave one out")
+        raise Problem(
+            400,
+            "text.format and json_schema are both given: leave one out",
+            "invalid_value",
+            "text.format",
+        )
     if form.type == "json_object":
         return {"json_schema": Sent({"type": "object"}, "text.format")}
     if form.schema is None:
@@ -274,12 +299,15 @@ def _check(fields: ResponseFields) -> None:
             "unsupported",
             stored[0],
         )
-    for name in fields.include:
-        if name != ENCRYPTED:
-            raise Problem(
-                400,
-                f"include: {shown(name)} is not to be had; log-probabilities are told by "
-                "/v1/chat/completions",
-                "unsupported",
-                "include",
-            )
+    asked: list[tuple[str, Any]] = [("include", each) for each in fields.include]
+    asked += [("top_logprobs", fields.top_logprobs)] if fields.top_logprobs else []
+    for name, value in asked:
+        if value == ENCRYPTED:
+            continue
+        raise Problem(
+            400,
+            f"{name}: {shown(value)} is not to be had; log-probabilities are told by "
+            "/v1/chat/completions",
+            "unsupported",
+            name,
+        )

@@ -219,6 +219,7 @@ def test_a_reply_may_go_on_with_its_beginning(
 def test_what_asks_for_nothing_is_accepted(calling: Served) -> None:
     cached = {"cache_control": {"type": "ephemeral"}}
     tool = {**FLAT[0], **cached, "type": "custom", "strict": True, "defer_loading": None}
+    tool |= {"allowed_callers": ["direct"], "input_examples": [{"city": "Paris"}]}
     answer = calling.post(
         f"{MESSAGES}?beta=true",
         headers={"anthropic-version": "2023-06-01", "anthropic-beta": "a,b"},
@@ -309,7 +310,7 @@ FORM = {"type": "json_schema", "schema": {}}
         ({"system": [{"type": "image"}]}, "system[0] is of type 'image'"),
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"max_tokens": 10**12}, "max_tokens is 1000000000000"),
-        ({"max_tokens": None}, "missing required field `max_tokens`"),
+        ({"max_tokens": None}, "max_tokens is missing, and has to be there"),
         ({"stop_sequences": [""]}, "stop_sequences holds an empty text"),
         ({"stop_sequences": "x", "stop": "y"}, "both given"),
         ({"temperature": -1}, "temperature is -1"),
@@ -324,6 +325,7 @@ FORM = {"type": "json_schema", "schema": {}}
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0] is called 'a b'"),
         ({"tools": [{**FLAT[0], "inputschema": {}}]}, "did you mean 'input_schema'"),
         ({"tools": [{**FLAT[0], "defer_loading": True}]}, "not searched for"),
+        ({"tools": [{**FLAT[0], "allowed_callers": ["code"]}]}, "allowed_callers is ['code']"),
         ({"tool_choice": {"type": "any"}}, "no tools to call"),
         ({"tools": FLAT, "tool_choice": {"type": "tool"}}, "with the name None"),
         ({"tools": FLAT, "tool_choice": {"type": "auto", "name": "f"}}, "with the name 'f'"),

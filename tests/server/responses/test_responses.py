@@ -13,6 +13,7 @@ from edgerun.server.responses.request import ResponseFields, messages_of
 from tests.llm.chats.test_thinking import CHAT, REPLY, that_says
 from tests.llm.chats.test_tools import CALL, TOOLS, hermes_that_says
 from tests.model.chat.tools.replies import MESSAGES
+from tests.server.responses.test_request import thinks
 from tests.server.served import Served, served
 from tests.support import fakes
 
@@ -111,6 +112,17 @@ def test_a_response_that_is_cut_says_so(thinking: Served) -> None:
     assert answer["output"][0]["status"] == "incomplete"
 
 
+def test_a_response_says_how_tokens_are_drawn(thinking: Served) -> None:
+    recommended = {"temperature": 1.0, "top_p": 1.0, **thinking.server.llm.model.sampling_defaults}
+    answer = ask(thinking).json()
+    for name in ("temperature", "top_p"):
+        assert answer[name] == recommended[name]
+    fields = {"temperature": 0.7, "top_p": 0}
+    events = events_of(ask(thinking, stream=True, top_logprobs=0, **fields).text)
+    for event in (events[0], events[-1]):
+        assert {name: event["response"][name] for name in fields} == fields
+
+
 def test_an_end_for_want_of_room_has_a_reason_of_the_api() -> None:
     with served(LLM(fakes.fake_model(context=40))) as client:
         answer = ask(client, input="Hello").json()
@@ -182,113 +194,6 @@ def test_the_official_client_reads_all_of_it(thinking: Served, calling: Served) 
     assert call.name == "get_weather"
 
 
-def test_items_are_a_conversation() -> None:
-    fields = ResponseFields(
-        instructions="Be brief.",
-        input=[
-            {
-                "role": "developer",
-                "content": [
-                    {"type": "input_text", "text": "a"},
-                    {"type": "input_text", "text": "b"},
-                ],
-            },
-            {
-                "type": "reasoning",
-                "summary": [],
-                "content": [{"type": "reasoning_text", "text": "Hm."}],
-            },
-            {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
-            {"type": "function_call", "call_id": "2", "name": "g", "arguments": "{}"},
-            {
-                "type": "function_call_output",
-                "call_id": "1",
-                "output": [{"type": "input_text", "text": "x"}],
-            },
-            {"type": "function_call_output", "call_id": "2", "output": "y"},
-            {
-                "type": "message",
-                "role": "assistant",
-                "content": [{"type": "output_text", "text": "c"}],
-            },
-        ],
-    )
-    calls = [
-        {"id": id_, "type": "function", "function": {"name": name, "arguments": "{}"}}
-        for id_, name in (("1", "f"), ("2", "g"))
-    ]
-    assert messages_of(fields) == [
-        {"role": "system", "content": "Be brief.\n\na\nb"},
-        {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": calls},
-        {"role": "tool", "tool_call_id": "1", "content": "x"},
-        {"role": "tool", "tool_call_id": "2", "content": "y"},
-        {"role": "assistant", "content": "c"},
-    ]
-
-
-@pytest.mark.parametrize("role", ["system", "developer"])
-def test_instructions_and_what_follows_are_one_message(role: str) -> None:
-    """Of two most templates show the first alone, or refuse them."""
-    item, user = {"role": role, "content": "Rhyme."}, {"role": "user", "content": "x"}
-    system = {"role": "system", "content": "Be brief."}
-
-    def messages(*items: Any) -> list[dict[str, Any]]:
-        return messages_of(ResponseFields(instructions="Be brief.", input=list(items)))
-
-    both = {**system, "content": "Be brief.\n\nRhyme."}
-    assert messages(item, user) == [both, user]
-    assert messages(item, item, user) == [both, item, user]
-    assert messages(user, item) == [system, user, item]
-    assert messages() == [system]
-    assert messages_of(ResponseFields(input=[item, user])) == [item, user]
-
-
-def thought(text: str) -> dict[str, Any]:
-    content = [{"type": "reasoning_text", "text": text}] if text else []
-    return {"type": "reasoning", "summary": [], "content": content}
-
-
-def thinks(text: str, content: str = "", **more: Any) -> dict[str, Any]:
-    return {"role": "assistant", "content": content, "reasoning_content": text, **more}
-
-
-SAYS = {"role": "assistant", "content": "x"}
-CALLS = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
-CALLED = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
-RESULT = {"type": "function_call_output", "call_id": "1", "output": "y"}
-TOLD = {"role": "tool", "tool_call_id": "1", "content": "y"}
-
-
-@pytest.mark.parametrize(
-    ("items", "messages"),
-    [
-        ([thought("a"), thought(""), thought("b"), SAYS], [thinks("a\n\nb", "x")]),
-        ([thought("a"), thought("b"), CALLS], [thinks("a\n\nb", tool_calls=CALLED)]),
-        ([SAYS, thought("a"), CALLS], [SAYS, thinks("a", tool_calls=CALLED)]),
-        ([SAYS, CALLS], [{**SAYS, "tool_calls": CALLED}]),
-        ([CALLS, thought("a"), RESULT], [{**SAYS, "content": "", "tool_calls": CALLED}, "a", TOLD]),
-        *(
-            ([thought("a"), {"role": role, "content": "u"}, SAYS], ["a", role, SAYS])
-            for role in ("user", "system", "developer")
-        ),
-        ([SAYS, thought("a"), thought("b")], [SAYS, "a\n\nb"]),
-        ([thought("a"), SAYS, SAYS], [thinks("a", "x"), SAYS]),
-    ],
-)
-def test_thoughts_belong_to_what_the_assistant_says_next(items: Any, messages: Any) -> None:
-    """Texts here are thoughts alone, and names of roles messages of theirs."""
-    roles = ("user", "system", "developer")
-    expected = [
-        each
-        if isinstance(each, dict)
-        else {"role": each, "content": "u"}
-        if each in roles
-        else thinks(each)
-        for each in messages
-    ]
-    assert messages_of(ResponseFields(input=items)) == expected
-
-
 def test_a_thought_that_was_cut_off_goes_on_with_the_conversation(thinking: Served) -> None:
     user = {"role": "user", "content": QUESTION}
     cut = ask(thinking, max_output_tokens=4).json()["output"]
@@ -322,6 +227,7 @@ def test_replies_follow_a_schema(thinking: Served) -> None:
         ({"background": True}, "nothing is stored"),
         ({"truncation": "auto"}, "truncation"),
         ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"top_logprobs": 1}, "top_logprobs: 1 is not to be had"),
         ({"tools": [{"type": "web_search"}]}, "only functions"),
         ({"tools": [{**GROUP, "tools": [{"type": "custom"}]}]}, "tools[0].tools[0] is of type"),
         ({"tools": [{**GROUP, "tools": {}}]}, "tools[0].tools is {}"),
@@ -359,6 +265,8 @@ def test_what_cannot_be_done_is_refused(calling: Served, fields: Any, says: str)
             "text.format.schema",
         ),
         ({"text": {"format": {"type": "json_object"}}, "regex": "a"}, "text.format"),
+        ({"text": {"format": {"type": "json_object"}}, "json_schema": {}}, "text.format"),
+        ({"max_output_tokens": 5, "max_tokens": 6}, "max_output_tokens"),
         ({"tools": [FLAT[0], {"type": "function", "name": "a b"}]}, "tools[1]"),
         ({"tools": [GROUP, {"type": "function", "name": "a b"}]}, "tools[1]"),
         ({"tools": [GROUP, {**GROUP, "name": "a b"}]}, "tools[1].tools[0]"),
@@ -368,6 +276,11 @@ def test_what_cannot_be_done_is_refused(calling: Served, fields: Any, says: str)
 def test_errors_name_the_field_that_was_sent(calling: Served, fields: Any, param: str) -> None:
     error = ask(calling, **fields).json()["error"]
     assert error["param"] == param and error["message"].startswith(f"{param} ")
+
+
+@pytest.mark.parametrize("items", [None, [], "x" * 9000, [{"role": "nobody", "content": "x"}]])
+def test_errors_name_the_input(calling: Served, items: Any) -> None:
+    assert ask(calling, input=items).json()["error"]["param"] == "input"
 
 
 def test_a_response_repeats_the_form_that_was_asked_for(calling: Served) -> None:
