@@ -270,22 +270,12 @@ def _emit_product(
     )
     has_blocks = blocks.unpacks(binder, name, params, places)
     division = blocks.division(binder, in_blocks=has_blocks) if name in IN_BLOCKS else {}
-    reads, apart = reads | {places.key}, _row_bytes(source, out)
-    emit(
-        name, params, arguments | EQUAL_CHUNKS | division, reads=reads, row_bytes=apart, label=label
-    )
+    reads, apart, turns = reads | {places.key}, _row_bytes(source, out), EQUAL_CHUNKS | division
+    emit(name, params, arguments | turns, reads=reads, row_bytes=apart, label=label)
     if has_blocks:
         single = name, params, arguments | division, apart
         many = blocks.in_blocks(binder, single, places, wave, label)
-        emit(
-            many.kernel,
-            many.params,
-            many.arguments,
-            reads=reads | many.keys(),
-            row_bytes=many.row_bytes,
-            tiled=many.tiled,
-            label=f"{label}/product",
-        )
+        many.emit(emit, reads, f"{label}/product")
         places.give(*many.taken())
 
 

@@ -7,7 +7,7 @@ without an address for each row, rows are packed once more, each expert's from a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,9 +91,18 @@ class InBlocks:
         """Buffers that nothing else reads."""
         return [] if self.packed is None else [self.packed]
 
-    def keys(self) -> set[str]:
-        """Of the buffers that were taken."""
-        return set() if self.packed is None else self.packed.keys()
+    def emit(self, emit: Callable[..., None], reads: set[str], label: str) -> None:
+        """Emits it by ``emit_dispatch`` of the layer; ``reads`` are keys of what it reads."""
+        packed = set() if self.packed is None else self.packed.keys()
+        emit(
+            self.kernel,
+            self.params,
+            self.arguments,
+            row_bytes=self.row_bytes,
+            reads=reads | packed,
+            label=label,
+            tiled=self.tiled,
+        )
 
 
 def in_blocks(
