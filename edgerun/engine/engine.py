@@ -122,6 +122,9 @@ class Engine:
 
     def add(self, sequence: Sequence) -> None:
         """Lets a sequence take part in the steps until it has ended or is cancelled; once."""
+        page_tokens = self._queue.first_room.page_tokens
+        if page_tokens and self._queue.sequences and not sequence.is_added:
+            sequence.beginning.keys(page_tokens)  # which all would wait for in a step
         self._store.lock.run(self._queue.add, sequence)
 
     def cancel(self, sequence: Sequence) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from edgerun.engine.sequence import Sequence, shared_prefix
+from edgerun.engine.beginnings import shared_pages
+from edgerun.engine.sequence import Sequence
 from edgerun.state import Room
 
 
@@ -175,10 +176,15 @@ def _fitting(parts: list[Part], pages: _Pages) -> list[Part]:
 
 def _shared(sequence: Sequence, running: list[Sequence], page_tokens: int) -> tuple[int, int]:
     """Tokens in whole pages that others have for a sequence: now, and when they are computed."""
-    if not page_tokens:
+    # Whose logits are wanted is computed, whoever has it.
+    most = sequence.logits_from // page_tokens if page_tokens else 0
+    if not most or not running:
         return 0, 0
-    ids = sequence.ids[: sequence.logits_from]  # of others, nothing is taken over
-    shared = [(shared_prefix(ids, other.ids), other) for other in running]
-    there = max((min(length, other.cached) for length, other in shared), default=0)
-    coming = max((length for length, other in shared if other.pending > 1), default=0)
-    return there // page_tokens * page_tokens, coming // page_tokens * page_tokens
+    keys = sequence.beginning.keys(page_tokens)
+    there = coming = 0
+    for other in running:
+        pages = shared_pages(keys, other.beginning.keys(page_tokens), most)
+        there = max(there, min(pages, other.cached // page_tokens))
+        if other.pending > 1:
+            coming = max(coming, pages)
+    return there * page_tokens, coming * page_tokens

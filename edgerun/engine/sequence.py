@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.engine.beginnings import Beginning
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.logprobs import TokenLogprob, token_logprob
 from edgerun.engine.stats import Stats
@@ -90,6 +91,7 @@ class Sequence:
         drafted: ids that may follow, which the next call computes as well.
         guesses: where they come from.
         logprobs: how many of the likeliest tokens to name beside each; None to look at none.
+        beginning: the pages that its ids fill.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Sequence:
     ) -> None:
         """Begins behind a prompt of at least one id."""
         self.ids = prompt
+        self.beginning = Beginning(prompt)
         self.prompt_tokens = len(prompt)
         self.ending = ending
         self.stats = stats or Stats()

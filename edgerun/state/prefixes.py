@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgerun.state.policies.base import Policy
 
@@ -18,7 +19,7 @@ Key = bytes
 ROOT: Key = b""
 
 
-def chain(before: Key, ids: Sequence[int]) -> Key:
+def chain(before: Key, ids: Sequence[int] | NDArray[np.int64]) -> Key:
     """The key of a page whose tokens are ``ids``, behind the page with the key ``before``."""
     tokens = np.asarray(ids, "<i8").tobytes()
     return blake2b(before + tokens, digest_size=16).digest()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgerun.engine.scheduler import Limits, admit, schedule
+from edgerun.engine.scheduler import Limits, _shared, admit, schedule
 from edgerun.engine.sequence import AHEAD, Ending, Lease, Scoring, Sequence, shared_prefix
 from edgerun.state import Room
 
@@ -210,6 +211,58 @@ def test_who_does_not_fit_waits_and_so_do_those_behind(slots: int) -> None:
     too_long = sequence(50)  # for whom nobody can make place runs alone
     both = [too_long, sequence(1, first=9)]
     assert admit(both, [], [], Store(2, 9).room, Limits(8, 8)) == ([too_long], [])
+
+
+class Read(list[int]):
+    """Ids that count how many of them are read."""
+
+    count = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        Read.count += len(range(*key.indices(len(self)))) if isinstance(key, slice) else 1
+        return super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[int]:
+        Read.count += len(self)
+        return super().__iter__()
+
+
+def test_who_waits_is_not_read_again_at_every_step() -> None:
+    """Sixty with one long beginning took longer to look through than the model to compute."""
+    prompts = [Read([*range(1, 2000), each]) for each in range(61)]
+    first, *waiting = (Sequence(prompt, Ending(3000), None) for prompt in prompts)
+    first.lease, room, limits = Lease(), Store(99, 99999).room, Limits(70, 70)
+    assert admit(waiting, [first], [], room, limits) == ([], [])
+    Read.count = 0
+    for cached in range(1, 1992):
+        first.cached = cached
+        assert admit(waiting, [first], [], room, limits) == ([], [])
+    assert Read.count == 0
+    first.cached = 1999
+    assert admit(waiting, [first], [], room, limits) == (waiting, [])
+    assert Read.count == 0
+    for said in range(20):
+        first.ids.append(said)
+        admit(waiting, [first], [], room, limits)
+    assert Read.count == 20
+
+
+@given(situations(), st.sampled_from([0, 1, PAGE, 7]))
+def test_shared_pages_are_those_of_the_longest_common_beginning(
+    situation: Situation, page: int
+) -> None:
+    """Also after ids were added."""
+    waiting, running, *_ = situation
+    for _ in range(2):
+        for each in waiting:
+            ids = each.ids[: each.logits_from]
+            there = [min(shared_prefix(ids, other.ids), other.cached) for other in running]
+            coming = [shared_prefix(ids, other.ids) for other in running if other.pending > 1]
+            lengths = (max(there, default=0), max(coming, default=0))
+            whole = tuple(length // page * page if page else 0 for length in lengths)
+            assert _shared(each, running, page) == whole
+        for each in [*waiting, *running]:
+            each.ids += [len(each.ids), len(each.ids) + 1, 3]
 
 
 @given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))

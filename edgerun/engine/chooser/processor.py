@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from edgerun.discovery import entries
@@ -123,7 +123,8 @@ class TextProcessor(Processor):
 
     def __getstate__(self) -> dict[str, Any]:
         """Goes to other processes without the vocabulary: the model there has its own."""
-        return {**self.__dict__, "vocabulary": None}
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {**values, "vocabulary": None}
 
     def __copy__(self: Self) -> Self:
         return self  # with the vocabulary: a copy stays in this process

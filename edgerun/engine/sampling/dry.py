@@ -6,21 +6,26 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from edgerun.engine.chooser.option import Number, Whole, option
 from edgerun.engine.chooser.processor import Filter, TextProcessor
+from edgerun.engine.chooser.repeating.breakers import START, Breakers
 from edgerun.errors import SamplingError
 from edgerun.values import shown
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
+    from edgerun.engine.chooser.repeating.matches import Matches
+    from edgerun.engine.chooser.repeating.repeats import Repeats
     from edgerun.state import Adjustment
 
 MAX_BREAKERS = 64
 MAX_CHARACTERS = 256
 MOST = 1e4  # outweighs any logit, and leaves float32 enough digits to order those with this penalty
 MAX_TOKENS = 2**31 - 1
+MANY = 8192  # ids of a prompt that take longer to read for ``Repeats`` than they save later
 
 
 @dataclass(frozen=True)
@@ -102,12 +107,18 @@ class Dry(TextProcessor):
             )
         return DryFilter(self, prompt)
 
+    @cached_property
+    def breakers(self) -> Breakers:
+        """What finds the texts; the replies to one prompt have it in common."""
+        return Breakers(tuple(self.dry_sequence_breakers), self.vocabulary)
+
 
 class DryFilter:
     """The penalties of one sequence."""
 
     def __init__(self, dry: Dry, prompt: Sequence[int]) -> None:
-        from edgerun.engine.chooser import repeats
+        from edgerun.engine.chooser.repeating.matches import Matches
+        from edgerun.engine.chooser.repeating.repeats import Repeats
 
         self._allowed = dry.dry_allowed_length
         self._multiplier, self._base = math.log(dry.dry_multiplier), math.log(dry.dry_base)
@@ -116,20 +127,29 @@ class DryFilter:
             self._longest += math.ceil((math.log(MOST) - self._multiplier) / self._base)
         self._amounts: dict[int, float] = {}
         self._window = dry.dry_penalty_last_n if dry.dry_penalty_last_n > 0 else MAX_TOKENS
-        self._breakers = repeats.Breakers(tuple(dry.dry_sequence_breakers), dry.vocabulary)
-        self._repeats = repeats.Repeats(self._allowed)
+        self._breakers = dry.breakers
         self._runs = [0]  # where they begin
-        for id_ in prompt:
-            self.accept(int(id_))
+        self._states = [START]  # of the breakers, behind none of the ids, the first, the second...
+        ids = [int(id_) for id_ in prompt]
+        for id_ in ids:
+            self._read(id_)
+        kind = Repeats if len(ids) < MANY else Matches
+        self._repeats: Repeats | Matches = kind(self._allowed, self._window, ids)
 
     def accept(self, id_: int) -> None:
-        ids = self._repeats.ids
-        if self._breakers.end_in(id_, self._breakers.tail(ids)):
-            self._runs.append(len(ids) + 1)
+        self._read(id_)
         self._repeats.append(id_)
 
+    def _read(self, id_: int) -> None:
+        """Learns whether an id breaks what is repeated."""
+        state, breaks = self._breakers.step(self._states[-1], id_)
+        if breaks:
+            self._runs.append(len(self._states))
+        self._states.append(state)
+
     def undo(self, id_: int) -> None:
-        if self._runs[-1] == len(self._repeats.ids):
+        self._states.pop()
+        if self._runs[-1] == len(self._states):
             self._runs.pop()
         self._repeats.pop()
 
@@ -142,12 +162,10 @@ class DryFilter:
 
     def adjustment(self) -> Adjustment | None:
         """See ``AdjustingFilter``; None if nothing would be said again."""
-        ids = self._repeats.ids
-        longest = min(self._longest, len(ids) - self._runs[-1])
-        lengths = self._repeats.lengths(longest, self._window)
+        lengths = self._lengths(min(self._longest, len(self._repeats) - self._runs[-1]))
         if lengths:
-            tail = self._breakers.tail(ids)
-            lengths = {i: n for i, n in lengths.items() if not self._breakers.end_in(i, tail)}
+            step, state = self._breakers.step, self._states[-1]
+            lengths = {id_: n for id_, n in lengths.items() if not step(state, id_).breaks}
         if not lengths:
             return None
         import numpy as np
@@ -160,6 +178,18 @@ class DryFilter:
             np.ones(len(lengths), np.float32),
             np.array(amounts, np.float32),
         )
+
+    def _lengths(self, longest: int) -> dict[int, int]:
+        """By id the longest match before it."""
+        lengths = self._repeats.lengths(longest)
+        if lengths is None:  # nor will it be said soon of the tokens that follow
+            from edgerun.engine.chooser.repeating.matches import Matches
+            from edgerun.engine.chooser.repeating.repeats import Repeats
+
+            assert isinstance(self._repeats, Repeats)
+            self._repeats = Matches(self._allowed, self._window, self._repeats.ids)
+            lengths = self._repeats.lengths(longest)
+        return lengths
 
     def _amount(self, length: int) -> float:
         """What a token loses that goes on with so many ids."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
-from edgerun.engine.chooser.repeats import Repeats
+from edgerun.engine.chooser.repeating.repeats import Repeats
 from edgerun.engine.sampling.dry import MOST, Dry
 from edgerun.engine.sampling.top_k import TopK
 from edgerun.errors import SamplingError
@@ -114,20 +114,6 @@ def test_tokens_lose_what_the_longest_repetition_costs(
         np.testing.assert_allclose(measured(chooser), amounts(ids, options), rtol=1e-5)
 
 
-@given(prompt=st.lists(FEW, max_size=12), steps=st.lists(FEW, max_size=12), key=st.integers(1, 9))
-def test_what_is_taken_back_leaves_nothing(prompt: list[int], steps: list[int], key: int) -> None:
-    """Not an entry of a table: a chat of thousands of drafts would fill the memory."""
-    repeats, fresh = Repeats(key), Repeats(key)
-    for id_ in prompt:
-        repeats.append(id_)
-        fresh.append(id_)
-    for id_ in steps:
-        repeats.append(id_)
-    for _ in steps:
-        repeats.pop()
-    assert vars(repeats) == vars(fresh)
-
-
 def test_the_worked_example_of_the_method() -> None:
     """ids 1 2 3 3 2 3 4 1 2 3: 3 may follow 1 2 3, 2 followed 3, 4 followed 2 3."""
     ids = [1, 2, 3, 3, 2, 3, 4, 1, 2, 3]
@@ -179,6 +165,70 @@ def test_what_it_costs_does_not_grow_with_a_loop(monkeypatch: pytest.MonkeyPatch
     chooser = Chooser(params(), [0, 1, 3] * 2000, VOCAB)
     assert measured(chooser)[0] == pytest.approx(MOST)
     assert len(compared) == 1
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dry_base": 1.00001, "dry_allowed_length": 1},  # a run of 900,000 may cost more
+        {"dry_allowed_length": 2**16 - 5, "dry_penalty_last_n": 10**6},
+    ],
+)
+def test_what_it_costs_does_not_grow_with_what_is_repeated(options: dict[str, Any]) -> None:
+    """Thousands of places, each with thousands of ids before it that are those at the end.
+
+    Comparing them one by one takes minutes.
+    """
+    part = 2**16
+    prompt = [0] * (2 * part) + [1] + [0] * part
+    chooser = Chooser(params(dry_sequence_breakers=[], **options), prompt, VOCAB)
+    for _ in range(20):
+        assert measured(chooser)[0] > 0
+        chooser.accept(0)
+    chooser.undo(20)
+    assert measured(chooser)[0] > 0
+
+
+def test_it_goes_on_where_comparing_takes_too_long() -> None:
+    """In a reply that becomes a loop, with what is taken back."""
+    options = {"dry_allowed_length": 1, "dry_base": 1.001, "dry_sequence_breakers": []}
+    prompt = [0, 1, 0, 2, 0]
+    chooser, ids = Chooser(params(**options), prompt, VOCAB), list(prompt)
+    for step in range(12):
+        if step % 4 == 3:
+            chooser.undo(20)
+            del ids[-20:]
+        for id_ in [0, 1, 0] * 20:
+            chooser.accept(id_)
+            ids.append(id_)
+        if step % 2:
+            np.testing.assert_allclose(measured(chooser), amounts(ids, options), rtol=1e-5)
+
+
+@pytest.mark.timeout(60)
+def test_tokens_that_spell_nothing_are_not_looked_through() -> None:
+    """A text may end behind thousands of them; looking back at each takes minutes."""
+    nothing, count = TEXTS.index(b""), 100_000
+    chooser = Chooser(params(dry_sequence_breakers=["ab"]), [0, *[nothing] * count], VOCAB)
+    assert measured(chooser).tolist() == pytest.approx([0] * nothing + [MOST] + [0] * 2)
+    chooser.accept(1)
+    assert measured(chooser).tolist() == [0] * VOCAB
+
+
+def test_all_replies_to_a_prompt_share_what_is_said_of_tokens() -> None:
+    """Whatever there are of them: what a token spells is asked once."""
+    asked = []
+
+    class Counted(Spelled):
+        def token_bytes(self, id_: int) -> bytes:
+            asked.append(id_)
+            return super().token_bytes(id_)
+
+    given = SamplingParams(dry_multiplier=0.8).with_vocabulary(Counted())
+    for seed in range(30):
+        Chooser(given.replaced(seed=seed), [0, 1, 5, 0, 1] * 100, VOCAB)
+    assert sorted(asked) == [0, 1, 5]
 
 
 @pytest.mark.parametrize("options", [{"dry_penalty_last_n": 0}, {"dry_multiplier": 0}])

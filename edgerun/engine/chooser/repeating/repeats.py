@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from edgerun.engine.chooser.vocabulary import Vocabulary
+from collections.abc import Iterable
 
 KEY_TOKENS = 8  # by which earlier places are looked up; what must be longer is compared
+MOST_COMPARED = 512  # ids and places for one token: about what ``Matches`` takes
 
 
 class Repeats:
@@ -14,17 +15,29 @@ class Repeats:
     are the same form a chain, the latest first, as in compressors of the LZ77 family. So a token
     is appended and taken back in constant time, and what it takes to look is the number of places
     with the same ids before them, of which those of a token are left out once one is as long as
-    matters.
+    matters. That is little in nearly all texts, and may be any number: then it says so.
     """
 
-    def __init__(self, shortest: int) -> None:
-        """Begins empty; matches of fewer than ``shortest`` ids, at least 1, are not looked for."""
+    def __init__(self, shortest: int, window: int, ids: Iterable[int] = ()) -> None:
+        """Reads the first ids.
+
+        Args:
+            shortest: matches of fewer ids, which are at least 1, are not looked for.
+            window: the last ids, inside which a match must lie.
+            ids: the first.
+        """
         self.ids: list[int] = []
-        self._shortest = shortest
+        self._shortest, self._window = shortest, window
         self._key_tokens = min(shortest, KEY_TOKENS)
         self._followers: dict[tuple[int, ...], list[int]] = {}  # of some ids, each once
         self._latest: dict[tuple[int, ...], int] = {}  # by ids and follower
         self._earlier: list[int] = []  # of each place the one before it in its chain, or -1
+        for id_ in ids:
+            self.append(id_)
+
+    def __len__(self) -> int:
+        """How many ids there are."""
+        return len(self.ids)
 
     def append(self, id_: int) -> None:
         """Adds an id."""
@@ -52,26 +65,31 @@ class Repeats:
         if not self._followers[key]:
             del self._followers[key]
 
-    def lengths(self, longest: int, window: int) -> dict[int, int]:
+    def lengths(self, longest: int) -> dict[int, int] | None:
         """Returns how many ids before each possible next one are those at the end, at the most.
 
         Args:
             longest: matches of more ids count as this.
-            window: the last ids, inside which a match must lie.
 
         Returns:
-            By id the longest match; ids without one of at least ``shortest`` are left out.
+            By id the longest match; ids without one of at least ``shortest`` are left out. None if
+            it takes too long to say: ask ``Matches``.
         """
         if longest < self._shortest or len(self.ids) < self._key_tokens:
             return {}
-        key, start = self._key(), max(0, len(self.ids) - window)
+        key, start = self._key(), max(0, len(self.ids) - self._window)
         lengths: dict[int, int] = {}
+        compared = 0
         for id_ in self._followers.get(key, ()):
             best, place = self._shortest - 1, self._latest[(*key, id_)]
+            compared += 1
             # Earlier places have less before them in the window; behind the last one comes -1.
             while (most := min(longest, place - start)) > best:
-                best = max(best, self._match(place, most))
-                place = self._earlier[place]
+                match = self._match(place, min(most, MOST_COMPARED + 1))
+                compared += match
+                best, place = max(best, match), self._earlier[place]
+                if compared > MOST_COMPARED:
+                    return None
             if best >= self._shortest:
                 lengths[id_] = best
         return lengths
@@ -85,41 +103,3 @@ class Repeats:
         while length < most and ids[place - 1 - length] == ids[end - 1 - length]:
             length += 1
         return length
-
-
-class Breakers:
-    """Texts over which no repetition goes, wherever tokens begin and end in them."""
-
-    def __init__(self, texts: tuple[str, ...], vocabulary: Vocabulary | None) -> None:
-        """Without a vocabulary there may be no texts."""
-        self._texts = [text.encode() for text in texts]
-        self._reach = max(map(len, self._texts), default=1) - 1
-        self._vocabulary = vocabulary
-        self._breaks: dict[int, bool] = {}  # whether a token does, whatever is before it
-
-    def end_in(self, id_: int, tail: bytes) -> bool:
-        """Whether a text ends within a token behind a ``tail``; control tokens break, too."""
-        breaks = self._breaks.get(id_)
-        if breaks is None:
-            breaks = self._breaks[id_] = self._is_control(id_) or self._ends(b"", id_)
-        return breaks or (self._reach > 0 and self._ends(tail, id_))
-
-    def _ends(self, tail: bytes, id_: int) -> bool:
-        """Whether a text ends in a token behind some bytes."""
-        data = tail + self._bytes(id_)
-        return any(data.find(text, max(0, len(tail) - len(text) + 1)) >= 0 for text in self._texts)
-
-    def tail(self, before: list[int]) -> bytes:
-        """The last bytes of some tokens: at least those of a text that may end in the next one."""
-        tail = b""
-        for id_ in reversed(before):
-            if len(tail) >= self._reach:
-                break
-            tail = self._bytes(id_) + tail
-        return tail
-
-    def _is_control(self, id_: int) -> bool:
-        return self._vocabulary is not None and id_ in self._vocabulary.control_ids
-
-    def _bytes(self, id_: int) -> bytes:
-        return b"" if self._vocabulary is None else self._vocabulary.token_bytes(id_)

@@ -1,0 +1,1 @@
+"""What a sequence says again: for processors that make that less likely."""
