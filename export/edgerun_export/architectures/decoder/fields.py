@@ -84,6 +84,14 @@ def flag(config: Config, key: str, default: bool = False) -> bool:
     return default if value is None else bool(value)
 
 
+def nullable_flag(config: Config, key: str) -> bool:
+    """Returns a truth value that is true where the key is absent, and false where it is null.
+
+    So transformers takes the flags whose null it does not refuse.
+    """
+    return bool(config.get(key, True))
+
+
 def section(config: Config, key: str) -> Config:
     """Returns a nested object, empty for an absent or null key.
 
@@ -105,6 +113,11 @@ def said_of_rope(config: Config) -> Config:
     transformers 5 goes by it alone.
     """
     return section(config, "rope_scaling") or section(config, "rope_parameters")
+
+
+def says_of_rope(config: Config) -> bool:
+    """Whether anything is said of it: an empty ``rope_parameters`` means the usual rope."""
+    return bool(said_of_rope(config)) or config.get("rope_parameters") is not None
 
 
 def layer_thetas(config: Config, num_layers: int) -> list[float] | None:
