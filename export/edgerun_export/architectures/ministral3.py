@@ -35,7 +35,7 @@ def describe(config: Config) -> DecoderSpec:
     nothing = {"rope_type": "default"} if says_of_rope(config) else _DEFAULT
     parameters = said_of_rope(config) or nothing
     config = {**config, "rope_parameters": parameters, "rope_scaling": None}
-    spec = llama.describe(config)
+    spec = llama.describe({"head_dim": 128, **config})
     if config.get("sliding_window") is not None:
         spec = spec.with_windows([positive(config, "sliding_window")] * spec.num_layers)
     return replace(

@@ -10,6 +10,7 @@ from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun.values import shown
 from edgerun_export.architectures.decoder.layer import Dense, LayerSpec
 from edgerun_export.architectures.decoder.spec import Config, TernaryOrigin
+from edgerun_export.architectures.decoder.usual_texts import usual_key_heads
 
 # Larger than anything known; what exceeds it would only exhaust memory.
 _MAX_SIZE, _MAX_LAYERS, _MAX_EXPERTS = 1 << 24, 1024, 4096
@@ -250,7 +251,7 @@ def dimensions(config: Config) -> dict[str, Any]:
     hidden = positive(config, "hidden_size")
     layers = positive(config, "num_hidden_layers", limit=_MAX_LAYERS)
     heads = positive(config, "num_attention_heads")
-    kv_heads = positive(config, "num_key_value_heads", heads)
+    kv_heads = positive(config, "num_key_value_heads", usual_key_heads(config, heads))
     if heads % kv_heads:
         raise CheckpointError(
             f"config.json: num_attention_heads {heads} is not a multiple of "
