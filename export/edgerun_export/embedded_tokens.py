@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from edgerun.errors import CheckpointError
 from edgerun.values import shown
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.bundle_files import parse_object
+from edgerun_export.tokenizers.named_tokens import named_tokens
 
 _MAX_IDS = 1 << 31
 _TOKENIZER, _CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -27,7 +28,7 @@ def with_embeddings(
     would be missed.
 
     Returns:
-        the files, and a warning where something was left out.
+        the files, and warnings where something was left out.
 
     Raises:
         CheckpointError: it has no vocabulary, an id is none, or words of its own have no embedding.
@@ -37,14 +38,19 @@ def with_embeddings(
     needed = [json.dumps(settings.get(key), ensure_ascii=False) for key in _NEEDED]
     behind = _without_embedding(spec, tokenizer)
     names = [name for name in behind if not any(name in text for text in needed)]
-    if not names:
-        _check_vocabulary(spec, tokenizer)
-        return dict(files), []
-    fitting = {**files, **_without_tokens(names, files)}
+    fitting = {**files, **_without_tokens(names, files)} if names else dict(files)
     _check_vocabulary(spec, parse_object(_TOKENIZER, fitting[_TOKENIZER]))
+    lost = _unlisted(settings, tokenizer, names)
+    warnings = [f"tokens of the tokenizer are without a row in the embedding, {_left_out(names)}"]
+    others = [
+        f"tokens that {_CONFIG} names have no id in the model's vocabulary, {_left_out(lost)}"
+    ]
+    return fitting, warnings * bool(names) + others * bool(lost)
+
+
+def _left_out(names: Sequence[str]) -> str:
     others = f" and {len(names) - 3} others" if len(names) > 3 else ""
-    warning = f"without a row in the embedding, and left out: {', '.join(names[:3])}{others}"
-    return fitting, [f"tokens of the tokenizer are {warning}"]
+    return f"and left out: {', '.join(names[:3])}{others}"
 
 
 def vocabulary_size(tokenizer: Mapping[str, Any]) -> int:
@@ -78,6 +84,17 @@ def _without_embedding(spec: DecoderSpec, tokenizer: Mapping[str, Any]) -> list[
     added = tokenizer.get("added_tokens") or []
     behind = [token.get("content") for token in added if token["id"] >= spec.vocab_size]
     return [text for text in behind if isinstance(text, str) and text not in own]
+
+
+def _unlisted(
+    settings: Mapping[str, Any], tokenizer: Mapping[str, Any], but: Collection[str]
+) -> list[str]:
+    """Tokens that tokenizer_config.json names and tokenizer.json has not, but those in ``but``."""
+    vocabulary = tokenizer["model"]["vocab"]
+    texts = {*(vocabulary if isinstance(vocabulary, dict) else _pieces(vocabulary))}
+    texts |= {token.get("content") for token in tokenizer.get("added_tokens") or []}
+    names = [each.text for each in named_tokens(settings, {})]
+    return [name for name in names if name and name not in texts and name not in but]
 
 
 def _pieces(vocabulary: Iterable[Any]) -> set[str]:

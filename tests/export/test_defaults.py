@@ -64,6 +64,14 @@ def test_a_head_is_tied_where_that_is_the_default(name: str) -> None:
     assert describe(silent).tied == SAVED[name].get("tie_word_embeddings", False)
 
 
+@pytest.mark.parametrize("name", sorted({*NAMES} - PARTS.keys()))
+@pytest.mark.parametrize("key", ["num_key_value_heads", "head_dim"])
+def test_heads_that_are_not_said_are_those_of_the_class(name: str, key: str) -> None:
+    silent = {each: value for each, value in SAVED[name].items() if each != key}
+    heads = [(spec.num_kv_heads, spec.head_dim) for spec in map(describe, (silent, SAVED[name]))]
+    assert heads[0] == heads[1]
+
+
 @pytest.mark.parametrize("text", sorted(USUAL))
 def test_sizes_of_text_models_are_those_of_their_classes(text: str) -> None:
     """Version 4 writes no size of a part that has its default."""

@@ -37,12 +37,14 @@ def describe(config: Config) -> DecoderSpec:
         "rope_scaling": None,
         "block_ff_dim": None,
         "block_auto_adjust_ff_dim": False,
+        "norm_eps": said.get("rms_norm_eps", said.get("norm_eps")),  # two names of one number
     }
     spec = lfm2.hybrid(plain, "lfm3", positive(said, "intermediate_size"))
     # A key that is null means no window, an absent one this.
     window = None if _has_no_window(config) else positive(said, "sliding_window", 256)
     spec = spec.with_windows([window if kind == _SLIDING else None for kind in kinds])
-    ropes = {"rope_parameters": _USUAL_ROPES, **said}
+    theta = said.get("rope_theta")  # of both types, where they have none
+    ropes = {"rope_parameters": _USUAL_ROPES, **said, "rope_local_base_freq": theta}
     after, gated = flag(said, "use_sandwich_norm", True), flag(said, "use_attention_gate", True)
     stored = lfm2.stored_names(spec, lfm2.NETWORK)
     gates = stored_modules(spec.num_layers, {"self_attn.attention_gate": "self_attn.gate_proj"})
@@ -50,7 +52,7 @@ def describe(config: Config) -> DecoderSpec:
         spec.with_ropes([1 if kind == _SLIDING else 0 for kind in kinds]),
         ropes=(
             rope_of_type(ropes, _FULL, spec.head_dim, 1000000.0),
-            rope_of_type(ropes, _SLIDING, spec.head_dim, 10000.0),
+            rope_of_type(ropes, _SLIDING, spec.head_dim, 1000000.0),
         ),
         biases=declared_biases(said, ("attention_bias",)),
         q_norm="self_attn.q_norm",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.decoder.fields import number, positive, said_of_rope
+from edgerun_export.architectures.decoder.fields import number, positive, said_of_rope, says_of_rope
 from edgerun_export.architectures.decoder.rope import rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
@@ -32,16 +32,17 @@ def describe(config: Config) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    parameters = said_of_rope(config) or _DEFAULT
+    nothing = {"rope_type": "default"} if says_of_rope(config) else _DEFAULT
+    parameters = said_of_rope(config) or nothing
     config = {**config, "rope_parameters": parameters, "rope_scaling": None}
-    spec = llama.describe(config)
+    spec = llama.describe({"head_dim": 128, **config})
     if config.get("sliding_window") is not None:
         spec = spec.with_windows([positive(config, "sliding_window")] * spec.num_layers)
     return replace(
         within_original(spec, parameters),
         architecture="ministral3",
         norm_eps=number(config, "rms_norm_eps", 1e-5),
-        ropes=(rope(config, spec.head_dim, default_theta=1000000.0),),
+        ropes=(rope(config, spec.head_dim),),
         biases=frozenset(),
     )
 

@@ -25,7 +25,8 @@ def describe(config: Config) -> DecoderSpec:
         typed_windows(config, positive(config, "sliding_window", 4096), slides)
     )
     # Before rope_parameters there was one theta for both.
-    both = {**config, "rope_local_base_freq": config.get("rope_theta")}
+    local = None if config.get("rope_parameters") else config.get("rope_theta")
+    both = {**config, "rope_local_base_freq": local}
     return replace(
         spec.with_ropes([1 if layer.window else 0 for layer in spec.layers]),
         architecture="olmo3",

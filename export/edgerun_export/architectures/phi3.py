@@ -19,6 +19,7 @@ _JOINED = {
     "mlp.gate_up_proj": ("gate_proj", "up_proj"),
 }
 
+_ORIGINAL = "original_max_position_embeddings"
 _ROPE = ("rope_parameters", "rope_scaling", "partial_rotary_factor")
 
 
@@ -32,7 +33,9 @@ def describe(config: Config) -> DecoderSpec:
     spec = llama.describe({**config, **dict.fromkeys(_ROPE)})
     if config.get("sliding_window") is not None:
         spec = spec.with_windows([positive(config, "sliding_window")] * spec.num_layers)
-    turned, context = long_rope(config, spec.head_dim)
+    # What the class says, even where the parameters of the rope say something else.
+    original = positive(config, _ORIGINAL, 4096)
+    turned, context = long_rope({**config, _ORIGINAL: original}, spec.head_dim)
     turned, head_rows = partial(turned, spec.head_dim)
     notes: tuple[str, ...] = ()
     if context < spec.context_length:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from edgerun.discovery import entries
 from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.architectures.aliases import with_own_names
 from edgerun_export.architectures.decoder.biases import with_stored_biases
 from edgerun_export.architectures.decoder.layer import Experts
 from edgerun_export.architectures.decoder.missing import reason
@@ -60,7 +61,8 @@ def describe(config: Config, tensors: Collection[str] = ()) -> DecoderSpec:
     if isinstance(architecture, Multimodal):
         spec = architecture.describe(name, config, tensors)
     else:
-        spec = with_stored_biases(architecture(config), config, tensors)
+        spec = architecture(with_own_names(name, config))
+        spec = with_stored_biases(spec, config, tensors)
     _check_experts(spec)
     return spec
 

@@ -78,6 +78,7 @@ ARCHITECTURES = {
         False,
         {"hidden_act": "silu"},
         tensors={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+        long_rope=True,
         partial=True,
     ),
     "mistral3": Architecture(

@@ -24,6 +24,7 @@ from edgerun_export.checkpoint.gguf_families import of_family
 from edgerun_export.checkpoint.kinds.base import SIGMOID, Architecture
 from edgerun_export.checkpoint.kinds.deepseek import SIGMOIDS
 from edgerun_export.checkpoint.kinds.keys import Keys, short_float
+from edgerun_export.checkpoint.kinds.long_rope import LONG_FACTORS, SHORT_FACTORS
 from edgerun_export.checkpoint.kinds.state_spaces import GRANITE_4_EXPERTS
 
 # (GGUF key after the architecture's prefix, configuration key, default; None = required)
@@ -41,6 +42,7 @@ _WITHOUT_EFFECT: dict[str, tuple[float, ...]] = {
     "embedding_scale": (0.0, 1.0),
     "attention.scale": (0.0,),
     "attention.clamp_kqv": (0.0,),
+    "attention.temperature_scale": (0.0,),
     "attention.max_alibi_bias": (0.0,),
     "attn_logit_softcapping": (0.0,),
     "final_logit_softcapping": (0.0,),
@@ -123,6 +125,7 @@ def make_config(
     epsilon = "attention.layer_norm_epsilon" if kind.epsilon else "attention.layer_norm_rms_epsilon"
     config[kind.epsilon or "rms_norm_eps"] = short_float(keys.positive(epsilon))
     config["rope_theta"] = short_float(keys.positive("rope.freq_base", 10000.0))
+    _refuse_lost_ropes(keys, kind, rope_factors)
     scaling = _rope_scaling(keys, config, rope_factors.get("rope_freqs.weight"))
     config["rope_scaling"] = scaling and scaling | dict(kind.rope)
     if kind.windows:
@@ -199,6 +202,30 @@ def _refuse_other_computations(keys: Keys, kind: Architecture) -> None:
                 f"metadata '{key}' is {keys.number(key):g}, which this architecture is not "
                 "supported with; leaving it out would change the model"
             )
+    if keys.text("attention.causal", "True") != "True":
+        raise UnsupportedError(
+            f"metadata 'attention.causal' is {keys.text('attention.causal', '')[:20]}; expected "
+            "True, since models whose tokens attend to later ones are not supported"
+        )
+
+
+def _refuse_lost_ropes(keys: Keys, kind: Architecture, rope_factors: Mapping[str, F32]) -> None:
+    """Refuses what llama.cpp would apply to the rotary embedding and nothing here would."""
+    scaling = keys.text("rope.scaling.type", "linear")
+    divisors = [name for name in (SHORT_FACTORS, LONG_FACTORS) if name in rope_factors]
+    if not kind.long_rope and (divisors or scaling == "longrope"):
+        what = f"tensor '{divisors[0]}'" if divisors else "rotary scaling 'longrope'"
+        raise UnsupportedError(
+            f"{what} is not supported in {kind.model_type}; leaving it out would change the model: "
+            "export the safetensors checkpoint instead"
+        )
+    key = "rope.scaling.attn_factor"
+    # YaRN and divisors for long texts have a place for it in the configuration.
+    if scaling != "yarn" and not divisors and keys.number(key, 1.0) != 1.0:
+        raise UnsupportedError(
+            f"metadata '{key}' is {keys.number(key):g} without YaRN or divisors for long texts; "
+            "expected 1, since leaving it out would change the model"
+        )
 
 
 def _head_dim(keys: Keys, kind: Architecture, hidden_size: int, heads: int) -> tuple[int, int]:

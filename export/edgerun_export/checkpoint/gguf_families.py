@@ -82,12 +82,10 @@ def _ministral3(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str
 
 def _gemma2(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
     """What llama.cpp takes for granted stands for keys that are not there."""
-    pattern = keys.size("attention.sliding_window_pattern", 2)
-    slides = [(layer + 1) % pattern != 0 for layer in range(config["num_hidden_layers"])]
     return {
         "query_pre_attn_scalar": _gemma_scalar(config, _GEMMA_2_27B_LAYERS),
         "sliding_window": keys.size("attention.sliding_window", 4096),
-        "layer_types": ["sliding_attention" if slide else "full_attention" for slide in slides],
+        "layer_types": keys.layer_types(2, config["num_hidden_layers"]),
         "attn_logit_softcapping": config["attn_logit_softcapping"] or 50.0,
         "final_logit_softcapping": config["final_logit_softcapping"] or 30.0,
     }
@@ -223,6 +221,11 @@ def _turned_part(rope_factors: _Factors, head_dim: int) -> float:
 
 
 def _lfm2(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    if keys.number("attention.sliding_window", 0.0) > 0:
+        raise UnsupportedError(
+            f"GGUF files of {config['model_type']} with a sliding window are not supported; "
+            "expected 'attention.sliding_window' to be 0 or absent"
+        )
     heads = keys.by_layer("attention.head_count_kv", config["num_hidden_layers"])
     return {
         "layer_types": ["full_attention" if count else "conv" for count in heads],
@@ -235,6 +238,10 @@ def _lfm2_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, 
     check_sigmoids(keys.number("expert_gating_func"), config)
     dense = keys.count("leading_dense_block_count")
     return {**_lfm2(keys, config, rope_factors), "num_dense_layers": dense}
+
+
+def _gpt_oss(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    return {"layer_types": keys.layer_types(2, config["num_hidden_layers"])}
 
 
 def _ernie4_5_moe(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
@@ -263,6 +270,7 @@ _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "lfm2": _lfm2,
     "lfm2_moe": _lfm2_moe,
     "ernie4_5_moe": _ernie4_5_moe,
+    "gpt_oss": _gpt_oss,
     **DEEPSEEK_FAMILIES,
     **DENSE_FAMILIES,
     **LAYER_NORM_FAMILIES,

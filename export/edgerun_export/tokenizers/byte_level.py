@@ -25,6 +25,11 @@ _GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+
 _ENDINGS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = _ENDINGS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _REST
+# Long runs of spaces are cut into powers of two.
+_JAIS2 = _LLAMA3.removesuffix(r"|\s+(?!\S)|\s+") + "".join(
+    rf"|\s{{{count}}}(?!\S)" for count in (512, 256, 128, 64, 32, 16, 8, 4, "1,2")
+)
+_JAIS2 += r"|\s{1}"
 _QWEN2 = _ENDINGS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + _REST
 _LING = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}"
@@ -95,6 +100,8 @@ CUTS: dict[str, Cut] = {
     # apart in threes.
     "default": Cut((r"[\p{P}\$\+<=>\^~\|]+", _GPT2_WORDS, r"\p{N}+", "[0-9][0-9][0-9]")),
     **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "granite-docling", "exaone4"), _GPT2),
+    "gigachat": _GPT2,
+    "jais-2": Cut((_JAIS2,)),
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1"), _LLAMA),
     **dict.fromkeys(("pixtral", "midm-2.0", "lfm2"), _LLAMA),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe", "glm4"), Cut((_LLAMA3,))),
@@ -121,9 +128,11 @@ CUTS: dict[str, Cut] = {
         (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _IDEOGRAPHS, r"\p{N}"), add_bos=True
     ),
     "deepseek-v3": Cut(_DEEPSEEK3, add_bos=True),
-    "hunyuan-dense": Cut(_DEEPSEEK3),
+    **dict.fromkeys(("hunyuan-dense", "joyai-llm"), Cut(_DEEPSEEK3)),
     "tekken": Cut((_TEKKEN,), whole_words=True, add_bos=True),
-    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), Cut((_GPT4O,))),
+    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2", "kanana2"), Cut((_GPT4O,))),
+    # Digits in threes from the right.
+    "tiny_aya": Cut((r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O)),
     "kimi-k2": Cut((_KIMI,)),
 }
 

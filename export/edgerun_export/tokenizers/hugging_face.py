@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +11,12 @@ import msgspec
 from edgerun.errors import CheckpointError
 from edgerun_export.nesting import check_nesting
 from edgerun_export.tokenizers import sentencepiece
+from edgerun_export.tokenizers.named_tokens import named_tokens, with_named, with_roles
 from edgerun_export.tokenizers.vocabulary import dump
 
 ReadFile = Callable[[str], bytes | None]
-_PASSED = ("special_tokens_map.json", "generation_config.json")
+_ROLES, _ADDED = "special_tokens_map.json", "added_tokens.json"
+_PASSED = (_ROLES, "generation_config.json")
 _PROCESSOR = ("chat_template.json", "processor_config.json")
 _TEKKEN = "tekken.json"
 
@@ -21,7 +24,8 @@ _TEKKEN = "tekken.json"
 def from_hugging_face(read: ReadFile) -> dict[str, bytes]:
     """Collect a folder's tokenizer.
 
-    ``tokenizer.json`` is passed on byte for byte. A ``chat_template.jinja`` is put into
+    ``tokenizer.json`` is passed on byte for byte, unless other files name tokens that it leaves out
+    (``named_tokens.py``). A ``chat_template.jinja`` is put into
     ``tokenizer_config.json``, where it wins over the template there, as in transformers. Where
     there is neither, the template of a processor, which reads pictures, is taken
     (``chat_template.json``, ``processor_config.json``; transformers, ``processing_utils.py``).
@@ -41,9 +45,12 @@ def from_hugging_face(read: ReadFile) -> dict[str, bytes]:
     jinja = _text(read("chat_template.jinja"))
     if jinja is None and not config.get("chat_template"):
         jinja = _of_processor(read)
+    said = with_roles(config, _json(read(_ROLES), _ROLES))
     files = _tokenizer(read, config, jinja)
     implied = _json(files.get("tokenizer_config.json"), "tokenizer_config.json")
-    whole = implied | config | ({} if jinja is None else {"chat_template": jinja})
+    tokens = named_tokens(said, _json(read(_ADDED), _ADDED))
+    files["tokenizer.json"] = with_named(files["tokenizer.json"], tokens, _rows(read))
+    whole = implied | said | ({} if jinja is None else {"chat_template": jinja})
     if config_bytes is not None and whole == config:
         files["tokenizer_config.json"] = config_bytes
     elif whole:
@@ -75,8 +82,21 @@ def _tokenizer(read: ReadFile, config: dict[str, Any], jinja: str | None) -> dic
             "the folder has neither tokenizer.json nor tokenizer.model; save the tokenizer with "
             "transformers' save_pretrained first"
         )
-    added = _json(read("added_tokens.json"), "added_tokens.json")
+    added = _json(read(_ADDED), _ADDED)
     return sentencepiece.convert(pieces, config, added, jinja)
+
+
+def _rows(read: ReadFile) -> int | None:
+    """How many tokens have an embedding; None where config.json does not say it."""
+    try:  # as the checkpoint reads it, where numbers may be infinite
+        config = json.loads(read("config.json") or b"{}")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(config, dict):
+        return None
+    parts = (config, config.get("text_config"), config.get("llm_config"))
+    sizes = (part.get("vocab_size") for part in parts if isinstance(part, dict))
+    return next((size for size in sizes if type(size) is int), None)
 
 
 def _of_processor(read: ReadFile) -> str | None:

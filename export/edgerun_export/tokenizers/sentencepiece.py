@@ -98,7 +98,8 @@ def convert(
 
     Args:
         data: ``tokenizer.model``.
-        config: ``tokenizer_config.json``; its ``added_tokens_decoder`` and ``add_*_token`` count.
+        config: ``tokenizer_config.json``; its ``added_tokens_decoder``, ``add_*_token``,
+            ``add_prefix_space`` and ``legacy`` count.
         added: ``added_tokens.json``: further texts and their ids.
         template: chat template.
 
@@ -131,7 +132,9 @@ def convert(
         chat_template=template,
         matching={token.index: token.matching for token in additions},
     )
-    files = spm.build(vocabulary, scores, prefix=bool(model.normalizer.get(_DUMMY_PREFIX, 1)))
+    said = config.get("add_prefix_space")
+    prefix = bool(model.normalizer.get(_DUMMY_PREFIX, 1) if said is None else said)
+    files = spm.build(vocabulary, scores, prefix=prefix, once=config.get("legacy") is False)
     return {name: files[name] for name in ("tokenizer.json", "tokenizer_config.json")}
 
 

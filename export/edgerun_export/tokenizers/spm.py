@@ -6,7 +6,8 @@ joins the pair with the highest score, the leftmost of equals (its ``bpe_model.c
 piece's score. Two different pieces with one score are the only thing this cannot express.
 
 Text after an added token gets a space in front like text at the beginning, as in llama.cpp and in
-transformers' legacy mode; sentencepiece itself puts one only at the very beginning.
+transformers' legacy mode; sentencepiece itself puts one only at the very beginning, and so does
+transformers where tokenizer_config.json says that nothing is legacy.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ _MAX_PIECE_CHARS = 1024
 _MAX_TOTAL_CHARS = 1 << 23
 
 
-def build(vocabulary: Vocabulary, scores: Sequence[float], *, prefix: bool) -> dict[str, bytes]:
+def build(
+    vocabulary: Vocabulary, scores: Sequence[float], *, prefix: bool, once: bool = False
+) -> dict[str, bytes]:
     """Write the tokenizer's files, with merges that follow from scores.
 
     Args:
         vocabulary: pieces with U+2581 for a space, byte pieces as ``<0x0A>``.
         scores: one a piece; higher joins first.
         prefix: whether a space is put before every text (sentencepiece's ``add_dummy_prefix``).
+        once: whether text after an added token gets none.
 
     Raises:
         CheckpointError: a score is missing or NaN.
@@ -49,11 +53,16 @@ def build(vocabulary: Vocabulary, scores: Sequence[float], *, prefix: bool) -> d
         )
     if any(score != score for score in scores):
         raise CheckpointError("a piece of the vocabulary has the score NaN")
-    return build_of_merges(vocabulary, merges_from_scores(vocabulary, scores), prefix=prefix)
+    merges = merges_from_scores(vocabulary, scores)
+    return build_of_merges(vocabulary, merges, prefix=prefix, once=once)
 
 
 def build_of_merges(
-    vocabulary: Vocabulary, merges: Sequence[tuple[str, str]], *, prefix: bool
+    vocabulary: Vocabulary,
+    merges: Sequence[tuple[str, str]],
+    *,
+    prefix: bool,
+    once: bool = False,
 ) -> dict[str, bytes]:
     """Write the tokenizer's files.
 
@@ -61,6 +70,7 @@ def build_of_merges(
         vocabulary: see ``build``.
         merges: pairs of pieces, those first that are joined first.
         prefix: see ``build``.
+        once: see ``build``.
     """
     bytes_known = {f"<0x{value:02X}>" for value in range(256)} <= set(vocabulary.tokens)
     model = {
@@ -71,12 +81,14 @@ def build_of_merges(
     }
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     prepend: list[Json] = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
+    first = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "first", "split": False}
+    at_once = prefix and once
     files = companions(vocabulary)
     files["tokenizer.json"] = tokenizer_json(
         vocabulary,
         model,
-        normalizer={"type": "Sequence", "normalizers": [*prepend, spaces]},
-        pre_tokenizer=None,
+        normalizer=None if at_once else {"type": "Sequence", "normalizers": [*prepend, spaces]},
+        pre_tokenizer=first if at_once else None,
         post_processor=template(vocabulary),
         decoder=_decoder(prefix),
     )

@@ -13,7 +13,7 @@ from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.gguf_architectures import ARCHITECTURES
 from edgerun_export.checkpoint.gguf_config import _head_dim
-from edgerun_export.checkpoint.gguf_families import _turned_part
+from edgerun_export.checkpoint.gguf_families import _turned_part, of_family
 from edgerun_export.checkpoint.kinds.keys import Keys
 
 gguf = pytest.importorskip("gguf")
@@ -124,6 +124,38 @@ def test_refuses_an_unknown_scaling(make_gguf: Make, tensors: Tensors) -> None:
 
     with pytest.raises(UnsupportedError, match="'spiral' is not supported; supported: none"):
         scaling_config(make_gguf, tensors, extra)
+
+
+@pytest.mark.parametrize("length", ["short", "long"])
+def test_refuses_divisors_that_nothing_reads(
+    make_gguf: Make, tensors: Tensors, length: str
+) -> None:
+    name = f"rope_factors_{length}.weight"
+    path = make_gguf(tensors, raw={name: (np.array([1.0, 3.0], np.float32), Type.F32)})
+    with pytest.raises(UnsupportedError, match=f"tensor '{name}' is not supported in llama"):
+        open_checkpoint(str(path))
+
+
+def test_refuses_long_rope_without_divisors(make_gguf: Make, tensors: Tensors) -> None:
+    def extra(writer: Any) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+
+    with pytest.raises(UnsupportedError, match="rotary scaling 'longrope' is not supported in ll"):
+        scaling_config(make_gguf, tensors, extra)
+    with pytest.raises(CheckpointError, match=r"neither 'rope_factors_short\.weight' nor"):
+        open_checkpoint(str(make_gguf(tensors, "phi3", extra=extra)))
+
+
+def test_layers_of_gpt_oss_have_the_windows_that_a_file_says() -> None:
+    def full(**said: int) -> list[int]:
+        metadata = {f"gpt-oss.attention.{key}": value for key, value in said.items()}
+        config = {"num_hidden_layers": 6}
+        kind = ARCHITECTURES["gpt-oss"]
+        types = of_family(Keys(metadata, "gpt-oss"), kind, config, {})["layer_types"]
+        return [layer for layer, each in enumerate(types) if each == "full_attention"]
+
+    assert full() == [1, 3, 5]
+    assert full(sliding_window_pattern=3) == [2, 5]
 
 
 def llama3_reference(theta: float, head_dim: int, factor: float) -> np.ndarray:

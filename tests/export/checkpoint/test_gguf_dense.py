@@ -147,6 +147,23 @@ def test_layers_of_exaone_have_rope_where_they_have_a_window(
 
 
 @pytest.mark.parametrize(
+    ("pattern", "windows"),
+    [
+        (None, [8, 8, 8]),
+        (2, [8, None, 8]),
+        ([False, True, True], [None, 8, 8]),
+    ],
+)
+def test_layers_of_command_a_have_the_windows_that_a_file_says(
+    pattern: Any, windows: list[int | None], tmp_path: Path
+) -> None:
+    path, _ = write(tmp_path, "cohere2", attention__sliding_window_pattern=pattern)
+    with open_checkpoint(str(path)) as checkpoint:
+        spec = describe(checkpoint.config)
+    assert [layer.window for layer in spec.layers] == windows
+
+
+@pytest.mark.parametrize(
     ("name", "keys", "message"),
     [
         ("apertus", {"xielu__alpha_n": [0.5]}, "'xielu.alpha_n' is .* number for each of 2 layers"),

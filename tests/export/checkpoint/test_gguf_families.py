@@ -281,8 +281,8 @@ def change(case: Any, tmp_path: Path, key: str, value: Any) -> None:
 
     def more(writer: Any) -> None:
         extra(writer)
-        add = writer.add_bool if isinstance(value, bool) else writer.add_float32
-        add(f"{architecture}.{key}", value)
+        adders = {bool: writer.add_bool, str: writer.add_string, float: writer.add_float32}
+        adders[type(value)](f"{architecture}.{key}", value)
 
     path = write_gguf(tmp_path / "model.gguf", architecture, config, tensors, extra=more)
     open_checkpoint(str(path)).close()
@@ -318,6 +318,12 @@ def change(case: Any, tmp_path: Path, key: str, value: Any) -> None:
         (granitemoe, "expert_weights_norm", False, "'expert_weights_norm' is False"),
         (granitemoe, "expert_shared_count", 1.0, "'expert_shared_count' is 1"),
         (lfm2, "leading_dense_block_count", 1.0, "'leading_dense_block_count' is 1"),
+        (lfm2, "attention.sliding_window", 8.0, "of lfm2 with a sliding window"),
+        (lfm2_moe, "attention.sliding_window", 8.0, "of lfm2_moe with a sliding window"),
+        (olmo2, "rope.scaling.attn_factor", 1.5, "attn_factor' is 1.5 without YaRN"),
+        (olmo2, "attention.causal", False, "'attention.causal' is False"),
+        (olmo2, "rope.scaling.type", "longrope", "'longrope' is not supported in olmo2"),
+        (deepseek_v2, "attention.temperature_scale", 0.1, "temperature_scale' is 0.1"),
     ],
 )
 def test_what_such_a_file_cannot_have_is_refused(

@@ -20,7 +20,7 @@ from edgerun_export.architectures import Experts, describe
 from edgerun_export.architectures.decoder.layer import ExpertGroups
 from edgerun_export.pipeline import ExportOptions, export
 from tests.export.checkpoint.fp8.schemes import SCHEMES, fp8_model
-from tests.support.bundles import GOLDEN, error_of, runner
+from tests.support.bundles import GOLDEN, config_of, error_of, runner
 
 _YARN = {
     "beta_fast": 32,
@@ -288,3 +288,25 @@ def write_plain(folder: Path, tensors: dict[str, Any]) -> None:
         (folder / name).write_bytes((GOLDEN / "deepseek_v3-groups" / name).read_bytes())
     arrays = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     save_file(arrays, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "alias"),
+    [
+        ("mixtral", "num_local_experts", "num_experts"),
+        ("gpt_oss", "num_local_experts", "num_experts"),
+        ("olmoe", "num_experts", "num_local_experts"),
+        ("hy_v3", "num_experts", "num_local_experts"),
+        ("deepseek_v2", "n_routed_experts", "num_experts"),
+        ("deepseek_v3", "n_routed_experts", "num_local_experts"),
+        ("ernie4_5_moe", "moe_num_experts", "num_experts"),
+        ("ernie4_5_moe", "moe_k", "num_experts_per_tok"),
+        ("hunyuan_v1_moe", "moe_topk", "num_experts_per_tok"),
+    ],
+)
+def test_other_names_of_numbers_of_experts_mean_the_same(name: str, own: str, alias: str) -> None:
+    config = config_of(name)
+    spec = describe(config)
+    said = {key: value for key, value in config.items() if key not in (own, alias)}
+    assert describe({**said, alias: config[own]}).layers == spec.layers
+    assert describe({**config, alias: None}).layers == spec.layers

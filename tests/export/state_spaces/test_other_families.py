@@ -127,7 +127,7 @@ def test_factors_of_falcon_are_in_the_weights() -> None:
     [
         ({"mamba_rms_norm": False}, ""),
         ({"mamba_norm_before_gate": True}, "before"),
-        ({"mamba_norm_before_gate": None}, "before"),
+        ({"mamba_norm_before_gate": None}, "behind"),
         ({"mamba_norm_before_gate": False}, "behind"),
     ],
 )

@@ -85,3 +85,17 @@ def test_what_is_no_piece_of_a_unigram_model_is_no_token(
     files, warnings = with_embeddings(spec, {"tokenizer.json": json.dumps(tokenizer).encode()})
     assert json.loads(files["tokenizer.json"])["added_tokens"] == added[:1]
     assert len(warnings) == 1
+
+
+def test_tokens_that_have_no_id_are_spoken_of(checkpoint: Path, tmp_path: Path) -> None:
+    """transformers would give them ids behind the embedding."""
+    listed = {"99999": {"content": PICTURE, "special": True}}
+    change(
+        checkpoint,
+        "tokenizer_config.json",
+        lambda content: content.update(added_tokens_decoder=listed),
+    )
+    warnings = export(checkpoint, tmp_path / "bundle").warnings
+    assert any(
+        f"have no id in the model's vocabulary, and left out: {PICTURE}" in w for w in warnings
+    )

@@ -130,6 +130,11 @@ WORDS = {
     "deepseek-llm": ["11", "11", "11", "Ġ", "11", ".", ".", "a"],
     "glm4": ["111", "111", "Ġ", "11", ".", ".", "a"],
     "deepseek-v3": ["111", "111", "Ġ", "11", ".", ".", "a"],
+    "gigachat": ["11", "11", "11", "Ġ", "11", ".", ".", "a"],
+    "jais-2": ["111", "111", "Ġ", "11", ".", ".", "a"],
+    "joyai-llm": ["111", "111", "Ġ", "11", ".", ".", "a"],
+    "kanana2": ["111", "111", "Ġ", "11", ".", ".", "a"],
+    "tiny_aya": ["111", "111", "Ġ", "11", ".", ".", "a"],
     "hunyuan-dense": ["111", "111", "Ġ", "11", ".", ".", "a"],
 }
 
@@ -139,6 +144,20 @@ def test_cuts_text_as_the_model_was_trained(pre: str) -> None:
     tokenizer = load(from_gguf(tiny(pre)))
     got = tokenizer.encode("111111 11..a", add_special_tokens=False).tokens
     assert got == WORDS[pre]
+
+
+@pytest.mark.parametrize(
+    ("pre", "text", "words"),
+    [
+        ("jais-2", "a" + " " * 7 + "b", ["a", " " * 4, " " * 2, " b"]),
+        ("jais-2", " \n\n  12345", [" \n\n", " ", " ", "123", "45"]),
+        ("tiny_aya", "12345 it's", ["12", "345", " it's"]),
+    ],
+)
+def test_spaces_and_digits_are_cut_by_their_number(pre: str, text: str, words: list[str]) -> None:
+    cuts = find_cut(pre).splits
+    split = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(cut), "isolated") for cut in cuts])
+    assert [word for word, _ in split.pre_tokenize_str(text)] == words
 
 
 def test_deepseek_cuts_at_letters_of_some_scripts() -> None:

@@ -239,6 +239,29 @@ def test_added_tokens_take_spaces_along_as_transformers_says(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("settings", "tokens"),
+    [
+        ({}, ["_fox", "[X]", "_fox"]),
+        ({"legacy": True}, ["_fox", "[X]", "_fox"]),
+        ({"legacy": None, "add_prefix_space": None}, ["_fox", "[X]", "_fox"]),
+        ({"legacy": False}, ["_fox", "[X]", "fox"]),
+        ({"add_prefix_space": False}, ["fox", "[X]", "fox"]),
+        ({"legacy": False, "add_prefix_space": False}, ["fox", "[X]", "fox"]),
+    ],
+)
+def test_spaces_stand_in_front_of_texts_as_transformers_has_them(
+    settings: dict[str, Any], tokens: list[str], tmp_path: Path
+) -> None:
+    settings = {**settings, "added_tokens_decoder": {"400": {"content": "[X]", "special": True}}}
+    data = trained(tmp_path)
+    tokenizer = load(from_model(data, tokenizer_config__json=json.dumps(settings)))
+    ids = tokenizer.encode("fox[X]fox", add_special_tokens=False).ids
+    pieces = [tokenizer.id_to_token(id_) for id_ in ids]
+    assert "".join(pieces).replace(SPACE, "_") == "".join(tokens)
+    assert tokenizer.decode(ids, skip_special_tokens=True).replace(" ", "") == "foxfox"
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"model_type": "unigram"}, "of type unigram"),

@@ -10,6 +10,7 @@ from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun.values import shown
 from edgerun_export.architectures.decoder.layer import Dense, LayerSpec
 from edgerun_export.architectures.decoder.spec import Config, TernaryOrigin
+from edgerun_export.architectures.decoder.usual_texts import usual_key_heads
 
 # Larger than anything known; what exceeds it would only exhaust memory.
 _MAX_SIZE, _MAX_LAYERS, _MAX_EXPERTS = 1 << 24, 1024, 4096
@@ -84,6 +85,14 @@ def flag(config: Config, key: str, default: bool = False) -> bool:
     return default if value is None else bool(value)
 
 
+def nullable_flag(config: Config, key: str) -> bool:
+    """Returns a truth value that is true where the key is absent, and false where it is null.
+
+    So transformers takes the flags whose null it does not refuse.
+    """
+    return bool(config.get(key, True))
+
+
 def section(config: Config, key: str) -> Config:
     """Returns a nested object, empty for an absent or null key.
 
@@ -105,6 +114,11 @@ def said_of_rope(config: Config) -> Config:
     transformers 5 goes by it alone.
     """
     return section(config, "rope_scaling") or section(config, "rope_parameters")
+
+
+def says_of_rope(config: Config) -> bool:
+    """Whether anything is said of it: an empty ``rope_parameters`` means the usual rope."""
+    return bool(said_of_rope(config)) or config.get("rope_parameters") is not None
 
 
 def layer_thetas(config: Config, num_layers: int) -> list[float] | None:
@@ -237,7 +251,7 @@ def dimensions(config: Config) -> dict[str, Any]:
     hidden = positive(config, "hidden_size")
     layers = positive(config, "num_hidden_layers", limit=_MAX_LAYERS)
     heads = positive(config, "num_attention_heads")
-    kv_heads = positive(config, "num_key_value_heads", heads)
+    kv_heads = positive(config, "num_key_value_heads", usual_key_heads(config, heads))
     if heads % kv_heads:
         raise CheckpointError(
             f"config.json: num_attention_heads {heads} is not a multiple of "

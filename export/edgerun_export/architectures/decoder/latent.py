@@ -7,7 +7,13 @@ from dataclasses import replace
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.decoder.fields import flag, number, positive, said_of_rope
+from edgerun_export.architectures.decoder.fields import (
+    flag,
+    nullable_flag,
+    number,
+    positive,
+    said_of_rope,
+)
 from edgerun_export.architectures.decoder.layer import LatentAttention
 from edgerun_export.architectures.decoder.rope import behind, rope
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
@@ -36,7 +42,7 @@ def with_latent_attention(config: Config) -> DecoderSpec:
     plain = {**config, "head_dim": head_dim, "num_key_value_heads": heads, "rope_scaling": None}
     spec = llama.describe({**plain, "rope_parameters": None, "attention_bias": False})
     turning, order = behind(
-        rope(config, latent.turned), head_dim, interleaved=flag(config, "rope_interleave", True)
+        rope(config, latent.turned), head_dim, interleaved=nullable_flag(config, "rope_interleave")
     )
     return replace(
         spec,

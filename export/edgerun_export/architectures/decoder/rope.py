@@ -13,12 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.architectures.decoder.fields import number, positive, said_of_rope, section
+from edgerun_export.architectures.decoder.fields import (
+    number,
+    positive,
+    said_of_rope,
+    says_of_rope,
+    section,
+)
 from edgerun_export.architectures.decoder.layer import Rope
 from edgerun_export.architectures.decoder.spec import Config
 from edgerun_export.architectures.decoder.storage import HeadRows
 
 _F32 = np.float32
+# Of layers of a type, where they are not among the parameters by type.
+_THETAS = {"full_attention": "rope_theta", "sliding_attention": "rope_local_base_freq"}
 _Parameters = Mapping[str, Any]
 
 
@@ -54,11 +62,22 @@ def rope_of_part(config: Config, head_dim: int, usual_part: float) -> Rope:
     return _for_all_texts(parameters, _turned(parameters, head_dim))
 
 
+def by_type_alone(config: Config, usual: _Parameters) -> Config:
+    """What ``rope_of_type`` reads, without keys beside ``rope_parameters``.
+
+    ``usual`` are the parameters by type where there are none.
+    """
+    given = section(config, "rope_parameters") or usual
+    others = ("rope_scaling", "partial_rotary_factor", *_THETAS.values())
+    return {**config, **dict.fromkeys(others), "rope_parameters": given}
+
+
 def rope_of_type(config: Config, kind: str, head_dim: int, default_theta: float) -> Rope:
     """Returns the rotary embedding of the layers of one type.
 
     Reads ``rope_parameters`` by type (transformers 5), or the keys before: those that all models
-    have for ``full_attention``, and ``rope_local_base_freq`` for ``sliding_attention``.
+    have for ``full_attention``, and ``rope_local_base_freq`` for ``sliding_attention``. Bases of
+    the latter stand for those that the former leave out.
 
     Raises:
         UnsupportedError: a scaling variant without an implementation, or partial rotary.
@@ -68,9 +87,10 @@ def rope_of_type(config: Config, kind: str, head_dim: int, default_theta: float)
     own = {**config, "rope_parameters": None}
     if any(isinstance(value, Mapping) for value in by_type.values()):
         added = section(config, "rope_scaling") if kind == "full_attention" else {}
-        own |= {"rope_scaling": {**section(by_type, kind), **added}, "rope_theta": None}
+        theta = config.get(_THETAS[kind])
+        own |= {"rope_scaling": {**section(by_type, kind), **added}, "rope_theta": theta}
     elif kind == "sliding_attention":
-        own |= {"rope_scaling": None, "rope_theta": config.get("rope_local_base_freq")}
+        own |= {"rope_scaling": None, "rope_theta": config.get(_THETAS[kind])}
     return rope(own, head_dim, default_theta)
 
 
@@ -235,7 +255,7 @@ def _proportional(parameters: _Parameters, theta: float, head_dim: int) -> Rope:
 
 def with_llama3(config: Config, theta: float, factor: float) -> Config:
     """The same with the rope of Llama 3.1, lengthened so, where nothing is said of any."""
-    if said_of_rope(config):
+    if says_of_rope(config):
         return config
     usual = {
         "rope_type": "llama3",

@@ -9,6 +9,19 @@ from __future__ import annotations
 
 from edgerun_export.architectures.decoder.spec import Config
 
+# Key heads where config.json has no such key, of classes that do not take as many as query heads.
+_KEY_HEADS = {
+    **dict.fromkeys(("ernie4_5", "glm", "glm4", "qwen3_next", "starcoder2"), 2),
+    **dict.fromkeys(("ernie4_5_moe", "gemma2", "gemma3_text", "granite_swa", "lfm3", "mellum"), 4),
+    **dict.fromkeys(("qwen3_5_text", "qwen3_moe", "smollm3", "vaultgemma"), 4),
+    "bitnet": 5,
+    **dict.fromkeys(("cwm", "exaone", "glm4_moe", "gpt_oss", "hy_v3", "lfm2", "lfm2_moe"), 8),
+    **dict.fromkeys(("minimax_m2", "ministral", "ministral3", "mistral", "mixtral"), 8),
+    **dict.fromkeys(("seed_oss", "solar_open"), 8),
+    **dict.fromkeys(("gemma", "qwen2_moe"), 16),
+    "helium": 20,
+    **dict.fromkeys(("dots1", "exaone4", "exaone_moe", "qwen2", "qwen3", "stablelm"), 32),
+}
 _SIZES = (
     "vocab_size",
     "hidden_size",
@@ -64,3 +77,14 @@ USUAL: dict[str, Config] = {
     }
     for kind, sizes in _OF_TEXTS.items()
 }
+
+
+def usual_key_heads(config: Config, heads: int) -> int:
+    """How many key heads there are where ``config`` gives no number; null means ``heads``.
+
+    So does a number of the class that ``heads`` is no multiple of, with which no model can be.
+    """
+    if "num_key_value_heads" in config:
+        return heads
+    usual = _KEY_HEADS.get(str(config.get("model_type")), heads)
+    return heads if heads % usual else usual

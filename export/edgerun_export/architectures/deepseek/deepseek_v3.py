@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgerun_export.architectures.decoder.fields import flag, natural, number, positive
+from edgerun_export.architectures.decoder.fields import natural, nullable_flag, number, positive
 from edgerun_export.architectures.decoder.latent import with_latent_attention
 from edgerun_export.architectures.decoder.layer import Dense, FeedForward
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
@@ -58,7 +58,7 @@ def with_experts(
     experts = replace(
         experts_beside_shared(config),
         scoring="sigmoid",
-        normalise=flag(config, "norm_topk_prob", True),
+        normalise=nullable_flag(config, "norm_topk_prob"),
         groups=expert_groups(config, usual_groups, best=2),
         selection_bias="mlp.gate.e_score_correction_bias",
         scale=number(config, "routed_scaling_factor"),

@@ -6,12 +6,16 @@ from dataclasses import replace
 
 from edgerun_export.architectures.decoder.fields import positive, sparse_layers, typed_windows
 from edgerun_export.architectures.decoder.layer import Dense
-from edgerun_export.architectures.decoder.rope import rope_of_type
+from edgerun_export.architectures.decoder.rope import by_type_alone, rope_of_type
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import MTP_LEFT_OUT
 from edgerun_export.architectures.experts import qwen3_moe
 
 _GLOBAL_THETA, _LOCAL_THETA = 500000.0, 10000.0
+_USUAL_ROPES = {
+    "full_attention": {"rope_theta": _GLOBAL_THETA},
+    "sliding_attention": {"rope_theta": _LOCAL_THETA},
+}
 
 
 def describe(config: Config) -> DecoderSpec:
@@ -35,12 +39,13 @@ def describe(config: Config) -> DecoderSpec:
         )
     ]
     spec = spec.with_windows(windows).with_feed_forward(parts)
+    ropes = by_type_alone(config, _USUAL_ROPES)
     return replace(
         spec.with_ropes([1 if window else 0 for window in windows]),
         architecture="mellum",
         ropes=(
-            rope_of_type(config, "full_attention", spec.head_dim, _GLOBAL_THETA),
-            rope_of_type(config, "sliding_attention", spec.head_dim, _LOCAL_THETA),
+            rope_of_type(ropes, "full_attention", spec.head_dim, _GLOBAL_THETA),
+            rope_of_type(ropes, "sliding_attention", spec.head_dim, _LOCAL_THETA),
         ),
         storage=replace(spec.storage, unused=("mtp.",), said_of_unused={"mtp.": MTP_LEFT_OUT}),
     )

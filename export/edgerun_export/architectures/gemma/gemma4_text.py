@@ -31,7 +31,7 @@ from edgerun_export.architectures.decoder.layer import (
     Rope,
     SharedExpert,
 )
-from edgerun_export.architectures.decoder.rope import rope_of_type
+from edgerun_export.architectures.decoder.rope import by_type_alone, rope_of_type
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import Storage
 from edgerun_export.architectures.decoder.streams import PerLayerInputs
@@ -242,8 +242,7 @@ def _ropes(config: Config, spec: DecoderSpec) -> tuple[Rope, ...]:
                 "those of different types may differ"
             )
         width = widths.pop() if widths else spec.head_dim
-        own = {**config, "rope_parameters": given, "rope_scaling": None}  # which it does not read
-        ropes.append(rope_of_type(own, kind, width, _THETA[kind]))
+        ropes.append(rope_of_type(by_type_alone(config, given), kind, width, _THETA[kind]))
     return tuple(ropes)
 
 

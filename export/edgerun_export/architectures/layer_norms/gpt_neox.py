@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgerun_export.architectures.decoder.fields import flag, said_of_rope
+from edgerun_export.architectures.decoder.fields import flag
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.storage import picked_in_turns, stored_modules
 from edgerun_export.architectures.layer_norms.parts import QKV, described, turned_in_part, ungated
@@ -52,9 +52,10 @@ def describe(config: Config) -> DecoderSpec:
 
 
 def _with_usual_keys(config: Config) -> Config:
-    """The configuration with what it says of the rope under the names that others have."""
-    if said_of_rope(config).get("rope_theta") is not None:
-        return config
+    """The configuration with what it says of the rope under the names that others have.
+
+    Those names themselves mean nothing beside the parameters of the rope.
+    """
     return {
         **config,
         "rope_theta": config.get("rotary_emb_base"),

@@ -13,7 +13,13 @@ import numpy as np
 
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.decoder.fields import check_off, flag, number, positive
+from edgerun_export.architectures.decoder.fields import (
+    check_off,
+    flag,
+    nullable_flag,
+    number,
+    positive,
+)
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.state_space import StateSpace
 from edgerun_export.architectures.decoder.storage import Factor, Storage
@@ -33,6 +39,7 @@ _USUAL = {
     "rms_norm_eps": 1e-5,
 }
 _INNER = 1024
+_NULLABLE = ("mamba_norm_before_gate", "mamba_conv_bias")  # flags whose null means no
 _PARTS = ("z", "x", "B", "C", "dt")  # that ssm_multipliers are of
 _NAMES = {f"mlp.{each}": f"feed_forward.{each}" for each in ("gate_proj", "up_proj", "down_proj")}
 
@@ -45,7 +52,8 @@ def describe(config: Config) -> DecoderSpec:
         UnsupportedError: it asks for a variant without an implementation.
     """
     is_stated = config.get("mamba_d_ssm", _INNER) is not None
-    config = {**_USUAL, **{key: value for key, value in config.items() if value is not None}}
+    said = {k: value for k, value in config.items() if value is not None or k in _NULLABLE}
+    config = {**_USUAL, **said}
     check_off(config, _NAME, ("attention_bias", "mlp_bias", "projectors_bias"))
     plain = llama.describe(config)
     stated = positive(config, "mamba_d_ssm", _INNER)
@@ -67,7 +75,7 @@ def describe(config: Config) -> DecoderSpec:
 def _norm(config: Config) -> Literal["behind", "before", ""]:
     if not flag(config, "mamba_rms_norm"):
         return ""
-    return "before" if flag(config, "mamba_norm_before_gate", True) else "behind"
+    return "before" if nullable_flag(config, "mamba_norm_before_gate") else "behind"
 
 
 def _factors(config: Config, spec: DecoderSpec, space: StateSpace) -> dict[str, Factor]:

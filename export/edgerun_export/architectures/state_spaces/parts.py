@@ -6,7 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.architectures.decoder.fields import check_width, flag, names, positive
+from edgerun_export.architectures.decoder.fields import (
+    check_width,
+    flag,
+    names,
+    nullable_flag,
+    positive,
+)
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.decoder.state_space import StateSpace
 
@@ -103,7 +109,7 @@ def check_variant(
     Raises:
         UnsupportedError: there is such.
     """
-    if not flag(config, conv_bias, True):
+    if not nullable_flag(config, conv_bias):
         raise UnsupportedError(
             f"{name} checkpoints without biases in convolutions ({conv_bias}) are not supported"
         )

@@ -67,6 +67,7 @@ class Architecture:
             Hugging Face's.
         rope: parameters of YaRN that GGUF leaves to the architecture.
         windows: whether some layers have a sliding window.
+        long_rope: whether divisors for short and for long texts are read.
         factors: metadata keys of factors, and those of the configuration; 0 stands for none.
         own_keys: metadata keys that ``gguf_families.py`` reads and other architectures must not
             have.
@@ -95,6 +96,7 @@ class Architecture:
     tensors: Mapping[str, str] = field(default_factory=dict)
     rope: Mapping[str, Any] = field(default_factory=dict)
     windows: bool = False
+    long_rope: bool = False
     factors: Mapping[str, str] = field(default_factory=dict)
     own_keys: tuple[str, ...] = ()
     partial: bool = False

@@ -105,6 +105,7 @@ DENSE_KINDS = {
         True,
         {"hidden_act": "silu"},
         factors={key: key for key in ("embedding_scale", "residual_scale", "logit_scale")},
+        long_rope=True,
     ),
     "ernie4_5": Architecture(
         "ernie4_5",

@@ -100,6 +100,19 @@ class Keys:
             )
         return [bool(flag) for flag in flags]
 
+    def layer_types(self, usual: int, layers: int) -> list[str]:
+        """Which layers have a window: all but every n-th, or those that are named.
+
+        ``usual`` is n where nothing is said.
+        """
+        key = "attention.sliding_window_pattern"
+        if isinstance(self._get(key, usual), list | tuple | np.ndarray):
+            slides = self.flags(key, layers)
+        else:
+            period = self.size(key, usual)
+            slides = [(layer + 1) % period != 0 for layer in range(layers)]
+        return ["sliding_attention" if slide else "full_attention" for slide in slides]
+
     def text(self, key: str, default: str) -> str:
         """Any value, as a text."""
         return str(self._get(key, default))

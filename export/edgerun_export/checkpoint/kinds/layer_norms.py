@@ -28,7 +28,6 @@ LAYER_NORM_KINDS = {
         factors=_FACTORS,
         told={**_BIASES, "use_qk_norm": "attn_q_norm.weight"},
     ),
-    # Three of four layers have a window, which is the configuration's default.
     "cohere2": Architecture(
         "cohere2",
         "Cohere2ForCausalLM",
@@ -110,6 +109,11 @@ def _turned_part(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[st
     return {"partial_rotary_factor": config.get("partial_rotary_factor", 1.0)}
 
 
+def _cohere2(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    kinds = keys.layer_types(4, config["num_hidden_layers"])
+    return {"layer_types": kinds, "logit_scale": config["logit_scale"]}
+
+
 def _stablelm(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
     is_parallel = keys.text("use_parallel_residual", "False") == "True"
     part = _turned_part(keys, config, rope_factors)
@@ -117,6 +121,7 @@ def _stablelm(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, 
 
 
 LAYER_NORM_FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
+    "cohere2": _cohere2,
     "nemotron": _turned_part,
     "phi": _turned_part,
     "stablelm": _stablelm,

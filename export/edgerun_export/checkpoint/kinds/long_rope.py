@@ -19,11 +19,16 @@ def long_rope(
     """What the configuration says of them; nothing where a file has none.
 
     Raises:
-        CheckpointError: it has some of one kind alone.
+        CheckpointError: it has some of one kind alone, or none where it says that it has some.
     """
     divisors = [rope_factors.get(name) for name in (SHORT_FACTORS, LONG_FACTORS)]
     short, long = (None if each is None else each.reshape(-1).tolist() for each in divisors)
     if short is None and long is None:
+        if keys.text("rope.scaling.type", "") == "longrope":
+            raise CheckpointError(
+                "metadata 'rope.scaling.type' is longrope, and the file has neither "
+                f"'{SHORT_FACTORS}' nor '{LONG_FACTORS}'; expected both, so convert the model again"
+            )
         return {}
     if short is None or long is None:
         raise CheckpointError(f"expected both '{SHORT_FACTORS}' and '{LONG_FACTORS}', or neither")

@@ -65,6 +65,8 @@ def test_what_a_file_leaves_out_is_as_llama_cpp_has_it(tmp_path: Path) -> None:
 def test_a_pattern_says_which_layers_have_a_window(tmp_path: Path) -> None:
     spec = spec_of(written(tmp_path, {PATTERN: 3})[0])
     assert [layer.window for layer in spec.layers] == [8, 8, None]
+    spec = spec_of(written(tmp_path, {PATTERN: [False, True, True]})[0])
+    assert [layer.window for layer in spec.layers] == [None, 8, 8]
 
 
 def test_scores_of_27b_are_divided_by_the_root_of_a_share_of_the_hidden_size(
@@ -94,7 +96,7 @@ def test_integers_of_such_files_are_kept(tmp_path: Path) -> None:
         ({"attn_logit_softcapping": float("nan")}, "attn_logit_softcapping' is nan"),
         ({"final_logit_softcapping": float("inf")}, "final_logit_softcapping' is inf"),
         ({"attn_logit_softcapping": "50"}, "softcapping' is 50; expected one number"),
-        ({PATTERN: [True, False, True]}, "sliding_window_pattern' is .*; expected one number"),
+        ({PATTERN: [True, False]}, "sliding_window_pattern' is .* value for each of 3 layers"),
         ({WINDOW: 0}, "sliding_window' is 0; expected 1 to"),
         ({"expert_count": 8}, "with experts are not supported"),
     ],
