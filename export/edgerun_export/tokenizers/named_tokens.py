@@ -96,16 +96,15 @@ def with_named(data: bytes, tokens: Sequence[NamedToken], rows: int | None) -> b
     vocabulary = _vocabulary(_decoded(parts.get("model"))) if missing else None
     if vocabulary is None:
         return data
-    numbers = [each["id"] for each in listed if type(each.get("id")) is int]
+    numbers = (each["id"] + 1 for each in listed if type(each.get("id")) is int)
+    free = max(len(vocabulary), max(numbers, default=0))
     more: list[dict[str, Any]] = []
     for token in missing:
-        index = vocabulary.get(token.text)
-        if index is None:
-            index = max(len(vocabulary), max(numbers, default=-1) + 1)
+        index = vocabulary.get(token.text, free)
         fits = type(index) is int and (rows is None or index < rows)
         if fits and token.index in (None, index):
             more.append(_entry(token, index))
-            numbers.append(index)
+            free = max(free, index + 1)
     if not more:
         return data
     parts[_TOKENS] = msgspec.Raw(msgspec.json.encode([*listed, *more]))
