@@ -161,6 +161,10 @@ def test_a_folder_is_the_model_and_other_words_the_text(run: Run, tmp_path: Path
         (["my-model"], "there is no model at"),
         ([__file__], "is no model: expected the folder of a bundle"),
         (["a", "b"], "neither 'a' nor 'b' is one"),
+        (["./my-model", "hi"], "there is no model at my-model: give"),
+        (["Say hi.", "llama3.gguf"], "there is no model at llama3.gguf: give"),
+        (["no-such", __file__], "there is no model at no-such: give"),
+        (["Say hi.", __file__], "is no model: expected the folder of a bundle"),
         (["/", "/"], "both are models"),
         (["/", "-m", "x"], "two models are named, / and x"),
         (["hi", "/", "-p", "x"], "the text is given twice"),
@@ -172,6 +176,15 @@ def test_words_that_may_mean_two_things_are_refused(
     result = run("run", *words)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert message in result.err
+
+
+def test_a_file_of_weights_is_the_model_that_was_meant(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "new.gguf"
+    path.write_bytes(b"GGU")
+    for words in ([str(path), "hi"], ["read-me", str(path)]):
+        result = run("run", *words)
+        assert (result.code, result.err.count("\n")) == (2, 1)
+        assert "new.gguf does not begin with 'GGUF', so it is no GGUF file" in result.err
 
 
 def test_only_names_of_the_hub_are_models_of_it(tmp_path: Path) -> None:
