@@ -293,6 +293,11 @@ MISTAKES = [
     (["-p", "x", "-n", "99999999999999"], "-n is 99999999999999"),
     (["-p", "x", "--top-k", "-1"], "--top-k is -1"),
     (["-p", "x", "--logit-bias", "5"], "--logit-bias is '5'; expected numbers from -100 to 100"),
+    (["-p", "x", "--logit-bias", "999999=1"], "--logit-bias names id 999999; the vocabulary ends"),
+    (
+        ["-p", "x", "--dry-sequence-breakers", "x"],
+        "--dry-sequence-breakers is 'x'; expected a list",
+    ),
     (["-p", "x", "--stop-ids", "5,x"], "--stop-ids is '5,x'; expected at most 1024 token ids"),
     (["-p", "x", "--top-p", "0"], "--top-p is 0"),
     (["-p", "x", "--min-p", "2"], "--min-p is 2"),
@@ -304,7 +309,10 @@ MISTAKES = [
     (["-p", "x", "--json", "--logprobs", "21"], "logprobs is 21; expected a whole number from 0"),
     (["-p", "x", "--stop", ""], "stop holds an empty text"),
     (["-p", "x", "--regex", "("], "regex is '(': unclosed group; expected a regular expression"),
-    (["-p", "x", "--regex", "a", "--json-schema", "true"], "json_schema and regex are both given"),
+    (
+        ["-p", "x", "--regex", "a", "--json-schema", "true"],
+        "--json-schema and --regex are both given: leave",
+    ),
     (["-p", "x", "--json-schema", "{"], "--json-schema is '{', which is not JSON"),
     (["-p", "x", "--json-schema", "none.json"], "'none.json' cannot be read: No such file"),
     (["-p", "x", "--grammar", "~nobody_here/g"], "begins with the home folder of nobody here"),
