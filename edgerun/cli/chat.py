@@ -102,10 +102,10 @@ def greet(llm: LLM) -> None:
 
 def _go_on(conversation: Conversation, store: ChatStore) -> None:
     """Loads the last chat with this model, if there is one."""
-    path = store.last_chat(conversation.llm.model.digest)
-    if not path.exists():
+    digest = conversation.llm.model.digest
+    if not store.last_chat(digest).exists():
         say("there is no chat with this model to go on with: this is a new one")
         return
-    conversation.session.load(path)
+    conversation.session.messages = [*store.read(digest)]
     conversation.is_kept = True
     say(f"going on with the last chat ({conversation.fill()} tokens); /show prints it")

@@ -9,6 +9,7 @@ What commands there are is in ``commands.py``.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +32,8 @@ from edgerun.errors import EdgerunError, InputError
 
 INTERRUPTED = 130
 READER_GONE = 141
+AND = " and "
+ABOUT_ARGUMENTS = re.compile(r"(?P<names>[^\W\d]\w*( and [^\W\d]\w*)?) (is|are both|has|names) ")
 EXPECTED = {  # by what a validator of typer's calls the finding
     "int_parsing": "a whole number",
     "int_parsing_size": "a smaller number",
@@ -117,23 +120,26 @@ def _report(error: Exception, words: Sequence[str] = ()) -> int:
 
 
 def _with_flag(message: str, words: Sequence[str]) -> str:
-    """A message about an argument of the library, which is named by the flag that was typed."""
-    name, verb, rest = message.partition(" is ")
-    if not verb or not name.isidentifier() or not set(words[:1]) & COMMANDS.keys():
+    """A message about arguments of the library, which are named by the flags that were typed."""
+    said = ABOUT_ARGUMENTS.match(message)
+    if said is None or not words or words[0] not in command_names():
         return message
     from typer.main import get_command
 
-    command: Any = get_command(application(words[:1]))
-    name = OPTION_FIELDS.get(name, name)
-    flags = [
-        flag
-        for entry in command.commands[words[0]].params
-        if entry.name == name and entry.param_type_name == "option"
-        for flag in entry.opts
+    group: Any = get_command(application(words[:1]))
+    options = [
+        entry for entry in group.commands[words[0]].params if entry.param_type_name == "option"
     ]
-    typed = (word.partition("=")[0] if word.startswith("--") else word[:2] for word in words[1:])
-    flag = next((word for word in typed if _normal(word) in flags), None)
-    return message if flag is None else f"{flag} is {rest}"
+    named = [_flag_of(name, options, words[1:]) for name in said["names"].split(AND)]
+    return f"{AND.join(named)}{message[said.end('names') :]}"
+
+
+def _flag_of(name: str, options: Sequence[Any], words: Sequence[str]) -> str:
+    """The flag among the words that sets an argument of the library; its name if there is none."""
+    field = OPTION_FIELDS.get(name, name)
+    flags = [flag for entry in options if entry.name == field for flag in entry.opts]
+    typed = (word.partition("=")[0] if word.startswith("--") else word[:2] for word in words)
+    return next((word for word in typed if _normal(word) in flags), name)
 
 
 def _normal(flag: str) -> str:

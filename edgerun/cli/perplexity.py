@@ -50,9 +50,15 @@ def perplexity(
 ) -> None:
     from edgerun.cli.screen.progress import progress_line
     from edgerun.errors import InputError
-    from edgerun.llm.scoring import Score, score_texts, split_documents
+    from edgerun.llm.scoring import Score, has_separator, score_texts, split_documents
 
-    texts = itertools.islice(split_documents(_read(file), separator), limit)
+    text = _read(file)
+    if separator is not None and not has_separator(text, separator):
+        raise InputError(
+            f"--separator is {separator!r}, and no line of {file} equals it: expected at least "
+            "one, or leave it out to score the file as one text"
+        )
+    texts = itertools.islice(split_documents(text, separator), limit)
     with options.load(model, chunk_rows=CHUNK_ROWS, **loading) as llm:
         began = time.perf_counter()
         score = Score()

@@ -12,10 +12,12 @@ from edgerun.cli.options import model_of
 from edgerun.cli.screen.messages import say
 from edgerun.errors import InputError, PromptError
 from edgerun.llm.checkpoints import HUB, is_checkpoint
+from edgerun.model.refusals import GGUF_SUFFIX, LLAMA2C_SUFFIX, why_no_model
 
 MAX_STDIN_BYTES = 64 << 20
 PATIENCE_S = 2.0  # after which a terminal is told what is waited for
 STDIN = "-"
+IF_TEXT = "if this is the text, put it behind -p"
 # A lone word like these is rather a folder that is not there, or a model of somebody's store.
 NAME_OF_A_MODEL = re.compile(r"[\w.~:/\\-]*([/\\:_~\d]|\w[.-]\w)[\w.~:/\\-]*", re.ASCII)
 
@@ -38,6 +40,8 @@ def model_and_text(
     """
     folders = [word for word in words if os.path.isdir(word) or is_checkpoint(word)]
     if len(words) == 2 and len(folders) != 1:
+        if not folders and (meant := _meant(words)) is not None:
+            raise InputError(f"{why_no_model(Path(meant))}; {IF_TEXT}")
         are = "both are models" if folders else f"neither {words[0]!r} nor {words[1]!r} is one"
         raise InputError(
             f"expected a model, which is a folder or a GGUF file, and a text, but {are}: name the "
@@ -54,13 +58,18 @@ def model_and_text(
     return model, texts[0] if texts else prompt
 
 
+def _meant(words: Sequence[str]) -> str | None:
+    """Which of two words is most likely meant as a model, though neither is one."""
+    files = [word for word in words if os.path.lexists(word)]
+    weights = [word for word in files if word.lower().endswith((GGUF_SUFFIX, LLAMA2C_SUFFIX))]
+    names = [word for word in words if word in files or NAME_OF_A_MODEL.fullmatch(word)]
+    return next(iter([*weights, *names]), None)
+
+
 def _check_text(text: str) -> None:
     """Refuses a lone word that is more likely meant as a model."""
     if os.path.isfile(text):
-        raise InputError(
-            f"{text} is no model: expected the folder of a bundle or of a checkpoint, or a GGUF "
-            "file; if this is the text, put it behind -p"
-        )
+        raise InputError(f"{why_no_model(Path(text))}; {IF_TEXT}")
     if NAME_OF_A_MODEL.fullmatch(text):
         raise InputError(
             f"there is no model at {text}: name a folder, a GGUF file or a model of Hugging Face's "

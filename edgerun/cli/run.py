@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -171,6 +172,11 @@ def _finish(stream: TextStream, *, quiet: bool, hides_thinking: bool) -> Complet
         return stream.result()
     from edgerun.cli.screen.reply import show_reply
 
-    show_reply(stream, hides_thinking=hides_thinking)
+    try:
+        show_reply(stream, hides_thinking=hides_thinking)
+    except KeyboardInterrupt:
+        if stream.completion.ids and sys.stdout.isatty():  # so the notice has a line of its own
+            print(flush=True)
+        raise
     print(flush=True)
     return stream.completion

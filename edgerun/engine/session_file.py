@@ -16,7 +16,7 @@ from typing import Any
 from edgerun.errors import SessionError, StorageError
 from edgerun.files.json_parts import has_more_parts
 from edgerun.files.plain import NotPlainError, read_plain
-from edgerun.files.private import write_atomically
+from edgerun.files.private import read_private, write_atomically
 from edgerun.values import shown
 
 MAGIC = "edgerun-session"
@@ -30,7 +30,9 @@ TEXTS = frozenset({"role", "content", *THOUGHTS, "tool_call_id", "name"})
 REQUIRED, CALLS = frozenset({"role", "content"}), "tool_calls"
 
 
-def save_session(path: Path, model_digest: str, messages: Sequence[Mapping[str, Any]]) -> None:
+def save_session(
+    path: Path, model_digest: str, messages: Sequence[Mapping[str, Any]], *, private: bool = False
+) -> None:
     """Writes a session file; an existing one is replaced in one step.
 
     Args:
@@ -38,6 +40,8 @@ def save_session(path: Path, model_digest: str, messages: Sequence[Mapping[str, 
         model_digest: digest of the bundle's manifest.
         messages: the conversation, as ``{"role": ..., "content": ...}``, with what was thought and
             called where that was so (``reasoning_content``, ``tool_calls``), and what came of it.
+        private: a link in its place is replaced, and what it leads to left alone; otherwise that
+            is written, and a link stays a link.
 
     Raises:
         SessionError: a message is not of the kind that can be kept, the session is larger than
@@ -63,7 +67,7 @@ def save_session(path: Path, model_digest: str, messages: Sequence[Mapping[str, 
     digest = hashlib.sha256(payload).hexdigest()
     header = f"{MAGIC} {VERSION} {digest} {len(payload)}\n".encode()
     try:
-        target = Path(os.path.realpath(path))  # a link stays a link
+        target = path if private else Path(os.path.realpath(path))
         write_atomically(target, header + payload, durable=True)
     except NotPlainError as error:
         raise SessionError(f"cannot save the session to {path}: {error.strerror}") from error
@@ -82,16 +86,25 @@ def is_session(path: Path) -> bool:
         return False
 
 
-def load_session(path: Path, model_digest: str) -> list[dict[str, Any]]:
+def load_session(path: Path, model_digest: str, *, private: bool = False) -> list[dict[str, Any]]:
     """Reads the messages of a session file.
 
+    Args:
+        path: of the file.
+        model_digest: of the model that is to go on.
+        private: read no link, and nothing that somebody else could have written.
+
     Raises:
-        SessionError: the file is missing, broken, of another version, or of another model.
+        SessionError: the file is missing, broken, of another version, or of another model, or
+            somebody else could have written one that is private.
     """
+    most = MAX_BYTES + HEADER_BYTES
     try:
-        digest, messages = _parse(
-            path, read_plain(Path(os.path.realpath(path)), MAX_BYTES + HEADER_BYTES)
+        data = (
+            read_private(path, most) if private else read_plain(Path(os.path.realpath(path)), most)
         )
+        digest, messages = _parse(path, data)
+        del data
     except OSError as error:
         raise SessionError(f"cannot read the session {path}: {error.strerror}") from error
     except ValueError as error:  # a null character

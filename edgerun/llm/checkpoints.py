@@ -24,6 +24,7 @@ from edgerun.errors import BundleError, InputError, MissingDependencyError, Stor
 from edgerun.files.drafts import SUFFIX, remove_abandoned
 from edgerun.files.private import private_folder
 from edgerun.model.bundle_files import AGAIN, GENAI_CONFIG, MANIFEST
+from edgerun.model.refusals import GGUF, GGUF_SUFFIX
 from edgerun.values import Notice
 
 EXPORTERS = (
@@ -32,7 +33,7 @@ EXPORTERS = (
 FOLDER = "models"  # in the cache folder
 HUB = "hf:"
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*(/[\w.-]+\.gguf)?", re.ASCII)  # behind ``hf:``
-CONFIG, GGUF, GGUF_SUFFIX = "config.json", b"GGUF", ".gguf"
+CONFIG = "config.json"
 _PART = re.compile(r"(.+)-[0-9]{5}-of-[0-9]{5}\.gguf", re.DOTALL)  # as gguf-split calls files
 _FIRST = re.compile(r".+-00001-of-[0-9]{5}\.gguf", re.DOTALL)
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", f"*{GGUF_SUFFIX}")

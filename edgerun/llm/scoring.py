@@ -52,6 +52,11 @@ class Score:
         return math.exp(min(self.nats / self.tokens, 700)) if self.tokens else math.nan
 
 
+def has_separator(text: str, separator: str) -> bool:
+    """Whether a line of a text equals ``separator``."""
+    return any(line.rstrip("\r") == separator for line in text.split("\n"))
+
+
 def split_documents(text: str, separator: str | None) -> Iterator[str]:
     """Yields the parts of a text between lines that equal ``separator``, without outer space."""
     part: list[str] = []

@@ -29,6 +29,7 @@ from edgerun.model.bundle_files import (
 )
 from edgerun.model.foreign import read_foreign
 from edgerun.model.manifest import FORMAT, FORMAT_VERSION, Manifest, ModelConfig
+from edgerun.model.refusals import why_no_model
 from edgerun.model.verification import digest_of
 
 logger = logging.getLogger(__name__)
@@ -138,16 +139,8 @@ def read_manifest(folder: Path) -> Manifest:
         BundleError: the folder is no bundle or the manifest is broken.
         UnsupportedError: the bundle is of a newer format.
     """
-    if not folder.exists():
-        raise BundleError(
-            f"there is no model at {folder}: give the folder of a bundle or of a checkpoint, a "
-            "GGUF file, or hf:owner/name"
-        )
     if not os.path.lexists(folder / MANIFEST):
-        raise BundleError(
-            f"{folder} is no edgerun bundle: it has no {MANIFEST}, nor is it a checkpoint with "
-            "config.json and safetensors, or a GGUF file"
-        )
+        raise BundleError(why_no_model(folder))
     data = read_unlisted(folder / MANIFEST)
     try:
         manifest = msgspec.json.decode(data, type=Manifest)

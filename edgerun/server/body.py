@@ -26,6 +26,9 @@ PARTS_PER_TOKEN = 2
 LONGEST_PARAM = 100  # characters of a name that an answer repeats as it is
 LEAST_TOP_P = 1e-9  # less than the share of the likeliest token, of however many
 SEEDS = 1 << 64
+HALF_A_PAIR = re.compile(  # an escape of the first half, and something else behind it
+    rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB][0-9a-fA-F]{2}(?:[^\\]|\\[^u])", re.DOTALL
+)
 PLACE = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
 MISSING = re.compile(r"Object missing required field `(.*)`")
 OF_ANY_NAME = "[...]"  # stands for an item of an object in such a place
@@ -68,11 +71,20 @@ async def read_json(request: Request, most_bytes: int) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        reason = "lists in lists, too deep" if isinstance(error, RecursionError) else str(error)
-        raise Problem(400, f"the body is no JSON: {reason}", "invalid_json") from error
+        raise Problem(400, _why_no_json(body, error), "invalid_json") from error
     if not isinstance(value, dict):
         raise Problem(400, f"the body is {shown(value)}; expected a JSON object", "invalid_json")
     return value
+
+
+def _why_no_json(body: bytes, error: Exception) -> str:
+    """What is wrong with a body; the parser calls some cut off that are not."""
+    if not body.strip():
+        return "the body is empty; expected a JSON object"
+    reason = "lists in lists, too deep" if isinstance(error, RecursionError) else str(error)
+    if "surrogate" in reason or ("truncated" in reason and HALF_A_PAIR.search(body)):
+        reason = "a text holds half of a pair of surrogates, which is no character"
+    return f"the body is no JSON: {reason}"
 
 
 def split(

@@ -44,7 +44,7 @@ class ServerOptions:
         if not 0 <= self.port <= 65535:
             raise InputError(f"the port is {self.port}; expected 0 to 65535")
         if not 0 <= self.queue <= MAX_QUEUE:
-            raise InputError(f"the queue has {self.queue} places; expected 0 to {MAX_QUEUE}")
+            raise InputError(f"queue is {self.queue}; expected 0 to {MAX_QUEUE} places")
         if self.name is not None and not PRINTABLE.fullmatch(self.name):
             raise InputError(f"the model's name is {shown(self.name)}; expected letters, no spaces")
         self._check_key()

@@ -285,6 +285,8 @@ def test_the_settings_of_other_commands(shell: Shell, bundle: Path, tmp_path: Pa
     (tmp_path / "lines").write_text("---\n---\n")
     line = shell.refuses("perplexity", *model, tmp_path / "lines", "--separator", "---", "--json")
     assert "lines holds too little text to score" in line
+    line = shell.refuses("perplexity", *model, text, "--separator", "nosuch")
+    assert "--separator is 'nosuch', and no line of" in line
 
 
 # Settings are read once in a process, so each variable has one, which runs all commands.

@@ -16,7 +16,7 @@ from edgerun.cli.conversation.state import Conversation
 from edgerun.errors import SamplingError
 from edgerun.llm.llm import LLM
 from tests.cli.conftest import Result, Run
-from tests.cli.conversation.terminal import READY, Terminal
+from tests.cli.conversation.terminal import READY, STREAMING, Terminal
 from tests.support import fakes
 
 
@@ -133,7 +133,8 @@ def test_a_chat_replaces_saved_chats_and_no_other_files(
 def test_settings_are_shown_as_they_are_typed(run: Run) -> None:
     script = ["/set stop the end", "/set logit_bias 3=-5,7=2.5", "/set stop_ids=5,7"]
     script += [
-        f"/set dry_sequence_breakers {text}" for text in (r'["\n", "é"]', "[]", "x y", "default")
+        f"/set dry_sequence_breakers {text}"
+        for text in (r'["\n", "é"]', "[]", '["x y"]', "default")
     ]
     script += ["/set"]
     lines = talk(script, run).err.splitlines()
@@ -328,7 +329,7 @@ def test_ctrl_c_stops_the_reply_and_keeps_the_chat(tmp_path: Path) -> None:
     terminal.expect(READY)
     terminal.expect("0/409")  # and the last column in a sequence of its own
     terminal.send("hello\r")
-    terminal.expect("\x1b[?2004l")
+    terminal.expect(STREAMING)
     terminal.expect_more()
     terminal.send("\x03")
     terminal.expect("[stopped]")

@@ -212,6 +212,17 @@ def test_a_value_that_cannot_be_is_that_of_the_flag_that_was_typed(
     assert run("run", "-p", "x", *arguments).err.startswith(words)
 
 
+def test_flags_of_other_packages_commands_are_named_as_well(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise InputError("kv_cache is 'int5'; expected fp32")
+
+    monkeypatch.setattr(cli, "_dispatch", fail)
+    shown = run("quality", "m", "--text", "t", "--kv-cache", "int5").err
+    assert shown == "edgerun: --kv-cache is 'int5'; expected fp32\n"
+
+
 def test_what_no_flag_said_is_called_as_it_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> None:
         raise InputError("threads is 0; expected more")

@@ -161,6 +161,10 @@ def test_a_folder_is_the_model_and_other_words_the_text(run: Run, tmp_path: Path
         (["my-model"], "there is no model at"),
         ([__file__], "is no model: expected the folder of a bundle"),
         (["a", "b"], "neither 'a' nor 'b' is one"),
+        (["./my-model", "hi"], "there is no model at my-model: give"),
+        (["Say hi.", "llama3.gguf"], "there is no model at llama3.gguf: give"),
+        (["no-such", __file__], "there is no model at no-such: give"),
+        (["Say hi.", __file__], "is no model: expected the folder of a bundle"),
         (["/", "/"], "both are models"),
         (["/", "-m", "x"], "two models are named, / and x"),
         (["hi", "/", "-p", "x"], "the text is given twice"),
@@ -172,6 +176,15 @@ def test_words_that_may_mean_two_things_are_refused(
     result = run("run", *words)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert message in result.err
+
+
+def test_a_file_of_weights_is_the_model_that_was_meant(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "new.gguf"
+    path.write_bytes(b"GGU")
+    for words in ([str(path), "hi"], ["read-me", str(path)]):
+        result = run("run", *words)
+        assert (result.code, result.err.count("\n")) == (2, 1)
+        assert "new.gguf does not begin with 'GGUF', so it is no GGUF file" in result.err
 
 
 def test_only_names_of_the_hub_are_models_of_it(tmp_path: Path) -> None:
@@ -280,6 +293,11 @@ MISTAKES = [
     (["-p", "x", "-n", "99999999999999"], "-n is 99999999999999"),
     (["-p", "x", "--top-k", "-1"], "--top-k is -1"),
     (["-p", "x", "--logit-bias", "5"], "--logit-bias is '5'; expected numbers from -100 to 100"),
+    (["-p", "x", "--logit-bias", "999999=1"], "--logit-bias names id 999999; the vocabulary ends"),
+    (
+        ["-p", "x", "--dry-sequence-breakers", "x"],
+        "--dry-sequence-breakers is 'x'; expected a list",
+    ),
     (["-p", "x", "--stop-ids", "5,x"], "--stop-ids is '5,x'; expected at most 1024 token ids"),
     (["-p", "x", "--top-p", "0"], "--top-p is 0"),
     (["-p", "x", "--min-p", "2"], "--min-p is 2"),
@@ -291,7 +309,10 @@ MISTAKES = [
     (["-p", "x", "--json", "--logprobs", "21"], "logprobs is 21; expected a whole number from 0"),
     (["-p", "x", "--stop", ""], "stop holds an empty text"),
     (["-p", "x", "--regex", "("], "regex is '(': unclosed group; expected a regular expression"),
-    (["-p", "x", "--regex", "a", "--json-schema", "true"], "json_schema and regex are both given"),
+    (
+        ["-p", "x", "--regex", "a", "--json-schema", "true"],
+        "--json-schema and --regex are both given: leave",
+    ),
     (["-p", "x", "--json-schema", "{"], "--json-schema is '{', which is not JSON"),
     (["-p", "x", "--json-schema", "none.json"], "'none.json' cannot be read: No such file"),
     (["-p", "x", "--grammar", "~nobody_here/g"], "begins with the home folder of nobody here"),

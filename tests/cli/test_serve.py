@@ -48,7 +48,7 @@ def test_it_says_where_it_is_and_ends_when_it_is_told(number: signal.Signals) ->
         (["--port", "x"], "--port is 'x'"),
         (["--api-key-file", "no/such/file"], "no/such/file cannot be read: No such file"),
         (["--allow-origin", "*"], "the origin '*' is none"),
-        (["--queue", "-1"], "the queue has -1 places"),
+        (["--queue", "-1"], "--queue is -1; expected 0 to"),
         (["--name", "a b"], "the model's name is 'a b'"),
         (["--parallel", "0"], "--parallel is 0; expected a whole number from 1 to 1024"),
         (["--host", "no.such.host.invalid"], "callers need a key"),

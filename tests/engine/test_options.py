@@ -80,6 +80,9 @@ def test_values_may_be_typed(name: str, text: str, value: Any) -> None:
         ("ignore_eos", "maybe", "ignore_eos is 'maybe'; expected True or False"),
         ("dry_sequence_breakers", "[x", "'[x'; expected a list of texts, as in ["),
         ("dry_sequence_breakers", "[" * 100_000, "expected a list of texts"),
+        ("dry_sequence_breakers", "x", "'x'; expected a list of texts, as in ["),
+        ("dry_sequence_breakers", '"x"', "expected a list of texts"),
+        ("dry_sequence_breakers", '{"a": 1}', "expected a list of texts"),
         ("logit_bias", "13", "expected numbers from -100 to 100 by token id, as in 13=-5"),
     ],
 )

@@ -197,6 +197,24 @@ def answer_to_beginning(client: Served, length: int) -> bytes:
         return connection.recv(4096)
 
 
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"", "the body is empty; expected a JSON object"),
+        (b" \n", "the body is empty; expected a JSON object"),
+        (b'{"content":"\\ud800"}', "half of a pair of surrogates"),
+        (b'{"content":"\\ud800\\n"}', "half of a pair of surrogates"),
+        (b'{"content":"\\udc00 and more of it"}', "half of a pair of surrogates"),
+        (b'{"content":"\\ud83d', "the body is no JSON: Input data was truncated"),
+        (b'{"content":"\\\\ud800 is half', "the body is no JSON: Input data was truncated"),
+    ],
+)
+def test_a_body_that_is_no_json_is_called_what_it_is(sent: bytes, words: str) -> None:
+    with pytest.raises(msgspec.DecodeError) as error:
+        msgspec.json.decode(sent)
+    assert words in body._why_no_json(sent, error.value)
+
+
 def test_a_body_that_does_not_come_is_given_up(
     client: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,15 @@ def run_command(conversation: Conversation, line: str) -> None:
         InputError: there is no such command, or its argument is unusable.
     """
     typed, _, argument = line[1:].strip().partition(" ")
-    name = command_name(typed)
+    try:
+        name = command_name(typed)
+    except InputError as error:
+        if not argument and "/" not in typed:  # rather a command than the beginning of a message
+            raise
+        raise InputError(
+            f"{error}; a message that begins with a slash goes into quotes, as in "
+            f'"""{shortened(line, SHOWN)}"""'
+        ) from error
     if argument.strip() and name in ALONE:
         raise InputError(f"/{typed} takes nothing behind it, and {argument.strip()!r} is there")
     COMMANDS[name](conversation, argument.strip())

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from edgerun.env import terminal_erases
 
 INPUT, LOCAL = 0, 3  # flags, in the list that a terminal's attributes are
+MARKED, UNMARKED = b"\x1b[?2004h", b"\x1b[?2004l"  # the terminal says where a paste begins and ends
 
 
 def has_editor() -> bool:
@@ -19,11 +20,32 @@ def has_editor() -> bool:
 
 
 @contextmanager
+def pastes_unmarked_at_last() -> Iterator[None]:
+    """Whatever ends what is done meanwhile, the terminal marks pastes no more.
+
+    The editor has them marked while it reads, and ``typing_waits`` has them marked again: the
+    lines of one without marks would be sent one by one, and those with a slash obeyed.
+    """
+    try:
+        yield
+    finally:
+        _tell_terminal(UNMARKED)
+
+
+def _tell_terminal(sequence: bytes) -> None:
+    """Sends what a terminal obeys to one with an editor, past buffers: a signal may have come."""
+    if has_editor():
+        with suppress(OSError, ValueError):
+            os.write(sys.stderr.fileno(), sequence)
+
+
+@contextmanager
 def typing_waits() -> Iterator[None]:
     """Keeps what is typed meanwhile for whoever reads next; Ctrl-C works and loses none of it.
 
     The editor takes keys, so keys are what is kept for it, Ctrl-D and Alt-Enter among them. At a
-    terminal that can only print, lines are read, which the system edits.
+    terminal that can only print, lines are read, which the system edits. What is pasted stays
+    marked as that afterwards; see ``pastes_unmarked_at_last``.
     """
     try:
         import termios
@@ -46,6 +68,7 @@ def typing_waits() -> Iterator[None]:
         with suppress(OSError, termios.error):
             if os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp():
                 termios.tcsetattr(sys.stdin, termios.TCSANOW, quiet)
+                _tell_terminal(MARKED)
 
     def give_back() -> None:
         with suppress(termios.error):  # the terminal is gone
@@ -54,12 +77,14 @@ def typing_waits() -> Iterator[None]:
     def end(number: int, _: object) -> None:
         """Who ends this program finds the terminal as it was."""
         give_back()
+        _tell_terminal(UNMARKED)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
     with _handled({signal.SIGCONT: again, signal.SIGTERM: end, signal.SIGHUP: end}):
         try:
             termios.tcsetattr(sys.stdin, termios.TCSANOW, quiet)
+            _tell_terminal(MARKED)
             yield
         finally:
             give_back()

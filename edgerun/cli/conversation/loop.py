@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from edgerun.cli.conversation.commands import run_command
-from edgerun.cli.conversation.keyboard import has_editor, typing_waits
+from edgerun.cli.conversation.keyboard import has_editor, pastes_unmarked_at_last, typing_waits
 from edgerun.cli.conversation.reader import ReadLine, unquoted
 from edgerun.cli.screen.messages import say
 from edgerun.errors import EdgerunError, InputError
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 def hold(conversation: Conversation, read: ReadLine) -> None:
     """Reads and answers until the input ends."""
+    with pastes_unmarked_at_last():
+        _hold(conversation, read)
+
+
+def _hold(conversation: Conversation, read: ReadLine) -> None:
     while not conversation.done:
         try:
             text = read()

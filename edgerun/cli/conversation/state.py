@@ -82,9 +82,14 @@ class Conversation:
 
         None if it has no form.
         """
+        messages = self.session.messages
+        tokens = self._tokens(messages)
+        if tokens is None or tokens <= self.context:
+            return tokens
         # A reply that the end of the context cut has no room for its end and the next beginning.
-        tokens = self._tokens(self.session.messages)
-        return None if tokens is None else min(tokens, self.context)
+        before = self._tokens(messages[:-1]) if messages[-1].get("role") == "assistant" else None
+        said = self._length(str(messages[-1].get("content", "")))
+        return self.context if before is not None and before + said <= self.context else tokens
 
     def _tokens(self, messages: list[Message]) -> int | None:
         """Tokens of a chat, the beginning of a reply included; None if it has no form."""

@@ -10,9 +10,10 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from edgerun.errors import StorageError
+from edgerun.engine.session_file import load_session, save_session
+from edgerun.errors import SessionError, StorageError
 from edgerun.files.private import open_private, private_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -109,7 +110,18 @@ class ChatStore:
             self._make_folder()
         except OSError as error:
             raise StorageError(f"cannot make {self.folder}: {error.strerror}") from error
-        session.save(self.last_chat(digest))
+        save_session(self.last_chat(digest), digest, session.messages, private=True)
+
+    def read(self, digest: str) -> list[dict[str, Any]]:
+        """The messages of the last chat with a model.
+
+        Raises:
+            SessionError: the file is broken, or somebody else could have written it.
+        """
+        try:
+            return load_session(self.last_chat(digest), digest, private=True)
+        except SessionError as error:
+            raise SessionError(f"{error}; start without --continue for a new chat") from error
 
     def _make_folder(self) -> None:
         private_folder(self.folder)

@@ -10,6 +10,7 @@ import os
 import shutil
 from typing import TextIO
 
+WIDEST_INDENT = 3  # the part of the columns that may stay empty before a line that goes on
 NARROWEST = 19  # columns to fill; below, lines end where they end
 KEPT = "\n\t"
 EMOJI_STYLE = "\ufe0f"  # changes the width of what is before it, on some terminals only
@@ -50,7 +51,7 @@ def folded(text: str, stream: TextIO, indent: str = "  ") -> str:
     Args:
         text: one line.
         stream: where it will be printed.
-        indent: begins the lines after the first.
+        indent: begins the lines after the first, as much of it as leaves them room.
     """
     room = columns(stream) - 1 if stream.isatty() else 0
     if room < NARROWEST or sum(map(cells_of, text)) <= room or "\n" in text:
@@ -60,7 +61,11 @@ def folded(text: str, stream: TextIO, indent: str = "  ") -> str:
     # It counts characters, so a wide one is two while lines are broken.
     spread = "".join(each + FILLER * (cells_of(each) - 1) for each in text)
     return textwrap.fill(
-        spread, room, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        spread,
+        room,
+        subsequent_indent=indent[: room // WIDEST_INDENT],
+        break_long_words=False,
+        break_on_hyphens=False,
     ).replace(FILLER, "")
 
 

@@ -30,7 +30,7 @@ MANY = 8192  # ids of a prompt that take longer to read for ``Repeats`` than the
 
 @dataclass(frozen=True)
 class BreakerTexts:
-    """A few short texts, typed as JSON; or one, typed as it is."""
+    """A few short texts, or one; typed as a list in JSON."""
 
     accepts, flag, metavar = "str | Sequence[str]", str, "JSON"
     values = 'a list of texts, as in ["\\n", ":"]'
@@ -51,9 +51,12 @@ class BreakerTexts:
 
     def parse(self, text: str) -> Any:
         try:
-            return json.loads(text) if text.startswith("[") else (text,)
+            texts = json.loads(text)
         except RecursionError:
             raise ValueError(text) from None
+        if not isinstance(texts, list):
+            raise ValueError(text)
+        return texts
 
     def write(self, value: Sequence[str]) -> str:
         return json.dumps(value, ensure_ascii=False)

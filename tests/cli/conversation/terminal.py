@@ -12,7 +12,9 @@ from tests.cli.test_main import ROOT, SLOW
 
 # The editor asks a terminal for the position of its cursor; ours does not answer.
 NO_CPR = {"PROMPT_TOOLKIT_NO_CPR": "1"}
-READY = "\x1b[?2004h"  # it switches bracketed paste on before it reads
+# Pastes are marked while it reads, and again while a reply streams, which draws nothing at first.
+READY = "\x1b[?2004h\x1b[?"
+STREAMING = "\x1b[?2004l\x1b[?2004h"
 
 
 class Terminal:
@@ -65,8 +67,8 @@ class Terminal:
 
     def wait(self) -> int:
         try:
-            while os.read(self.handle, 4096):
-                pass
+            while data := os.read(self.handle, 4096):
+                self.seen += data.decode("utf-8", "replace")
         except OSError:
             pass
         os.close(self.handle)

@@ -32,6 +32,15 @@ def test_help_tells_of_a_command_by_any_of_its_names(run: Run) -> None:
     assert lines[3] == "edgerun: there is no command /sett: did you mean /set?"
 
 
+def test_a_message_that_begins_with_a_slash_is_told_how_it_is_sent(run: Run) -> None:
+    lines = talk(["/etc is a folder", "/etc/fstab", "/sett"], run).err.splitlines()
+    goes = "; a message that begins with a slash goes into quotes, as in "
+    begin = "edgerun: there is no command /"
+    assert lines[0] == f'{begin}etc: did you mean /set?{goes}"""/etc is a folder"""'
+    assert lines[1] == f'{begin}etc/fstab: see /help{goes}"""/etc/fstab"""'
+    assert lines[2] == f"{begin}sett: did you mean /set?"
+
+
 def test_undo_shows_a_message_as_it_was_written(run: Run) -> None:
     family = "👨\u200d👩\u200d👧"
     shown = talk([f'{family} isn\'t "home" \x1b[2J', "/undo"], run).err

@@ -23,10 +23,12 @@ def test_the_counter_ends_where_the_context_does(run: Run) -> None:
     assert "(0/64 tokens)" in result.err
 
 
-def test_a_chat_longer_than_the_context_fills_it(run: Run) -> None:
-    talk(["one", "two"], run, "--continue", context=128)
+def test_a_chat_longer_than_the_context_says_how_long_it_is(run: Run) -> None:
+    whole = talk(["one", "two", "three", "/show"], run, "--continue", context=128).err
+    tokens = re.findall(r"(\d+)/128 tokens", whole)[-1]
     shown = talk(["/show"], run, "--continue", context=64).err
-    assert "(64/64 tokens)" in shown
+    assert int(tokens) > 64
+    assert f"({tokens}/64 tokens)" in shown
 
 
 @pytest.mark.parametrize("before", [[], ["one"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,23 @@ def test_ctrl_c_in_a_reply_ends_the_chat_of_a_script_and_keeps_it(
         result = run("chat", "--continue", stdin=b"one\ntwo\n")
     assert (result.code, result.err.splitlines()[-1]) == (130, "edgerun: interrupted")
     assert continued(run) == ["> one"]
+
+
+@pytest.mark.parametrize(("pieces", "is_terminal"), [(1, True), (1, False), (0, True)])
+def test_the_notice_of_ctrl_c_begins_a_line_on_a_terminal(
+    run: Run, monkeypatch: pytest.MonkeyPatch, pieces: int, is_terminal: bool
+) -> None:
+    def show(stream: Any, **_: Any) -> None:
+        with stream:
+            for _piece in itertools.islice(stream, pieces):
+                pass
+            monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(reply, "show_reply", show)
+    result = run("run", "hi")
+    assert (result.code, result.err) == (130, "edgerun: interrupted\n")
+    assert result.out == ("\n" if pieces and is_terminal else "")
 
 
 def test_what_was_said_is_kept_when_nobody_reads_it(

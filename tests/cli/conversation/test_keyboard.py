@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from edgerun.cli.conversation.keyboard import LOCAL, typing_waits
-from tests.cli.conversation.terminal import READY, Terminal
+from tests.cli.conversation.terminal import READY, STREAMING, Terminal
 
 termios = pytest.importorskip("termios", reason="pseudo-terminals")
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork
-STREAMING = "\x1b[?2004l"  # the editor is gone
 
 
 def test_what_is_typed_while_a_reply_streams_waits_for_the_prompt(tmp_path: Path) -> None:
@@ -39,6 +38,30 @@ def test_what_is_typed_while_a_reply_streams_waits_for_the_prompt(tmp_path: Path
     terminal.send("\x03")
     assert terminal.wait() == 0
     assert "+\u00e9\u00e9next one\n+two\n" in (tmp_path / "chat_history").read_text()
+
+
+def test_what_is_pasted_while_a_reply_streams_is_one_message(tmp_path: Path) -> None:
+    """Its lines are not sent one by one, and none of them is a command."""
+    terminal = Terminal(["chat"], tmp_path)
+    terminal.expect(READY)
+    terminal.send("hello\r")
+    terminal.expect(STREAMING)  # which is when a terminal marks what is pasted
+    terminal.expect_more()
+    terminal.send("\x1b[200~one\r/quit\rtwo\x1b[201~")
+    time.sleep(0.3)
+    terminal.send("\x03")
+    terminal.expect(READY)
+    terminal.expect("two")
+    terminal.send("\r")
+    terminal.expect(STREAMING)
+    terminal.expect_more()
+    terminal.send("\x03")
+    terminal.expect(READY)
+    terminal.send("/quit\r")
+    assert terminal.wait() == 0
+    assert "+one\n+/quit\n+two\n" in (tmp_path / "chat_history").read_text()
+    marked, unmarked = (terminal.seen.rfind(f"\x1b[?2004{end}") for end in "hl")
+    assert marked < unmarked  # the terminal is left as it was
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from edgerun.cli.conversation.reader import _history
 from edgerun.cli.conversation.store import HISTORY, ChatStore
+from edgerun.errors import SessionError
 
 
 def test_messages_are_the_users_alone(tmp_path: Path) -> None:
@@ -39,6 +42,48 @@ def test_a_file_that_may_be_somebody_elses_is_left_alone(tmp_path: Path, kind: s
     _history(store).store_string("a secret")
     assert other.read_text() == before
     assert kind == "pipe" or path.read_text() == before
+
+
+def saying(text: str) -> Any:
+    """Of a session, what is kept."""
+    return SimpleNamespace(messages=[{"role": "user", "content": text}])
+
+
+DIGEST = "0123456789abcdef" * 4
+WAY_OUT = "; start without --continue for a new chat$"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("link", "it is a symbolic link"),
+        ("open to all", "others than its owner may write to it"),
+        ("empty", "it lacks the header line"),
+        ("damaged", "its checksum or length does not match"),
+    ],
+)
+def test_a_last_chat_that_cannot_be_trusted_is_refused_and_replaced(
+    tmp_path: Path, kind: str, words: str
+) -> None:
+    store = ChatStore(tmp_path / "state")
+    store.keep(saying("one"), DIGEST)
+    path, other = store.last_chat(DIGEST), tmp_path / "other"
+    whole = path.read_bytes()
+    other.write_bytes(whole)
+    if kind == "link":
+        path.unlink()
+        path.symlink_to(other)
+    elif kind == "open to all":
+        path.chmod(0o666)
+    else:
+        path.write_bytes(b"" if kind == "empty" else whole[:-1])
+    with pytest.raises(SessionError, match=words + WAY_OUT):
+        store.read(DIGEST)
+    store.keep(saying("two"), DIGEST)
+    assert store.read(DIGEST) == [{"role": "user", "content": "two"}]
+    assert other.read_bytes() == whole
+    assert not path.is_symlink()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

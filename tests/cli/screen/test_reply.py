@@ -131,6 +131,14 @@ def test_no_word_of_a_message_is_broken(monkeypatch: pytest.MonkeyPatch) -> None
     assert folded("short", Terminal()) == "short"
 
 
+def test_an_indent_leaves_lines_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    lines = folded("  /set  Shows or sets sampling: /set NAME", Terminal(), " " * 25).split("\n")
+    assert all(len(line) < 20 for line in lines)
+    assert all(line[:7] == " " * 6 + line.strip()[0] for line in lines[1:])
+    assert len(lines) == 4
+
+
 def test_no_word_beside_wide_characters_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     text = "took back 狐狸 and 葡萄 beside 狐狸 and 葡萄 and their replies"
