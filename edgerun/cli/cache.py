@@ -96,7 +96,7 @@ def clear(folder: Path) -> None:
                 else:
                     path.unlink(missing_ok=True)
             except OSError as error:
-                raise StorageError(f"cannot delete {error.filename}: {error.strerror}") from error
+                raise StorageError(f"cannot delete all of {path}: {error.strerror}") from error
         for parent in _folders(folder, pattern):
             with contextlib.suppress(OSError):  # somebody else's files are there
                 parent.rmdir()

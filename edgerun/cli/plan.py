@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from edgerun.backends.figures import Report
     from edgerun.backends.registry import Candidates
     from edgerun.llm.experts import PromptCalls
+    from edgerun.llm.options import LoadOptions
     from edgerun.model.bundle import Bundle
     from edgerun.plan.expert_forecast import ExpertForecast
     from edgerun.plan.expert_memory import ExpertBudget
@@ -66,7 +67,7 @@ def plan(
 ) -> None:
     from edgerun.backends.registry import absent_backends
     from edgerun.kernels.host.memory import available_memory
-    from edgerun.llm.compiling import candidates_for, packing_of
+    from edgerun.llm.compiling import candidates_for
     from edgerun.llm.loading import attending, call_rows, experts_of, open_model
     from edgerun.llm.options import LoadOptions
     from edgerun.plan.routes import plan_for
@@ -99,7 +100,7 @@ def plan(
     _print(planned, placements, expected)
     if explain:
         _print_more(planned, placements, expected, absent_backends(candidates), outlooks)
-        print_pairs("weights in memory", _sizes(held, packing_of(bundle, chosen), of_prompts))
+        print_pairs("weights in memory", _sizes(held, _packing(bundle, chosen), of_prompts))
 
 
 def _print(
@@ -225,9 +226,22 @@ def _print_bases(planned: Plan, placements: list[dict[str, Any]]) -> None:
         print_pairs(f"prompts with {' and '.join(split.there.names)}", _terms(split))
 
 
+def _packing(bundle: Bundle, chosen: LoadOptions) -> str:
+    """How ternary weights will lie in memory; empty if there are none."""
+    from edgerun.formats.base import PackedWeight
+    from edgerun.formats.stack import ExpertStack
+    from edgerun.llm.compiling import packing_of
+
+    for each in bundle.graph.constants.values():
+        matrix = each.matrices[0] if isinstance(each, ExpertStack) else each
+        if isinstance(matrix, PackedWeight) and matrix.format == "ternary":
+            return packing_of(bundle, chosen)
+    return ""
+
+
 def _sizes(held: Mapping[str, int], packing: str, of_prompts: int) -> dict[str, str]:
     """Weights that back-ends hold, by their names, and those that prompts have besides."""
-    packed = {"cpu": f", ternary ones as {packing}"}
+    packed = {"cpu": f", ternary ones as {packing}"} if packing else {}
     sizes = {name: size(nbytes) + packed.get(name, "") for name, nbytes in held.items()}
     if of_prompts:
         sizes["of prompts alone"] = f"{size(of_prompts)}, int8 with a scale for 128"

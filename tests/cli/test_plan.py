@@ -184,6 +184,8 @@ def test_a_plan_is_for_the_weights_as_they_will_lie_in_memory(
         assert line.endswith(f"ternary ones as {pack}")
         held.append(line.removesuffix(pack))
     assert held[0] != held[1]
+    assert main(["plan", str(bundle_of("llama", weights="int4")), *ON_CPU, "--explain"]) == 0
+    assert "ternary ones" not in capsys.readouterr().out
 
 
 def test_back_ends_know_how_keys_and_values_are_stored(

@@ -34,6 +34,15 @@ from edgerun_export.rules import check_offsets
 from edgerun_export.sizes import weight_bytes
 from edgerun_export.source.weights import SourceWeights
 
+# How a refusal names what a table was measured with, by its key in the file.
+_SAID = {
+    "version": "version of edgerun",
+    "model": "model",
+    "weights_sha256": "model",
+    "transforms": "transform",
+    "calibration": "text to fit to, or number of its windows",
+    "samples": "text, or number of its windows",
+}
 _DIGITS = 5
 
 
@@ -89,13 +98,14 @@ class Saved:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             rows = [_row(each) for each in content["rows"]]
-            key = content["of"]
+            key = dict(content["of"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"--save {path} is no table of this command; name another") from error
-        if key != self._key:
+        others = {said: 0 for name, said in _SAID.items() if key.get(name) != self._key[name]}
+        if others:
             raise InputError(
-                f"--save {path} was measured with another model, text or version; name another "
-                "file, or delete it"
+                f"--save {path} was measured with another {' and another '.join(others)}; name "
+                "another file, or delete it"
             )
         self.rows = {row.setting: row for row in rows}
 

@@ -183,8 +183,10 @@ def test_a_table_of_something_else_is_not_gone_on_with(golden, texts, tmp_path):
     common = ("--text", texts / "test.txt", "--tokens", 32, "--windows", 2, "--methods", "rtn",
               "--formats", "int8", "--save", saved)  # fmt: skip
     run(golden("llama").folder, *common)
-    with pytest.raises(InputError, match="measured with another model, text or version"):
+    with pytest.raises(InputError, match="measured with another model; name"):
         run(golden("qwen3").folder, *common)
+    with pytest.raises(InputError, match="with another text, or number of its windows; name"):
+        run(golden("llama").folder, *common, "--windows", 1)
     saved.write_text("[]")
     with pytest.raises(InputError, match="is no table of this command"):
         run(golden("llama").folder, *common)
@@ -214,7 +216,7 @@ def test_a_table_of_another_checkpoint_of_the_same_name_is_not_gone_on_with(
     before = run(first, *common)
     assert run(second, *common) == before  # a copy is the same model
     alter(second)
-    with pytest.raises(InputError, match="measured with another model, text or version"):
+    with pytest.raises(InputError, match="measured with another model; name"):
         run(second, *common)
 
 
@@ -226,7 +228,7 @@ def test_a_table_of_weights_that_were_transformed_for_another_format_is_not_gone
               "--transform", "awq", "--methods", "rtn", "--save", tmp_path / "t.json")  # fmt: skip
     run(*common, "--formats", "int4")
     run(*common, "--formats", "int4,int2")
-    with pytest.raises(InputError, match="measured with another model, text or version"):
+    with pytest.raises(InputError, match="measured with another transform; name"):
         run(*common, "--formats", "int2")
 
 
