@@ -138,6 +138,8 @@ def _read(file: Path) -> str:
         if len(content) > MAX_FILE_BYTES:
             raise InputError(f"{file} is larger than {MAX_FILE_BYTES} bytes")
         text = content.decode("utf-8")
+    except IsADirectoryError as error:
+        raise InputError(f"{file} is a folder, not a text; the model comes before it") from error
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:

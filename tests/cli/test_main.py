@@ -163,6 +163,7 @@ def test_a_prompt_without_a_command_is_told_where_it_goes(run: Run) -> None:
     ("arguments", "words"),
     [
         (["run", "--modle", "x"], "there is no option --modle: did you mean --model?;"),
+        (["run", "-5 degrees"], "there is no option -5: a text that begins so goes behind -p;"),
         (["run", "--hepl"], "there is no option --hepl: did you mean --help?; see"),
         (["run", "--ctx-siz", "9"], "did you mean --ctx-size?"),
         (["run", "--max", "9"], "did you mean --max-tokens?"),
