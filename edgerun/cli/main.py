@@ -180,11 +180,9 @@ def _usage_message(error: Exception) -> str:
     if type(error).__name__ == "NoSuchOption":
         name = getattr(error, "option_name", "")
         near = nearest(name, _options(getattr(error, "ctx", None)))
-        message = f"there is no option {name}"
-        if near:
-            return f"{message}: did you mean {near}?"
         is_text = not name.startswith("--") and "text" in _names(getattr(error, "ctx", None))
-        return f"{message}: a text that begins so goes behind -p" if is_text else message
+        hint = ": a text that begins so goes behind -p" if is_text else ""
+        return f"there is no option {name}" + (f": did you mean {near}?" if near else hint)
     parameter: Any = getattr(error, "param", None)
     is_argument = getattr(parameter, "param_type_name", "") == "argument"
     if type(error).__name__ == "MissingParameter" and is_argument:  # as its page calls it

@@ -324,7 +324,7 @@ def _bind(
         shape.phase is Phase.PREFILL
         or any(path.name == AMX and path.least <= shape.rows for path in row_paths.values())
     )
-    areas = shared.strips.for_graph(segment) if is_tiled else None
+    areas = shared.strips.for_graph(segment, experts.lengths()) if is_tiled else None
     regrouped = frozenset[str]()
     if shared.regroups and shape.phase is Phase.PREFILL:
         regrouped = frozenset(node.outputs[0] for node in faster_layers(segment))

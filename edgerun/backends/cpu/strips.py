@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,9 +47,14 @@ class StripMemory:
         self._refused = False
         _MEMORIES.add(self)
 
-    def for_graph(self, graph: Graph) -> Areas | None:
-        """Areas for every linear layer of a graph; None, with a warning once, without memory."""
-        each = -(-bytes_a_thread(graph) // PAGE) * PAGE
+    def for_graph(self, graph: Graph, lengths: Collection[int] = ()) -> Areas | None:
+        """Areas for every linear layer of a graph; None, with a warning once, without memory.
+
+        Args:
+            graph: whose constants are to have room.
+            lengths: elements of rows of other matrices that its nodes multiply by.
+        """
+        each = -(-bytes_a_thread(graph, lengths) // PAGE) * PAGE
         if self._refused or (self._areas is not None and self._areas.memory.shape[1] >= each):
             return None if self._refused else self._areas
         try:
@@ -70,15 +76,16 @@ class StripMemory:
             self._areas.taken[:] = 0
 
 
-def bytes_a_thread(graph: Graph) -> int:
+def bytes_a_thread(graph: Graph, lengths: Collection[int] = ()) -> int:
     """What every packed matrix of a graph has room in: strips of longer rows may be smaller."""
     matrices = (
         constant.matrices[0] if isinstance(constant, ExpertStack) else constant
         for constant in graph.constants.values()
     )
-    rows = {each.shape[1] for each in matrices if isinstance(each, PackedWeight)} or {1}
-    lengths = {-(-k // unit) * unit for k in rows for unit in UNITS}
-    return max(area_bytes(k, k // UNITS[0], packed=False) for k in lengths)
+    rows = {each.shape[1] for each in matrices if isinstance(each, PackedWeight)}
+    rows = rows.union(lengths) or {1}
+    filled = {-(-k // unit) * unit for k in rows for unit in UNITS}
+    return max(area_bytes(k, k // UNITS[0], packed=False) for k in filled)
 
 
 _MEMORIES = each_in_forked_child(StripMemory.begin_child)

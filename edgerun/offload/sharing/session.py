@@ -85,10 +85,14 @@ class Session:
                 return work()
             except (DeviceError, OSError) as error:
                 self._recover(error)
-            except BaseException:  # cut off, as by Ctrl-C: answers are still to come
-                self._stop()
+            except BaseException:  # as by Ctrl-C
+                self.cut_off()
                 raise
         return None
+
+    def cut_off(self) -> None:
+        """After work that did not end: answers are still to come, which nobody must take."""
+        self._stop()
 
     def takes(self, layout: SlotLayout, attributes: Mapping[str, Any]) -> bool:
         """Whether a layer with such slots and attributes is like the first one."""

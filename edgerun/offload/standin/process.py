@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from edgerun.backends.cpu import CpuBackend
 from edgerun.backends.cpu.experts.weights import ExpertStore, ExpertWeights
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.kernels.isa import selected_isa
+from edgerun.kernels.layouts.stream import StreamWeight
 from edgerun.offload.places import one_hot
 from edgerun.offload.sharing.cuts import cut_program
 from edgerun.offload.sharing.device import ALL, FIRST, SECOND, WHOLE, Answer, DeviceSizes, Product
@@ -75,6 +76,11 @@ class SlotExperts(ExpertStore):
 
     def admit(self, graph: Graph) -> None:
         """They have their memory."""
+
+    def lengths(self) -> Collection[int]:
+        """Of all: graphs of slots have no constants."""
+        weights = (matrix.weight for matrix in self._slots.matrices)
+        return {each.padded_k for each in weights if isinstance(each, StreamWeight)}
 
     def prepare(self, graph: Graph, node: Node) -> ExpertWeights:
         return self._slots

@@ -6,12 +6,14 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from edgerun.errors import Cancelled
 from edgerun.kernels.run import commands as words
 from edgerun.offload.sharing.device import Answer, DeviceError
 from edgerun.offload.sharing.in_program import listener
@@ -245,6 +247,29 @@ def test_a_forked_child_has_commands_of_its_own() -> None:
         before = tally_of(backend).with_device
         np.testing.assert_array_equal(logits(), first)
         assert tally_of(backend).with_device > before and session.resets == 0
+
+
+def test_a_run_that_nobody_waits_for_takes_its_command_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call in parts may end between a layer's command and what comes of it."""
+    monkeypatch.setattr("edgerun.backends.cpu.executable.MOST_PRODUCTS", 1)
+    monkeypatch.setattr("edgerun.backends.cpu.parts.MOST_PRODUCTS", 1)
+    with running(*FORM, standin_like(Helpful), rows=64) as (backend, programs, store, _):
+        slot, session = store.open(), session_of(backend)
+        store.reserve(slot, 80)
+        for length in (5, 10, 15, 20):
+            programs.run(Batch.of([7, 8, 9, 10, length], length - 5, slot), store)
+            store.commit(slot, length)
+        given = int(session.control.words[words.GIVEN])
+        batch = Batch.of([1, 2, 3, 4, 5], 20, slot)
+        cancelled = replace(batch, is_cancelled=lambda: session.control.words[words.GIVEN] > given)
+        with pytest.raises(Cancelled):
+            programs.run(cancelled, store)
+        assert not session.control.is_waiting
+        for _ in range(3):
+            programs.run(Batch.of(list(range(40)), 20, slot), store)
+        assert (session.resets, session.failure) == (0, "")
 
 
 def test_nothing_is_learned_of_a_run_that_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

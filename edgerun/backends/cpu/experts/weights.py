@@ -6,7 +6,7 @@ there are while programs run (``stream.py``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from operator import mul
 from typing import TYPE_CHECKING, Any
@@ -90,6 +90,10 @@ class ExpertStore:
         layers = [layer for _, layer in self._layers.values() if layer.words is None]
         resident = sum(slot.nbytes for layer in layers for slot in layer.memory)
         return resident + (0 if self.stream is None else self.stream.slots.nbytes)
+
+    def lengths(self) -> Collection[int]:
+        """How many elements rows of matrices have that are no constants of a graph: none are."""
+        return ()
 
     def slot_bytes(self, graph: Graph, node: Node) -> int:
         """Bytes that an expert of a layer takes in memory."""

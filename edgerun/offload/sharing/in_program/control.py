@@ -60,13 +60,19 @@ class Control:
         self.words[words.LIFE] += 1
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether a command was given whose answer has not come."""
+        return bool(self.words[words.GIVEN] != self.words[words.DONE])
+
+    @property
     def life(self) -> int:
         """Who listens in another is to end."""
         return int(self.words[words.LIFE])
 
     def clear(self) -> None:
-        """The device is empty, and nothing is wrong."""
+        """The device is empty, nothing is wrong, and nobody waits for what was given."""
         self.words[words.OPEN] = self.words[words.FAULT] = 0
+        self.words[words.DONE] = self.words[words.GIVEN]
         for table in self._tables.values():
             table[:] = 0
 

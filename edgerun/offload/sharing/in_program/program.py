@@ -68,7 +68,12 @@ class SharedProgram(Executable):
         begin = time.monotonic()
         self._learner.price()
         session.attempt(lambda: session.listen(is_shared=is_shared))
-        outputs = self._program(batch, cache, values)
+        try:
+            outputs = self._program(batch, cache, values)
+        except BaseException:  # as by Ctrl-C, between a command and its answer
+            if session.control.is_waiting:
+                session.cut_off()
+            raise
         session.attempt(self._settle)
         if session.failure and self._is_required:
             raise session.given_up()

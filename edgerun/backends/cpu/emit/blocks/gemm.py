@@ -11,9 +11,10 @@ from edgerun.backends.cpu.buffers import Buffer, BufferPool
 from edgerun.backends.cpu.families import AMX
 from edgerun.backends.cpu.row_paths import block_tokens, path_in, prepared_family
 from edgerun.backends.cpu.weights import Prepared
+from edgerun.errors import BackendError
 from edgerun.graph.ir import Node
 from edgerun.kernels.lang.isa import Isa
-from edgerun.kernels.layouts.tile_order import register_order, strip_panels
+from edgerun.kernels.layouts.tile_order import area_bytes, register_order, strip_panels
 from edgerun.machine.row_times import BlockPath
 
 # What the kernel that does blocks of rows is called, behind the path, by the one that does single
@@ -79,15 +80,26 @@ def emit_gemm(
 def strip_arguments(
     binder: Binder, arguments: dict[str, Any], params: dict[str, int | str]
 ) -> dict[str, Any]:
-    """Where threads unpack weights, and how many panels at a time."""
+    """Where threads unpack weights, and how many panels at a time.
+
+    Raises:
+        BackendError: there is less memory than they take.
+    """
     assert binder.areas is not None
     memory, matrices = binder.areas.memory, params.get("matrices", 1)
+    k, block = padded_k(arguments, params), int(params.get("block", 0))
+    taken = area_bytes(k, k // block if block else 1, packed=bool(params["packed"]))
+    if taken > memory.shape[1]:
+        raise BackendError(
+            f"a thread would unpack {taken} bytes of weights into {memory.shape[1]}: the program "
+            "was not built; please report this model"
+        )
     return {
         "areas": memory,
         "area_bytes": memory.shape[1],
         "taken": binder.areas.taken,
         "slots": len(memory),
-        "strip": strip_panels(padded_k(arguments, params)) // int(matrices),
+        "strip": strip_panels(k) // int(matrices),
     }
 
 
