@@ -280,8 +280,9 @@ def _failure(answer: dict[str, Any]) -> RefusedError | BoardError:
         code, message = str(error.get("code")), str(error.get("message"))
     if "broken" in answer:
         return BoardError(
-            f"{message}; and going back failed too: {answer['broken']}; mend the cause, then run "
-            "`edgerun fpga rollback` to try again"
+            f"{message}; and going back failed too: {answer['broken']}; deploy something else, or "
+            "mend the cause and run `edgerun fpga rollback`, which tries again and else goes to "
+            "the application before"
         )
     if "undone" in answer:
         message = f"{message}; taken back: {answer['undone']}"

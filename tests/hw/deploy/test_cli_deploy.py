@@ -318,3 +318,27 @@ def test_deployment_can_be_tried_as_the_docs_say(run, tmp_path: Path, capsys) ->
     assert run("rollback", "--sysroot", board)[0] == 0
     assert sample.main([str(app)]) == 1
     assert "File exists" in capsys.readouterr().err
+
+
+def test_altered_copy_on_the_board_does_not_count_as_running(run, place: Path) -> None:
+    package(run, "one")
+    assert run("deploy", "one", "--sysroot", "board")[0] == 0
+    assert "already" in run("deploy", "one", "--sysroot", "board")[2]
+    (bitstream,) = (place / "board").rglob("xilinx/*/*.bit.bin")
+    bitstream.write_bytes(bitstream.read_bytes()[:-1] + b"?")
+    code, _, err = run("deploy", "one", "--sysroot", "board")
+    assert code == 0 and "✓ confirm" in err
+
+
+def test_other_signature_does_not_count_as_running(run, place: Path) -> None:
+    pytest.importorskip("cryptography")
+    from tests.hw.deploy.test_package import keys
+
+    package(run, "one")
+    assert run("deploy", "one", "--sysroot", "board")[0] == 0
+    private, _ = keys(place)
+    package(run, "one", "--sign", private, "--force")
+    code, _, err = run("deploy", "one", "--sysroot", "board")
+    assert code == 0 and "✓ confirm" in err
+    (signature,) = (place / "board").rglob("xilinx/*/manifest.json.sig")
+    assert signature.read_bytes() == (place / "one/manifest.json.sig").read_bytes()
