@@ -6,14 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
-from edgerun.cli import commands
-from edgerun.cli.main import main
-from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.broker.board.loader import OVERLAYS
 from edgerun_hw.deploy.broker.session import LOCK
 from edgerun_hw.deploy.emulate import sample
@@ -24,46 +20,9 @@ from edgerun_hw.deploy.emulate.board import (
     power_cycle,
     set_faults,
 )
-from edgerun_hw.deploy.emulate.example_bit import example_bit
-from edgerun_hw.deploy.emulate.sample import sample_overlay
 from edgerun_hw.deploy.screen import Screen
 from edgerun_hw.overlay.register_map import VERSION_VALUE
-from tests.hw.deploy.harness import running, without_faults
-
-KV260 = BOARDS["kv260"]
-POINT = EntryPoint("fpga", "edgerun_hw.cli:register", commands.ENTRY_POINTS)
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs the command line; returns exit code, stdout and stderr."""
-    monkeypatch.setattr(commands, "added_commands", lambda: [POINT])
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = main(["fpga", *map(str, arguments)])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return code, out, err
-
-    return run
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch) -> Path:
-    """A folder with an emulated board and two packages, which is also the current folder."""
-    monkeypatch.chdir(tmp_path)
-    make_root(tmp_path / "board")
-    for seed, name in enumerate(("one", "two")):
-        (tmp_path / f"{name}.bit").write_bytes(example_bit(KV260, seed, 80_000))
-        (tmp_path / f"{name}.dtbo").write_bytes(sample_overlay())
-    return tmp_path
-
-
-def package(run, name: str, *more: object) -> str:
-    arguments = ("package", f"{name}.bit", "-b", "kv260", "--base", "0xA0000000", "-o", name)
-    code, out, err = run(*arguments, "--json", *more)
-    assert code == 0, err
-    return json.loads(out)["digest"]
+from tests.hw.deploy.harness import package, running, without_faults
 
 
 def test_from_bitstream_to_board_and_back(run, place: Path) -> None:
@@ -311,8 +270,8 @@ def test_deployment_can_be_tried_as_the_docs_say(run, tmp_path: Path, capsys) ->
     board, app, newer = (tmp_path / name for name in ("board", "app", "newer"))
     make_root(board, release="2025.2")
     assert sample.main([str(app)]) == sample.main([str(newer), "--release", "1"]) == 0
-    for package in (app, newer):
-        assert run("deploy", package, "--sysroot", board)[0] == 0
+    for folder in (app, newer):
+        assert run("deploy", folder, "--sysroot", board)[0] == 0
     _, out, _ = run("status", "--sysroot", board, "--json")
     assert json.loads(out)["previous"]
     assert run("rollback", "--sysroot", board)[0] == 0
