@@ -162,9 +162,8 @@ def _sending(package: Package, board: Board, outcome: Outcome, progress: Progres
         answer = board.ask("begin", application=name, manifest=digest, by=person())
         outcome.old, outcome.new = answer["old"], answer["new"]
         outcome.recovered = answer["recovered"]
-        note = f"; finished what was interrupted: {answer['recovered']}"
         runs = "runs now" if answer["is_loaded"] or not outcome.old else "is not loaded"
-        return f"{name_of(outcome.old)} {runs}{note if answer['recovered'] else ''}"
+        return f"{name_of(outcome.old)} {runs}{_recovered(answer)}"
 
     def upload() -> str:
         sent = 0
@@ -217,7 +216,7 @@ def rollback_steps(board: Board, outcome: Outcome) -> list[Step]:
             outcome.done = True
             return f"took back an interrupted deployment: {answer['recovered']}"
         outcome.old, outcome.new = answer["old"], answer["new"]
-        return f"from {name_of(outcome.old)} to {name_of(outcome.new)}"
+        return f"from {name_of(outcome.old)} to {name_of(outcome.new)}{_recovered(answer)}"
 
     return [
         Step(
@@ -311,6 +310,11 @@ def _unit(built: int, name: str, asked: int) -> str:
 
 def _settings(package: Package) -> str:
     return "".join(f"set {what} ({text}), " for what, text in settings(package).items() if text)
+
+
+def _recovered(answer: dict[str, Any]) -> str:
+    text = answer["recovered"]
+    return f"; finished what was interrupted: {text}" if text else ""
 
 
 def _abort(board: Board) -> None:

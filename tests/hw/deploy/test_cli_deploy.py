@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.broker.board.loader import OVERLAYS
 from edgerun_hw.deploy.broker.session import LOCK
 from edgerun_hw.deploy.emulate import sample
@@ -20,6 +21,8 @@ from edgerun_hw.deploy.emulate.board import (
     power_cycle,
     set_faults,
 )
+from edgerun_hw.deploy.emulate.example_bit import example_bit
+from edgerun_hw.deploy.emulate.sample import sample_overlay
 from edgerun_hw.deploy.screen import Screen
 from edgerun_hw.overlay.register_map import VERSION_VALUE
 from tests.hw.deploy.harness import package, running, without_faults
@@ -301,3 +304,22 @@ def test_other_signature_does_not_count_as_running(run, place: Path) -> None:
     assert code == 0 and "✓ confirm" in err
     (signature,) = (place / "board").rglob("xilinx/*/manifest.json.sig")
     assert signature.read_bytes() == (place / "one/manifest.json.sig").read_bytes()
+
+
+def test_rollback_says_what_could_not_be_loaded_again(run, place: Path) -> None:
+    first, _ = package(run, "one"), package(run, "two")
+    for name in ("one", "two"):
+        assert run("deploy", name, "--sysroot", "board")[0] == 0
+    (bitstream,) = (place / "board").rglob("xilinx/*/*.bit.bin")
+    bitstream.write_bytes(bitstream.read_bytes()[:-1] + b"?")
+    (place / "three.bit").write_bytes(example_bit(BOARDS["kv260"], 7, 80_000))
+    (place / "three.dtbo").write_bytes(sample_overlay())
+    third = package(run, "three")
+    set_faults(place / "board", Faults(logic="dead", only=third))
+    code, _, err = run("deploy", "three", "--sysroot", "board")
+    without_faults(place / "board")
+    assert code == 1 and "going back failed too" in err
+    code, _, err = run("rollback", "--sysroot", "board")
+    assert code == 0 and f"from nothing to edgerun-tlmm ({first[:8]})" in err
+    assert "cannot be loaded" in err and "nothing is loaded now" in err
+    assert running(place / "board") == first

@@ -113,12 +113,12 @@ class Changer:
         return running
 
     def is_intact(self, application: Application) -> bool:
-        """Whether its files pass the checks that come before loading it."""
+        """Whether its files are here and pass the checks that come before loading it."""
         try:
             self._checked(application)
         except (BrokerError, OSError):
             return False
-        return True
+        return self.store.has(application)
 
     def operates(self) -> bool:
         """Whether the application that ``running`` names is loaded, and not only should be."""

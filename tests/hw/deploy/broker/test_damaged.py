@@ -1,5 +1,6 @@
 """Applications on the board that can no longer be loaded do not stop what replaces them."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -76,9 +77,9 @@ def test_going_back_from_an_altered_application(tmp_path: Path, first, second) -
     assert ask(root, "status")["previous"] is None
 
 
-def locked_out(root: Path, first, second) -> Path:
+def locked_out(root: Path, xmutil: bool, first, second) -> Path:
     """A board whose journal names an application that cannot be loaded."""
-    board(root, True, first, second)
+    board(root, xmutil, first, second)
     spoil(root)
     new = application(3)
     set_faults(root, Faults(logic="dead", only=digest_of(new)))
@@ -88,10 +89,11 @@ def locked_out(root: Path, first, second) -> Path:
     return root
 
 
+@LOADERS
 def test_journal_that_cannot_be_taken_back_does_not_stop_a_deployment(
-    tmp_path: Path, first, second
+    tmp_path: Path, xmutil: bool, first, second
 ) -> None:
-    root, new = locked_out(tmp_path, first, second), application(4)
+    root, new = locked_out(tmp_path, xmutil, first, second), application(4)
     result = deploy(root, new)
     assert result.is_confirmed and running(root) == digest_of(new)
     assert "nothing is loaded now" in result.answers[0]["recovered"]
@@ -100,10 +102,11 @@ def test_journal_that_cannot_be_taken_back_does_not_stop_a_deployment(
     assert running(root) == digest_of(first)
 
 
+@LOADERS
 def test_journal_that_cannot_be_taken_back_does_not_stop_a_rollback(
-    tmp_path: Path, first, second
+    tmp_path: Path, xmutil: bool, first, second
 ) -> None:
-    root = locked_out(tmp_path, first, second)
+    root = locked_out(tmp_path, xmutil, first, second)
     result = converse(root, ROLLBACK)
     assert result.is_confirmed and running(root) == digest_of(first)
     assert "nothing is loaded now" in result.answers[0]["recovered"]
@@ -144,6 +147,12 @@ def test_exchange_of_an_altered_folder_can_break_off_anywhere(tmp_path: Path, fi
         assert start(root).error is None
         assert running(root) == digest_of(first)
         check_tidy(root)
+
+
+def test_application_whose_folder_is_gone_is_not_intact(tmp_path: Path, first) -> None:
+    root = board(tmp_path, True, first)
+    shutil.rmtree(root / FIRMWARE / NAME)
+    assert ask(root, "status")["is_intact"] is False
 
 
 def test_new_signature_is_installed(tmp_path: Path, first) -> None:
