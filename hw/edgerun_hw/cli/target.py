@@ -46,6 +46,8 @@ def find_target(
         raise InputError("--host and --sysroot exclude each other")
     if sysroot is not None:
         return client.sysroot_target(sysroot)
+    if broker is not None and not broker.strip():
+        raise InputError("--broker names no command")
     command = broker or client.BROKER
     if host is not None:  # an empty one is a mistake, not this machine
         return client.ssh_target(host, command, ssh_option or ())

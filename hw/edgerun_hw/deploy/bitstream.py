@@ -120,7 +120,9 @@ def check(data: bytes) -> Configuration:
     try:
         for register, start, stop in configuration.writes(data):
             values = words[start // 4 : stop // 4]
-            if register == configuration.REGISTER_CRC and len(values):
+            if not len(values):
+                continue  # only names the register that a longer packet writes to
+            if register == configuration.REGISTER_CRC:
                 if values[0] != crc:
                     raise PackageError(
                         f"the bitstream is damaged: its checksum is {crc:#010x} and should be "
@@ -133,7 +135,7 @@ def check(data: bytes) -> Configuration:
                 crc = 0
             elif register == configuration.REGISTER_IDCODE:
                 idcode = int(values[0])
-            has_frames |= register == configuration.REGISTER_FDRI and len(values) > 0
+            has_frames |= register == configuration.REGISTER_FDRI
     except configuration.ConfigurationError as error:
         raise PackageError(f"the bitstream is unusable: {error}") from None
     if not idcode or not has_frames:

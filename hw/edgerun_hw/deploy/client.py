@@ -21,6 +21,7 @@ from typing import Any
 from edgerun import env
 from edgerun.errors import InputError
 from edgerun.files.private import advice, private_folder
+from edgerun_hw.deploy.answers import is_answer
 from edgerun_hw.deploy.broker import PROTOCOL
 from edgerun_hw.deploy.broker.protocol import MAX_CHUNK_BYTES, PERSON
 from edgerun_hw.deploy.broker_file import INSTALLED
@@ -115,7 +116,9 @@ def _shared_connection() -> dict[str, str]:
             advice(error),
         )
         return {}
-    return {"ControlMaster": "auto", "ControlPersist": "30", "ControlPath": f"{folder}/%C"}
+    # ssh reads a value like a line of its configuration: in quotes, and % begins a token.
+    path = re.sub(r'(["\\])', r"\\\1", str(folder)).replace("%", "%%")
+    return {"ControlMaster": "auto", "ControlPersist": "30", "ControlPath": f'"{path}/%C"'}
 
 
 def person() -> str:
@@ -224,6 +227,11 @@ class Board:
         self._unanswered = ""
         if answer.get("ok") is not True:
             raise _failure(answer)
+        if not is_answer(op, answer):
+            raise BoardError(
+                f"{self.target.name} answers {op} otherwise than the helper of this tool does: "
+                "install the helper again with the tool's `edgerun fpga broker`"
+            )
         return answer
 
     def _send(self, data: bytes) -> None:
@@ -247,7 +255,7 @@ class Board:
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             answer = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter of thousands of nested lists
             answer = None
         if not isinstance(answer, dict):
             raise BoardError(
@@ -280,8 +288,9 @@ def _failure(answer: dict[str, Any]) -> RefusedError | BoardError:
         code, message = str(error.get("code")), str(error.get("message"))
     if "broken" in answer:
         return BoardError(
-            f"{message}; and going back failed too: {answer['broken']}; mend the cause, then run "
-            "`edgerun fpga rollback` to try again"
+            f"{message}; and going back failed too: {answer['broken']}; deploy something else, or "
+            "mend the cause and run `edgerun fpga rollback`, which tries again and else goes to "
+            "the application before"
         )
     if "undone" in answer:
         message = f"{message}; taken back: {answer['undone']}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgerun_hw.build.boards import load_board
-from edgerun_hw.deploy.broker.application.manifest import MANIFEST
+from edgerun_hw.deploy.broker.application.manifest import MANIFEST, SIGNATURE
 from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.broker.board.loader import FIRMWARE
 from edgerun_hw.deploy.broker.board.policy import KEYS, SETTINGS
@@ -52,12 +53,18 @@ class Outcome:
 
 
 def is_running(package: Package, board: Board) -> bool:
-    """Whether the board runs exactly this package already, and nobody is about to change that."""
+    """Whether the board runs exactly this package already, and nobody is about to change that.
+
+    Its copy on the board has to pass the checks of the next start, and be signed like this one.
+    """
     status = board.ask("status")
     active = status["active"]
+    signature = package.files.get(SIGNATURE)
     return bool(
         active
         and active["digest"] == package.manifest.digest
+        and status["signature"] == (signature and hashlib.sha256(signature).hexdigest())
+        and status["is_intact"]
         and status["is_loaded"]
         and not status["interrupted"]
         and not status["locked_by"]
@@ -155,8 +162,8 @@ def _sending(package: Package, board: Board, outcome: Outcome, progress: Progres
         answer = board.ask("begin", application=name, manifest=digest, by=person())
         outcome.old, outcome.new = answer["old"], answer["new"]
         outcome.recovered = answer["recovered"]
-        note = f"; finished what was interrupted: {answer['recovered']}"
-        return f"{name_of(outcome.old)} runs now{note if answer['recovered'] else ''}"
+        runs = "runs now" if answer["is_loaded"] or not outcome.old else "is not loaded"
+        return f"{name_of(outcome.old)} {runs}{_recovered(answer)}"
 
     def upload() -> str:
         sent = 0
@@ -209,7 +216,7 @@ def rollback_steps(board: Board, outcome: Outcome) -> list[Step]:
             outcome.done = True
             return f"took back an interrupted deployment: {answer['recovered']}"
         outcome.old, outcome.new = answer["old"], answer["new"]
-        return f"from {name_of(outcome.old)} to {name_of(outcome.new)}"
+        return f"from {name_of(outcome.old)} to {name_of(outcome.new)}{_recovered(answer)}"
 
     return [
         Step(
@@ -303,6 +310,11 @@ def _unit(built: int, name: str, asked: int) -> str:
 
 def _settings(package: Package) -> str:
     return "".join(f"set {what} ({text}), " for what, text in settings(package).items() if text)
+
+
+def _recovered(answer: dict[str, Any]) -> str:
+    text = answer["recovered"]
+    return f"; finished what was interrupted: {text}" if text else ""
 
 
 def _abort(board: Board) -> None:

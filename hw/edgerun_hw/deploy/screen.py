@@ -139,7 +139,7 @@ def show_status(status: dict[str, Any]) -> None:
         console.print(
             f"[yellow]A {verb} of {_shown(name_of(interrupted['new']))} was interrupted while "
             f"{phase}.[/] Run [bold]edgerun fpga rollback[/] to take it back; the next deploy "
-            "does so too.",
+            "does so too, and leaves nothing loaded first if what ran before cannot be.",
             soft_wrap=True,
         )
     elif status["active"] and not status["is_loaded"] and not status["locked_by"]:

@@ -91,6 +91,7 @@ UNFIT: dict[str, Callable[[Graph], Graph]] = {
     "a bias of queries": lambda graph: with_bias(graph, "q1"),
     "another gate in a layer": lambda graph: with_attribute(graph, "act1", "activation", "relu2"),
     "another epsilon": lambda graph: with_attribute(graph, "inner1", "epsilon", 1e-2),
+    "another epsilon before queries": lambda graph: with_attribute(graph, "next0", "epsilon", 1e-2),
 }
 
 
@@ -101,6 +102,18 @@ def test_layers_that_do_not_fit_are_the_processors(board: MakeBoard, name: str) 
     queued = run(graph, chains=0)
     board(preset="attention-300")
     np.testing.assert_array_equal(queued, run(graph, chains=0))
+
+
+def test_norm_behind_the_last_layer_with_another_epsilon_is_the_processors(
+    board: MakeBoard,
+) -> None:
+    graph = layers(np.random.default_rng(4), "silu", True)
+    graph = with_attribute(graph, "next1", "epsilon", 10.0)
+    board()
+    queued = run(graph, chains=2)
+    board(preset="attention-300")
+    plain = run(graph, chains=0)
+    assert np.abs(plain - queued).max() < 0.2 * np.abs(plain).max()
 
 
 def test_rows_longer_than_the_unit_takes_are_the_processors(

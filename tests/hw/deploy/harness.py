@@ -215,3 +215,11 @@ def copies(original: Path) -> Callable[[Faults], Path]:
         return folder
 
     return copy
+
+
+def package(run: Any, name: str, *more: object) -> str:
+    """Packages a bitstream of the current folder with the command; returns the digest."""
+    arguments = ("package", f"{name}.bit", "-b", "kv260", "--base", "0xA0000000", "-o", name)
+    code, out, err = run(*arguments, "--json", *more)
+    assert code == 0, err
+    return json.loads(out)["digest"]

@@ -118,6 +118,16 @@ def test_stream_that_ends_without_desync_is_refused() -> None:
         bitstream.check(data[: -4 * 6])
 
 
+@pytest.mark.parametrize("register", [0, 2, 4, 12])
+def test_writes_of_nothing_change_nothing(register: int) -> None:
+    """CRC, FDRI, CMD and IDCODE."""
+    data = bitstream.parse_bit(BIT).data
+    start = configuration.find_sync(data)
+    packet = (1 << 29 | 2 << 27 | register << 13).to_bytes(4, "big")
+    changed = data[:start] + packet + data[start:]
+    assert bitstream.check(changed) == bitstream.check(data)
+
+
 @pytest.mark.pynq
 def test_conversion_agrees_with_pynq(tmp_path: Path) -> None:
     (tmp_path / "x.bit").write_bytes(BIT)

@@ -6,13 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
-from edgerun.cli import commands
-from edgerun.cli.main import main
 from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.broker.board.loader import OVERLAYS
 from edgerun_hw.deploy.broker.session import LOCK
@@ -28,42 +25,7 @@ from edgerun_hw.deploy.emulate.example_bit import example_bit
 from edgerun_hw.deploy.emulate.sample import sample_overlay
 from edgerun_hw.deploy.screen import Screen
 from edgerun_hw.overlay.register_map import VERSION_VALUE
-from tests.hw.deploy.harness import running, without_faults
-
-KV260 = BOARDS["kv260"]
-POINT = EntryPoint("fpga", "edgerun_hw.cli:register", commands.ENTRY_POINTS)
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs the command line; returns exit code, stdout and stderr."""
-    monkeypatch.setattr(commands, "added_commands", lambda: [POINT])
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = main(["fpga", *map(str, arguments)])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return code, out, err
-
-    return run
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch) -> Path:
-    """A folder with an emulated board and two packages, which is also the current folder."""
-    monkeypatch.chdir(tmp_path)
-    make_root(tmp_path / "board")
-    for seed, name in enumerate(("one", "two")):
-        (tmp_path / f"{name}.bit").write_bytes(example_bit(KV260, seed, 80_000))
-        (tmp_path / f"{name}.dtbo").write_bytes(sample_overlay())
-    return tmp_path
-
-
-def package(run, name: str, *more: object) -> str:
-    arguments = ("package", f"{name}.bit", "-b", "kv260", "--base", "0xA0000000", "-o", name)
-    code, out, err = run(*arguments, "--json", *more)
-    assert code == 0, err
-    return json.loads(out)["digest"]
+from tests.hw.deploy.harness import package, running, without_faults
 
 
 def test_from_bitstream_to_board_and_back(run, place: Path) -> None:
@@ -311,10 +273,53 @@ def test_deployment_can_be_tried_as_the_docs_say(run, tmp_path: Path, capsys) ->
     board, app, newer = (tmp_path / name for name in ("board", "app", "newer"))
     make_root(board, release="2025.2")
     assert sample.main([str(app)]) == sample.main([str(newer), "--release", "1"]) == 0
-    for package in (app, newer):
-        assert run("deploy", package, "--sysroot", board)[0] == 0
+    for folder in (app, newer):
+        assert run("deploy", folder, "--sysroot", board)[0] == 0
     _, out, _ = run("status", "--sysroot", board, "--json")
     assert json.loads(out)["previous"]
     assert run("rollback", "--sysroot", board)[0] == 0
     assert sample.main([str(app)]) == 1
     assert "File exists" in capsys.readouterr().err
+
+
+def test_altered_copy_on_the_board_does_not_count_as_running(run, place: Path) -> None:
+    package(run, "one")
+    assert run("deploy", "one", "--sysroot", "board")[0] == 0
+    assert "already" in run("deploy", "one", "--sysroot", "board")[2]
+    (bitstream,) = (place / "board").rglob("xilinx/*/*.bit.bin")
+    bitstream.write_bytes(bitstream.read_bytes()[:-1] + b"?")
+    code, _, err = run("deploy", "one", "--sysroot", "board")
+    assert code == 0 and "✓ confirm" in err
+
+
+def test_other_signature_does_not_count_as_running(run, place: Path) -> None:
+    pytest.importorskip("cryptography")
+    from tests.hw.deploy.test_package import keys
+
+    package(run, "one")
+    assert run("deploy", "one", "--sysroot", "board")[0] == 0
+    private, _ = keys(place)
+    package(run, "one", "--sign", private, "--force")
+    code, _, err = run("deploy", "one", "--sysroot", "board")
+    assert code == 0 and "✓ confirm" in err
+    (signature,) = (place / "board").rglob("xilinx/*/manifest.json.sig")
+    assert signature.read_bytes() == (place / "one/manifest.json.sig").read_bytes()
+
+
+def test_rollback_says_what_could_not_be_loaded_again(run, place: Path) -> None:
+    first, _ = package(run, "one"), package(run, "two")
+    for name in ("one", "two"):
+        assert run("deploy", name, "--sysroot", "board")[0] == 0
+    (bitstream,) = (place / "board").rglob("xilinx/*/*.bit.bin")
+    bitstream.write_bytes(bitstream.read_bytes()[:-1] + b"?")
+    (place / "three.bit").write_bytes(example_bit(BOARDS["kv260"], 7, 80_000))
+    (place / "three.dtbo").write_bytes(sample_overlay())
+    third = package(run, "three")
+    set_faults(place / "board", Faults(logic="dead", only=third))
+    code, _, err = run("deploy", "three", "--sysroot", "board")
+    without_faults(place / "board")
+    assert code == 1 and "going back failed too" in err
+    code, _, err = run("rollback", "--sysroot", "board")
+    assert code == 0 and f"from nothing to edgerun-tlmm ({first[:8]})" in err
+    assert "cannot be loaded" in err and "nothing is loaded now" in err
+    assert running(place / "board") == first

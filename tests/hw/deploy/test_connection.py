@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +30,25 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_sockets_lie_in_a_folder_of_ours(cache: Path) -> None:
     (cache / "ssh").mkdir()
     (cache / "ssh").chmod(0o777)
-    assert f"ControlPath={cache}/ssh/%C" in client.ssh_target("board").command
+    assert f'ControlPath="{cache}/ssh/%C"' in client.ssh_target("board").command
     assert stat.S_IMODE((cache / "ssh").stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(not shutil.which("ssh"), reason="ssh is not installed")
+@pytest.mark.parametrize("name", ["c d", "50%", "a%Cb", "it's", 'a"b', "a\\b", "#x"])
+def test_a_folder_of_any_name_can_hold_sockets(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    chosen = env.read_settings({"EDGERUN_CACHE": str(cache / name)})
+    monkeypatch.setattr(env, "settings", lambda: chosen)
+    command = client.ssh_target("board").command
+    options = subprocess.run(["ssh", "-G", *command[1:]], capture_output=True, text=True)
+    assert options.returncode == 0, options.stderr
+    (line,) = (line for line in options.stdout.splitlines() if line.startswith("controlpath "))
+    path = line.removeprefix("controlpath ")
+    assert path.startswith(f"{cache / name}/ssh/") and "%" not in path.removeprefix(
+        f"{cache / name}"
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -7,5 +7,5 @@ one file (``deploy/broker_file.py``) that needs nothing but Python 3.10 and its 
 modules here import only the standard library and one another.
 """
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Changes whenever a request or an answer changes."""

@@ -156,6 +156,8 @@ class Session:
             "previous": _shown(recorded.previous),
             "since": recorded.since or None,
             "is_loaded": is_loaded,
+            "is_intact": bool(recorded.active and self._changer.is_intact(recorded.active)),
+            "signature": store.signature(recorded.active) if recorded.active else None,
             "interrupted": asdict(journal) if journal and holder is None else None,
             "damaged": self._damaged(),
             "locked_by": holder,
@@ -206,8 +208,11 @@ class Session:
 
     # Requests that change something
 
-    def _take_lock(self, by: str) -> Undone | None:
-        """Takes the lock and finishes what an earlier holder could not."""
+    def _take_lock(self, by: str, *, may_give_up: bool = True) -> Undone | None:
+        """Takes the lock and finishes what an earlier holder could not.
+
+        A change gives up what cannot be loaded again: it must not stop what mends it.
+        """
         now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         text = f"{by}, process {os.getpid()}, since {now}"
         try:
@@ -218,7 +223,7 @@ class Session:
             ) from None
         try:
             with signals.undisturbed():
-                return self._changer.undo()
+                return self._changer.undo(may_give_up=may_give_up)
         except (BrokerError, OSError):
             self._lock.close()
             raise
@@ -235,7 +240,8 @@ class Session:
 
     def _rollback(self, by: str) -> Answer:
         undone = self._take_lock(by)
-        if undone is not None and undone.kind == "deploy" and undone.result != "kept":
+        is_back = undone is not None and undone.result != "kept" and not undone.reason
+        if undone is not None and undone.kind == "deploy" and is_back:
             self._lock.close()
             return {"recovered": undone.sentence(), "done": True}
         return self._started(undone, lambda: self._changer.begin_rollback(by))
@@ -244,10 +250,12 @@ class Session:
         try:
             self._changer.store.collect()
             self._journal = begin()
-        except (BrokerError, OSError):
+        except (BrokerError, OSError) as error:
             with contextlib.suppress(BrokerError, OSError), signals.undisturbed():
                 self._changer.undo()
             self._lock.close()
+            if undone is not None and undone.reason and isinstance(error, BrokerError):
+                raise type(error)(f"{error}; {undone.sentence()}") from None
             raise
         journal = self._journal
         if journal.kind == "deploy":
@@ -257,14 +265,15 @@ class Session:
         return {
             "old": _shown(journal.old),
             "new": _shown(journal.new),
+            "is_loaded": self._changer.operates(),
             "recovered": undone.sentence() if undone else None,
         }
 
     def _recover(self, by: str) -> Answer:
-        self._take_lock(by)
+        undone = self._take_lock(by, may_give_up=False)
         try:
             with signals.undisturbed():
-                undone = self._changer.boot_up()
+                undone = self._changer.boot_up() or undone
             return {"recovered": undone.sentence() if undone else None}
         finally:
             self._lock.close()

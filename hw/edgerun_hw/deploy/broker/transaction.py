@@ -32,15 +32,23 @@ class Undone:
     Attributes:
         kind: "deploy" or "rollback", or "boot".
         result: "kept" (the change had counted already), "restored" or "nothing loaded".
-        running: the application that runs now.
+        running: the application that counts now; None if nothing was loaded, or can be.
+        is_loaded: whether ``running`` is loaded.
+        reason: why the application before could not be loaded again; empty if it was not tried.
     """
 
     kind: str
     result: str
     running: Application | None
+    is_loaded: bool = True
+    reason: str = ""
 
     def sentence(self) -> str:
         """For people."""
+        if self.reason:
+            return f"what ran before cannot be loaded ({self.reason}), and nothing is loaded now"
+        if self.running is not None and not self.is_loaded:
+            return f"{self.running.name} ({self.running.digest[:8]}) was not loaded, and is not now"
         if self.running is None:
             return "nothing was loaded before, and nothing is loaded now"
         return f"{self.running.name} ({self.running.digest[:8]}) runs"
@@ -88,7 +96,7 @@ class Changer:
             kind,
             "staging",
             new,
-            self.running(),
+            self._before(),
             by,
             now,
             self.boot,
@@ -96,6 +104,25 @@ class Changer:
         )
         self.store.write_journal(journal)
         return journal
+
+    def _before(self) -> Application | None:
+        """What to go back to: none if it is not loaded and cannot be."""
+        running = self.running()
+        if running is not None and not self.operates() and not self.is_intact(running):
+            return None
+        return running
+
+    def is_intact(self, application: Application) -> bool:
+        """Whether its files are here and pass the checks that come before loading it."""
+        try:
+            self._checked(application)
+        except (BrokerError, OSError):
+            return False
+        return self.store.has(application)
+
+    def operates(self) -> bool:
+        """Whether the application that ``running`` names is loaded, and not only should be."""
+        return self.loader.running() is not None or self.is_loaded()
 
     def begin_rollback(self, by: str) -> Journal:
         """Like ``begin``, with the application before, which is checked while the other runs.
@@ -168,8 +195,10 @@ class Changer:
         """Makes the new application the one that counts."""
         before = self.store.state()
         previous, registers = journal.old, journal.registers
-        if journal.old == journal.new:
+        if journal.old in (None, journal.new):
             previous, registers = before.previous, before.registers
+        if previous == journal.new:  # it is what was gone back to, from one that is of no use
+            previous, registers = None, ()
         floor, manifest = before.floor, self._manifest(journal.new)
         if manifest is not None and read_policy(self._system).keys:
             floor = max(floor, manifest.release)
@@ -190,11 +219,15 @@ class Changer:
     def _counts(self, journal: Journal) -> bool:
         return self.store.state().active == journal.new != journal.old
 
-    def undo(self) -> Undone | None:
+    def undo(self, *, may_give_up: bool = False) -> Undone | None:
         """Takes back what the journal says is under way; None if nothing is.
 
+        Args:
+            may_give_up: leave nothing loaded if the application before cannot be loaded. Otherwise
+                the journal stays, to try again.
+
         Raises:
-            FailureError: the application before cannot be loaded; the journal stays, to try again.
+            BrokerError: it failed; the journal stays.
         """
         self.store.mend()
         journal = self.store.journal()
@@ -204,8 +237,7 @@ class Changer:
         if self._counts(journal):
             undone = Undone(journal.kind, "kept", journal.new)
         else:
-            running = self._restore(journal)
-            undone = Undone(journal.kind, "restored" if running else "nothing loaded", running)
+            undone = self._restore(journal, may_give_up)
         self.store.clear_journal()
         self._collect()
         return undone
@@ -220,20 +252,28 @@ class Changer:
         self._activate(active)
         return Undone("boot", "restored", active)
 
-    def _restore(self, journal: Journal) -> Application | None:
+    def _restore(self, journal: Journal, may_give_up: bool) -> Undone:
         old = journal.old
+        undone = Undone(journal.kind, "restored" if old else "nothing loaded", old)
         if journal.phase == "staging" and journal.boot == self.boot:
-            return old  # nothing was touched, and power has not failed
+            # Nothing was touched, and power has not failed.
+            return replace(undone, is_loaded=self.operates())
         if old is not None and self._runs(old):
             if old.name != journal.new.name:  # folders of others may move while it runs
                 self.store.withdraw(journal.new, journal.occupant)
-            return old
+            return undone
         self._unload()
         self.store.withdraw(journal.new, journal.occupant)
-        self._set(journal.registers)
-        if old is not None:
-            self._activate(old)
-        return old
+        try:
+            self._set(journal.registers)
+            if old is not None:
+                self._activate(old)
+        except (BrokerError, OSError) as error:
+            if not may_give_up:
+                raise
+            self._unload()  # it may be there in part
+            return Undone(journal.kind, "nothing loaded", None, False, str(error))
+        return undone
 
     def _runs(self, application: Application) -> bool:
         """Whether it is loaded and works; folders move only while nothing is loaded."""

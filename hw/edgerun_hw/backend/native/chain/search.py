@@ -145,7 +145,7 @@ class _Search:
             raise _OtherwiseError
         result = down.outputs[0]
         matrices = [self._group([o]), gate_up, self._group([down])]
-        norm_d, outputs, more = self._next(result, matrices)
+        norm_d, outputs, more = self._next(result, matrices, norm_b.epsilon)
         nodes += more
         sizes = tuple(matrix.matrix.cut.shape[1] for matrix in matrices[:3])
         # The last block of a row may be cut short, so rows need not be whole beats.
@@ -166,15 +166,20 @@ class _Search:
         )
 
     def _next(
-        self, result: str, matrices: list[Placed]
+        self, result: str, matrices: list[Placed], epsilon: float
     ) -> tuple[Norm | None, tuple[str, ...], list[Node]]:
-        """The next layer's norm, queries, keys and values, if they follow."""
+        """The next layer's norm, queries, keys and values, if they follow.
+
+        The norm has to have this epsilon: the unit takes that of the norm before gate and up.
+        """
         readers = [node for node in self._readers.get(result, []) if node.op == "rms_norm"]
         if len(readers) != 1 or result in self._segment.outputs:
             return None, (), []
         node = readers[0]
         try:
             norm = self._of_rows(node)
+            if norm.epsilon != epsilon:
+                raise _OtherwiseError
             group = self._plain_group(self._readers_of(node.outputs[0]))
         except _OtherwiseError:
             return None, (), []

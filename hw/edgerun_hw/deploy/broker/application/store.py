@@ -4,6 +4,7 @@
     lib/firmware/edgerun/incoming/   an upload that is not complete
     lib/firmware/edgerun/kept/<id>/  complete applications that are not in their place
     lib/firmware/edgerun/kept/<id>.old/  one of them while an upload of the same takes its place
+    lib/firmware/edgerun/kept/<id>.bad/  what lay in the place of a checked upload, and differed
     lib/firmware/edgerun/state.json  the application that counts, and the one before it
     lib/firmware/edgerun/journal.json  there while something is under way, or was when power failed
 
@@ -25,14 +26,14 @@ from ..board.settings import Update
 from ..board.system import System
 from ..errors import FailureError, ProtocolError, RefusalError
 from ..protocol import DIGEST, MAX_FILE_BYTES, parse_object
-from .manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest, read_manifest
+from .manifest import MANIFEST, MAX_MANIFEST_BYTES, SIGNATURE, Manifest, read_manifest
 
 HOME = "lib/firmware/edgerun"
 INCOMING, KEPT = f"{HOME}/incoming", f"{HOME}/kept"
 STATE, JOURNAL = f"{HOME}/state.json", f"{HOME}/journal.json"
 MAX_RECORD_BYTES = 16 * 1024
 MAX_NAME = 127
-OLD = ".old"
+OLD, BAD = ".old", ".bad"
 # Stands for the digest of what is loaded but has no folder of its own, such as a part of a design
 # with slots: it can be loaded again by name, not moved.
 ELSEWHERE = "0" * 64
@@ -208,6 +209,14 @@ class Store:
             return _copy_of(application)
         return f"{FIRMWARE}/{application.name}"
 
+    def signature(self, application: Application) -> str | None:
+        """The sha256 of an application's signature; None if it has none that can be read."""
+        try:
+            path = f"{self.folder(application)}/{SIGNATURE}"
+            return hashlib.sha256(self._system.read(path, MAX_MANIFEST_BYTES)).hexdigest()
+        except (OSError, RefusalError):
+            return None
+
     def has(self, application: Application) -> bool:
         """Whether it is here, in its place or kept."""
         if application.digest == ELSEWHERE:
@@ -221,15 +230,44 @@ class Store:
         Raises:
             FailureError: it is neither in its place nor kept.
         """
-        current = self.in_place(application.name)
-        if current == application or application.digest == ELSEWHERE:
+        if application.digest == ELSEWHERE:
             return
-        if not self._system.is_folder(_copy_of(application)):
+        folder, copy = f"{FIRMWARE}/{application.name}", _copy_of(application)
+        current = self.in_place(application.name)
+        if current == application:
+            # There are two only where an upload of the same was checked: what lies here may have
+            # been altered since, or be signed with an older key.
+            if self._system.is_folder(copy) and not self._are_alike(folder, copy):
+                self._exchange(folder, copy)
+            return
+        if not self._system.is_folder(copy):
             raise FailureError(f"application {application.name} is gone from the board")
         if current is not None:
             self.displace(current)
         self._system.make_folder(FIRMWARE)
-        self._system.rename(_copy_of(application), f"{FIRMWARE}/{application.name}")
+        self._system.rename(copy, folder)
+
+    def _exchange(self, folder: str, copy: str) -> None:
+        # Not under OLD, which ``mend`` would take for the copy if power failed in between.
+        if self._system.exists(copy + BAD):
+            self._system.remove(copy + BAD)
+        self._system.rename(folder, copy + BAD)
+        self._system.rename(copy, folder)
+        self._system.remove(copy + BAD)
+
+    def _are_alike(self, folder: str, copy: str) -> bool:
+        """Whether two folders hold the same files; what cannot be read is not the same."""
+        names = sorted(self._system.names(folder))
+        if names != sorted(self._system.names(copy)):
+            return False
+        try:
+            return all(
+                self._system.read(f"{folder}/{name}", MAX_FILE_BYTES)
+                == self._system.read(f"{copy}/{name}", MAX_FILE_BYTES)
+                for name in names
+            )
+        except (OSError, RefusalError):
+            return False
 
     def displace(self, application: Application) -> None:
         """Moves an application out of its place and keeps it."""
