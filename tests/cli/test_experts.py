@@ -104,7 +104,7 @@ def test_a_plan_shows_layers_and_terms(run: Run, folder: str) -> None:
     for words in ("room in memory for 8 of", "a token reads", "a prompt of 512 reads", "assumed"):
         assert words in shown
     whole = run(*command[:-1], "100%", "--explain").out
-    held = [float(re.search(r"  cpu +([\d.]+) kB, ternary", text)[1]) for text in (shown, whole)]
+    held = [float(re.search(r"^  cpu +([\d.]+) kB$", text, re.M)[1]) for text in (shown, whole)]
     terms = json.loads(run(*command, "--json").out)["experts"]
     assert held[1] - held[0] == pytest.approx(terms["slots"] * terms["slot_bytes"] / 1e3, rel=0.1)
     assert (terms["experts"], terms["slots"]) == (16, 8)
