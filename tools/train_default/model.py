@@ -13,11 +13,11 @@ gradients as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, relu, scaled_dot_product_attention
+from torch.nn.functional import linear, relu
 
 from tools.train_default.batches import PAD
 from tools.train_default.experts import Experts, TernaryStack
@@ -103,13 +103,6 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.cat(parts, dim=3).view(batch, heads, tokens, dim)
 
 
-def cached_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The same for a prompt, or for a single token after those of `k` and `v`; no gradient."""
-    repeat = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(repeat, dim=1), v.repeat_interleave(repeat, dim=1)
-    return scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1)
-
-
 class Block(nn.Module):
     """A layer; its feed-forward part is one network, or many of which each token takes a few."""
 
@@ -132,14 +125,12 @@ class Block(nn.Module):
         self.ffn_sub_norm = RMSNorm(ffn, config.norm_eps)
         self.ffn_out = TernaryLinear(ffn, out_std, down_proj=dim)
 
-    def attention(self, x: Tensor, cos: Tensor, sin: Tensor, cache: Cache | None) -> Tensor:
+    def attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         config, (batch, tokens, dim) = self.config, x.shape
         heads = self.attn_in(x).view(batch, tokens, -1, config.head_dim).transpose(1, 2)
         q, k, v = heads.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
         q, k = rotate(q, cos, sin).to(v.dtype), rotate(k, cos, sin).to(v.dtype)
-        if cache is not None:
-            k, v = cache.extend(self, k, v)
-        mixed = causal_attention(q, k, v) if cache is None else cached_attention(q, k, v)
+        mixed = causal_attention(q, k, v)
         return self.attn_out(self.attn_sub_norm(mixed.transpose(1, 2).reshape(batch, tokens, dim)))
 
     def feed_forward(self, x: Tensor) -> Tensor:
@@ -149,28 +140,9 @@ class Block(nn.Module):
         gate, up = self.ffn_in(x).chunk(2, dim=-1)
         return self.ffn_out(self.ffn_sub_norm(relu(gate).square() * up))
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: Cache | None = None) -> Tensor:
-        x = x + self.attention(self.input_layernorm(x), cos, sin, cache)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.attention(self.input_layernorm(x), cos, sin)
         return x + self.feed_forward(self.post_attention_layernorm(x))
-
-
-class Cache:
-    """Keys and values of every block, for sampling: first the prompt, then single tokens."""
-
-    def __init__(self) -> None:
-        self.length = 0
-        self.stored: dict[nn.Module, tuple[Tensor, Tensor]] = {}
-
-    def extend(self, block: nn.Module, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        if block in self.stored:
-            old_k, old_v = self.stored[block]
-            k, v = torch.cat((old_k, k), dim=2), torch.cat((old_v, v), dim=2)
-        self.stored[block] = (k, v)
-        return k, v
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Forget all other rows of the batch."""
-        self.stored = {block: (k[rows], v[rows]) for block, (k, v) in self.stored.items()}
 
 
 def soft_loss(logs: Tensor, ids: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor]:
@@ -196,7 +168,7 @@ class LanguageModel(nn.Module):
 
     Args:
         config: sizes.
-        layers: called with `x, cos, sin, cache`.
+        layers: called with `x, cos, sin`.
         unlikelihood: weight of tokens that are not to come.
 
     Attributes:
@@ -223,21 +195,17 @@ class LanguageModel(nn.Module):
         self.register_buffer("sin", torch.cat((angles, angles), dim=-1).sin(), persistent=False)
         self.training_blocks: list[Callable[..., Tensor]] = list(self.layers)
 
-    def hidden(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        start = cache.length if cache else 0
-        part = slice(start, start + ids.shape[1])
-        x = self.embed_tokens(ids)
+    def hidden(self, ids: Tensor) -> Tensor:
+        x, part = self.embed_tokens(ids), slice(ids.shape[1])
         for block in self.layers:
-            x = block(x, self.cos[part], self.sin[part], cache)
-        if cache:
-            cache.length = part.stop
+            x = block(x, self.cos[part], self.sin[part])
         return x
 
     def head(self, x: Tensor) -> Tensor:
         return linear(self.norm(x), self.embed_tokens.weight)
 
-    def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        return self.head(self.hidden(ids, cache))
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.hidden(ids))
 
     def head_loss(self, x: Tensor, targets: Tensor, *soft: Tensor) -> Tensor:
         """Sum of the losses in nats of targets [batch, tokens].

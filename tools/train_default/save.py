@@ -20,7 +20,7 @@ import argparse
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,26 +139,28 @@ def load_checkpoint(paths: Sequence[Path], shares: Sequence[float] = (1.0,)) -> 
     return model.eval()
 
 
+def model_config(fields: Mapping[str, Any]) -> ModelConfig:
+    """What a config.json says that `config_json` made."""
+    return ModelConfig(
+        vocab_size=fields["vocab_size"],
+        hidden_size=fields["hidden_size"],
+        intermediate_size=fields["intermediate_size"],
+        num_layers=fields["num_hidden_layers"],
+        num_heads=fields["num_attention_heads"],
+        num_kv_heads=fields["num_key_value_heads"],
+        max_positions=fields["max_position_embeddings"],
+        rope_theta=fields["rope_theta"],
+        norm_eps=fields["rms_norm_eps"],
+        experts=fields.get("num_experts", 0),
+        top_k=fields.get("num_experts_per_tok", 2),
+        expert_size=fields.get("moe_intermediate_size", 0),
+        dense_layers=len(fields.get("mlp_only_layers", ())),
+    )
+
+
 def load_hf(folder: Path) -> TernaryLM:
     """The model of a directory written by `save_hf`."""
-    fields = json.loads((folder / "config.json").read_text())
-    model = TernaryLM(
-        ModelConfig(
-            vocab_size=fields["vocab_size"],
-            hidden_size=fields["hidden_size"],
-            intermediate_size=fields["intermediate_size"],
-            num_layers=fields["num_hidden_layers"],
-            num_heads=fields["num_attention_heads"],
-            num_kv_heads=fields["num_key_value_heads"],
-            max_positions=fields["max_position_embeddings"],
-            rope_theta=fields["rope_theta"],
-            norm_eps=fields["rms_norm_eps"],
-            experts=fields.get("num_experts", 0),
-            top_k=fields.get("num_experts_per_tok", 2),
-            expert_size=fields.get("moe_intermediate_size", 0),
-            dense_layers=len(fields.get("mlp_only_layers", ())),
-        )
-    )
+    model = TernaryLM(model_config(json.loads((folder / "config.json").read_text())))
     read_hf(model, folder)
     return model.eval()
 

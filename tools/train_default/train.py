@@ -44,6 +44,7 @@ from tools.train_default.muon import Muon
 from tools.train_default.own.marking import nouns_of
 from tools.train_default.own.replies import OwnReplies
 from tools.train_default.own.sampler import Sampler
+from tools.train_default.own.voice import Voice
 from tools.train_default.recipe import Recipe
 from tools.train_default.save import load_hf, read_checkpoints, read_hf, save_hf
 from tools.train_default.tokenizer import END
@@ -86,8 +87,10 @@ def is_looked_up(name: str) -> bool:
 
 class Trainer:
     def __init__(self, recipe: Recipe, run: Path, tokens: Path, targets: Path | None) -> None:
-        if (recipe.soft_weight > 0) != (targets is not None):
-            raise ValueError("--targets are for recipes with a soft_weight, which need them")
+        if targets and not recipe.soft_weight:
+            raise ValueError("--targets are for recipes with a soft_weight")
+        if recipe.soft_weight and not (targets or recipe.own_taught):
+            raise ValueError("a soft_weight needs --targets, or a teacher of replies (own_taught)")
         torch.manual_seed(recipe.seed)
         self.recipe, self.run = recipe, run
         products = getattr(torch, recipe.products)
@@ -257,10 +260,13 @@ def calm_documents(source: Source, tokenizer: Tokenizer) -> Array:
     return np.array(calm, np.int64)
 
 
-def own_replies(trainer: Trainer, tokenizer: Tokenizer, teacher: Path | None) -> OwnReplies:
+def own_replies(
+    trainer: Trainer, tokenizer: Tokenizer, files: Path, teacher: Path | None
+) -> OwnReplies:
     """The store of replies; requests name what stories of the source `real`, if any, speak of.
 
     Args:
+        files: folder of the tokenizer.
         teacher: Hugging Face directory of who reads the replies.
     """
     recipe, real = trainer.recipe, trainer.mix.sources.get("real")
@@ -272,7 +278,8 @@ def own_replies(trainer: Trainer, tokenizer: Tokenizer, teacher: Path | None) ->
         sampler = Sampler.of(file, recipe.dry, recipe.repeat, recipe.unlikelihood)
     elif teacher:
         reader = load_llama(teacher, recipe.context[1]).eval()
-    return OwnReplies(trainer.model, tokenizer, recipe, nouns_of(texts), reader, sampler)
+    voice, nouns = Voice(files), nouns_of(texts)
+    return OwnReplies(trainer.model, tokenizer, recipe, voice, nouns, reader, sampler)
 
 
 def begin(recipe: Recipe, args: argparse.Namespace, tokenizer: Tokenizer) -> Trainer:
@@ -302,7 +309,7 @@ def begin(recipe: Recipe, args: argparse.Namespace, tokenizer: Tokenizer) -> Tra
     elif args.initial:
         read_hf(trainer.model, args.initial)
     if recipe.own_rows:
-        trainer.own = own_replies(trainer, tokenizer, args.teacher)
+        trainer.own = own_replies(trainer, tokenizer, args.tokenizer, args.teacher)
     return trainer
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 from argparse import Namespace
 from collections.abc import Iterable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,16 +17,15 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 torch = pytest.importorskip("torch")
 
-from torch.nn.functional import one_hot  # noqa: E402
-
 from tests.tools.train_default.small_model import SMALL  # noqa: E402
 from tools.train_default.batches import PAD, Source  # noqa: E402
 from tools.train_default.chats.asking import ASKS, ASKS_ANY  # noqa: E402
 from tools.train_default.from_teacher.llama import Llama  # noqa: E402
-from tools.train_default.model import Cache, TernaryLM  # noqa: E402
+from tools.train_default.model import TernaryLM  # noqa: E402
 from tools.train_default.own.marking import NOUNS, Reply  # noqa: E402
-from tools.train_default.own.replies import OwnReplies, continuations, named_often  # noqa: E402
+from tools.train_default.own.replies import OwnReplies, named_often, rendered  # noqa: E402
 from tools.train_default.own.sampler import Sampler  # noqa: E402
+from tools.train_default.own.voice import Voice  # noqa: E402
 from tools.train_default.recipe import Recipe  # noqa: E402
 from tools.train_default.save import save_hf  # noqa: E402
 from tools.train_default.tokenizer import END, TEXT, train_tokenizer, write_files  # noqa: E402
@@ -41,6 +39,7 @@ from tools.train_default.train import (  # noqa: E402
 from tools.train_default.workers import Batch  # noqa: E402
 
 WORDS = "one two three four five six"
+UNKNOWN = Tokenizer(WordLevel({"?": 0}, unk_token="?"))
 
 
 class Counting:
@@ -69,8 +68,8 @@ def test_replies_of_its_own_are_made_late_and_now_and_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recipe = Recipe(own_rows=2, own_from=0.8, own_steps=50, model=SMALL)
-    store = OwnReplies(TernaryLM(SMALL), Tokenizer(WordLevel({"?": 0}, unk_token="?")), recipe)
-    monkeypatch.setattr(OwnReplies, "answer", lambda store, count: [])
+    store = OwnReplies(TernaryLM(SMALL), UNKNOWN, recipe, Scripted())
+    monkeypatch.setattr(OwnReplies, "answer", lambda store, count, seed: [])
     assert not store.is_due(9, 0.79)
     assert store.is_due(9, 0.8)
     store.refill(9)
@@ -79,9 +78,7 @@ def test_replies_of_its_own_are_made_late_and_now_and_then(
 
 
 def test_rows_are_read_in_turn() -> None:
-    store = OwnReplies(
-        TernaryLM(SMALL), Tokenizer(WordLevel({"?": 0}, unk_token="?")), Recipe(model=SMALL)
-    )
+    store = OwnReplies(TernaryLM(SMALL), UNKNOWN, Recipe(model=SMALL), Scripted())
     store.rows = [(np.full(3, n), np.full(3, -n)) for n in range(5)]
     read = [batch for _ in range(2) for batch in store.batches(2, 2)]
     assert [ids[:, 0].tolist() for ids, _ in read] == [[0, 1], [2, 3], [4, 0], [1, 2]]
@@ -93,7 +90,7 @@ def test_a_step_without_rows_of_its_own_reads_text_alone(words: Tokenizer, tmp_p
     np.savez(tmp_path / "real.npz", ids=text.ids, starts=text.starts)
     recipe = Recipe(64, 64, 64, (16, 16), own_rows=4, mix={"real": (1.0, 1.0)}, model=SMALL)
     trainer = Trainer(recipe, tmp_path, tmp_path, None)
-    trainer.own = own_replies(trainer, words, None)
+    trainer.own = own_replies(trainer, words, tmp_path, None)
     for parameter in trainer.model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     trainer.train_step(Counting(), 0.0)
@@ -126,64 +123,52 @@ def test_a_run_says_whether_it_came_to_its_end(words: Tokenizer, tmp_path: Path)
     assert scores == [0.5, 0.5]
 
 
-def test_replies_that_end_leave_those_that_go_on_as_they_were() -> None:
-    torch.manual_seed(2)
-    model = TernaryLM(replace(SMALL, max_positions=64))
-    prompts = torch.randint(5, SMALL.vocab_size, (6, 4))
-    greedy = torch.ones(6, dtype=torch.bool)
-    stop = list(range(20, 40))
-    together = continuations(model, prompts, greedy, stop, 36)
-    for prompt, said in zip(prompts, together, strict=True):
-        assert continuations(model, prompt[None], greedy[:1], stop, 36) == [said]
-        assert not set(said[:-1]) & set(stop)
-    assert len({len(said) for said in together}) > 1
-
-
-class Summing:
-    """After what adds up to n it says 3 n + 1, or else, nearly as likely, the next; modulo 61."""
-
-    autocast = nullcontext
-
-    def hidden(self, ids: torch.Tensor, cache: Cache) -> torch.Tensor:
-        seen, _ = cache.extend(self, *[ids[:, None, :, None]] * 2)
-        return seen.sum((1, 2, 3))[:, None]
-
-    def head(self, total: torch.Tensor) -> torch.Tensor:
-        likeliest, next_likely = (one_hot((3 * total + add) % 61, 61) for add in (1, 2))
-        return 50.0 * likeliest + 49.9 * next_likely
-
-
-def test_every_reply_goes_on_with_its_own_prompt_greedily_or_drawn() -> None:
-    torch.manual_seed(1)
-    prompts = torch.arange(48).reshape(24, 2)
-    greedy = torch.arange(24) % 2 == 1
-    replies = continuations(Summing(), prompts, greedy, [5, 6], 20)
-    drawn = 0
-    for prompt, is_greedy, said in zip(prompts.tolist(), greedy.tolist(), replies, strict=True):
-        for at, token in enumerate(said):
-            likeliest = (3 * sum([*prompt, *said[:at]]) + 1) % 61
-            assert token == likeliest or (not is_greedy and token == (likeliest + 1) % 61)
-            drawn += token != likeliest
-        assert not {5, 6} & set(said[:-1]) and (len(said) == 20 or said[-1] in (5, 6))
-    assert drawn > 20
-    ends = [len(said) for said in np.array(replies, object)[greedy.numpy()]]
-    assert min(ends) < 16 and max(ends) == 20, "some have left the batch while others go on"
-
-
-def test_requests_are_answered_within_the_context() -> None:
+def exported(folder: Path, positions: int) -> tuple[TernaryLM, Tokenizer, Path]:
+    """A small model whose bundle can be made: its tokenizer knows how requests are spelled."""
     asked = [ask.format("a cat") for ask in (*ASKS, *ASKS_ANY)]
     tokenizer = train_tokenizer(iter([*asked, *NOUNS] * 2), 600)
-    sizes = replace(SMALL, vocab_size=tokenizer.get_vocab_size(), max_positions=48)
-    recipe = Recipe(own_rows=21, context=(48, 48), model=sizes)
-    replies = OwnReplies(TernaryLM(sizes), tokenizer, recipe).answer(9)
-    assert [reply.greedy for reply in replies] == [at % 2 == 0 for at in range(len(replies))]
-    assert len({len(reply.prompt) for reply in replies}) == 1
-    assert len({tuple(reply.prompt) for reply in replies}) == len(replies) > 2
-    for reply in replies:
-        whole = len(reply.prompt) + len(reply.ids)
-        assert whole == 48 if not reply.ended else whole <= 48
-        assert reply.ended is (reply.ids[-1] in map(tokenizer.token_to_id, (TEXT, END)))
-        assert reply.text == tokenizer.decode(reply.ids)
+    write_files(tokenizer, folder, positions)
+    torch.manual_seed(2)
+    sizes = replace(SMALL, vocab_size=tokenizer.get_vocab_size(), max_positions=positions)
+    return TernaryLM(sizes), tokenizer, folder
+
+
+def test_greedy_replies_are_the_likeliest_and_others_are_drawn_by_seed(tmp_path: Path) -> None:
+    model, tokenizer, files = exported(tmp_path, 64)
+    texts = ["Tell me a story about a cat.", "Can you tell me a story?"] * 2
+    greedy = [True, False, True, False]
+    replies = Voice(files).answer(model, texts, greedy, 5)
+    again = Voice(files).answer(model, texts, greedy, 5)
+    others = Voice(files).answer(model, texts, greedy, 500)
+    assert replies == again
+    assert [mine == other for mine, other in zip(replies, others, strict=True)] == greedy
+    assert replies[0] == replies[2] and replies[1] != replies[3]
+    ids, ended = replies[0]
+    prompt = tokenizer.encode(rendered(texts[0]), add_special_tokens=False).ids
+    with torch.no_grad():
+        logits = model(torch.tensor([[*prompt, *ids]]))[0, len(prompt) - 1 :]
+    best = logits.max(-1).values
+    said = logits.gather(-1, torch.tensor(ids)[:, None])[:, 0]
+    assert (best[: len(ids)] - said < 0.02 * best.abs().max()).all(), "of a table in eight bits"
+    assert ended or len(prompt) + len(ids) == 64
+
+
+class Scripted:
+    """Answers every request with the same two tokens, every third time without an end."""
+
+    def answer(self, model, texts, greedy, seed):
+        return [([7, 8], at % 3 > 0) for at in range(len(texts))]
+
+
+def test_replies_are_what_was_said_to_the_requests(tmp_path: Path) -> None:
+    model, tokenizer, _ = exported(tmp_path, 48)
+    recipe = Recipe(own_rows=21, context=(48, 48), model=model.config)
+    replies = OwnReplies(model, tokenizer, recipe, Scripted()).answer(9, 0)
+    assert [reply.greedy for reply in replies] == [at % 2 == 0 for at in range(9)]
+    end = tokenizer.token_to_id(END)
+    for at, reply in enumerate(replies):
+        assert reply.ended is (at % 3 > 0) and reply.ids == [7, 8, *[end] * reply.ended]
+        assert reply.text == tokenizer.decode([7, 8])
         request = tokenizer.decode(reply.prompt, skip_special_tokens=False)
         assert request.startswith(f"{TEXT}<|user|>") and request.endswith(f"{END}<|assistant|>")
         assert reply.noun is None or reply.noun in request.lower()
@@ -201,9 +186,7 @@ def test_a_teacher_reads_every_reply_in_its_place(monkeypatch: pytest.MonkeyPatc
     teacher = Llama(SMALL, torch.float32).eval()
     taught = {"own_taught": True, "soft_weight": 0.7}
     recipe = Recipe(repeat=3, own_rows=16, context=(64, 64), model=SMALL, **taught)
-    store = OwnReplies(
-        TernaryLM(SMALL), Tokenizer(WordLevel({"?": 0}, unk_token="?")), recipe, teacher=teacher
-    )
+    store = OwnReplies(TernaryLM(SMALL), UNKNOWN, recipe, Scripted(), teacher=teacher)
     rng = np.random.default_rng(3)
     replies = [
         Reply([5, 6], rng.integers(5, 14, size).tolist(), "", None, True, True)
@@ -229,9 +212,7 @@ def test_what_repeats_itself_counts_more_and_subjects_are_likelier_with_a_teache
     fields = {"own_subject": 3.0, "unlikelihood": 5.0, "repeat": 2, "own_taught": True}
     recipe = Recipe(soft_weight=0.7, own_rows=16, context=(64, 64), model=SMALL, **fields)
     teacher = Llama(SMALL, torch.float32).eval()
-    store = OwnReplies(
-        TernaryLM(SMALL), Tokenizer(WordLevel({"?": 0}, unk_token="?")), recipe, teacher=teacher
-    )
+    store = OwnReplies(TernaryLM(SMALL), UNKNOWN, recipe, Scripted(), teacher=teacher)
     with torch.no_grad():
         subject = int(teacher(torch.tensor([[5, 6]]))[0, 1].argmax())
     ids = [7, 8, 7, 8]
@@ -303,7 +284,9 @@ def test_the_model_as_it_was_and_a_sampler_teach_replies(tmp_path: Path) -> None
     rest = {"mix": {"real": (1.0, 1.0)}, "model": sizes, "soft_weight": 0.7, "unlikelihood": 3.0}
     recipe = Recipe(1, 64, 64, (64, 64), dry=9.0, repeat=2, own_rows=1, own_taught=True, **rest)
     paths = {"run": tmp_path, "tokens": tmp_path, "targets": tmp_path, "start_from": None}
-    args = Namespace(**paths, initial=None, teacher=tmp_path / "before")
+    args = Namespace(
+        **paths, initial=None, tokenizer=tmp_path / "tokenizer", teacher=tmp_path / "before"
+    )
     own = begin(recipe, args, tokenizer).own
     assert own is not None
     said = tokenizer.encode("a fox and a fox and a fox").ids
@@ -337,11 +320,11 @@ def test_every_step_has_requests_of_its_own_and_the_same_when_repeated(
 ) -> None:
     drawn: list[float] = []
     monkeypatch.setattr(
-        OwnReplies, "answer", lambda store, count: drawn.append(store.rng.random()) or []
+        OwnReplies, "answer", lambda store, *_: drawn.append(store.rng.random()) or []
     )
     recipe = Recipe(own_rows=2, model=SMALL)
     for step in (40, 80, 40):
-        OwnReplies(TernaryLM(SMALL), words, recipe).refill(step)
+        OwnReplies(TernaryLM(SMALL), words, recipe, Scripted()).refill(step)
     assert drawn[0] == drawn[2] != drawn[1]
 
 
@@ -349,7 +332,7 @@ def test_requests_need_no_real_stories(words: Tokenizer, tmp_path: Path) -> None
     text = source([f"{TEXT} {WORDS} {END}"], words)
     np.savez(tmp_path / "books.npz", ids=text.ids, starts=text.starts)
     trainer = Trainer(Recipe(own_rows=2, model=SMALL), tmp_path, tmp_path, None)
-    assert own_replies(trainer, words, None).nouns == NOUNS
+    assert own_replies(trainer, words, tmp_path, None).nouns == NOUNS
 
 
 @pytest.mark.parametrize(

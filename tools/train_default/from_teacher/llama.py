@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from tools.train_default.model import Cache, LanguageModel, RMSNorm, rotate
+from tools.train_default.model import LanguageModel, RMSNorm, rotate
 from tools.train_default.recipe import ModelConfig
 
 FIELDS = {
@@ -39,16 +39,14 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(dim, kv, bias=False)
         self.o_proj = nn.Linear(dim, dim, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: Cache | None) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         q, k, v = (
             project(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
         q, k = rotate(q, cos, sin).to(v.dtype), rotate(k, cos, sin).to(v.dtype)
-        if cache is not None:
-            k, v = cache.extend(self, k, v)
         k, v = (each.repeat_interleave(self.shared, dim=1) for each in (k, v))
-        mixed = scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1)
+        mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
@@ -71,8 +69,8 @@ class Layer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
         self.mlp = FeedForward(config)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: Cache | None = None) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, cache)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
         return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
 
 
@@ -83,9 +81,9 @@ class Llama(LanguageModel):
         super().__init__(config, (Layer(config) for _ in range(config.num_layers)))
         self.products = products
 
-    def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+    def forward(self, ids: Tensor) -> Tensor:
         with self.autocast():
-            return super().forward(ids, cache).float()
+            return super().forward(ids).float()
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Under their Hugging Face names, without the prefix `model.`."""
