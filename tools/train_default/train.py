@@ -278,7 +278,7 @@ def own_replies(
         sampler = Sampler.of(file, recipe.dry, recipe.repeat, recipe.unlikelihood)
     elif teacher:
         reader = load_llama(teacher, recipe.context[1]).eval()
-    voice, nouns = Voice(files), nouns_of(texts)
+    voice, nouns = Voice(files, recipe.context[1]), nouns_of(texts)
     return OwnReplies(trainer.model, tokenizer, recipe, voice, nouns, reader, sampler)
 
 

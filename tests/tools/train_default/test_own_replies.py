@@ -137,9 +137,9 @@ def test_greedy_replies_are_the_likeliest_and_others_are_drawn_by_seed(tmp_path:
     model, tokenizer, files = exported(tmp_path, 64)
     texts = ["Tell me a story about a cat.", "Can you tell me a story?"] * 2
     greedy = [True, False, True, False]
-    replies = Voice(files).answer(model, texts, greedy, 5)
-    again = Voice(files).answer(model, texts, greedy, 5)
-    others = Voice(files).answer(model, texts, greedy, 500)
+    voice = Voice(files, 48)
+    replies, again = (voice.answer(model, texts, greedy, 5) for _ in range(2))
+    others = voice.answer(model, texts, greedy, 500)
     assert replies == again
     assert [mine == other for mine, other in zip(replies, others, strict=True)] == greedy
     assert replies[0] == replies[2] and replies[1] != replies[3]
@@ -150,7 +150,7 @@ def test_greedy_replies_are_the_likeliest_and_others_are_drawn_by_seed(tmp_path:
     best = logits.max(-1).values
     said = logits.gather(-1, torch.tensor(ids)[:, None])[:, 0]
     assert (best[: len(ids)] - said < 0.02 * best.abs().max()).all(), "of a table in eight bits"
-    assert ended or len(prompt) + len(ids) == 64
+    assert ended or len(prompt) + len(ids) == 48
 
 
 class Scripted:

@@ -24,10 +24,11 @@ class Voice:
 
     Args:
         tokenizer: folder of the tokenizer's files.
+        context: tokens of a request and its reply at most.
     """
 
-    def __init__(self, tokenizer: Path) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Path, context: int) -> None:
+        self.tokenizer, self.context = tokenizer, context
 
     def answer(
         self, model: TernaryLM, texts: Sequence[str], greedy: Sequence[bool], seed: int
@@ -47,7 +48,7 @@ class Voice:
             checkpoint, bundle = Path(folder, "checkpoint"), Path(folder, "bundle")
             save_hf(model, self.tokenizer, checkpoint)
             export(str(checkpoint), bundle, ExportOptions(weights="ternary", group_size=256))
-            with edgerun.load(bundle, max_sessions=TOGETHER) as llm:
+            with edgerun.load(bundle, context=self.context, max_sessions=TOGETHER) as llm:
                 chats = [[{"role": "user", "content": text}] for text in texts]
                 replies = llm.chat_many(chats, options, max_tokens=LIMIT, top_p=TOP_P, **ALONE)
         return [(reply.ids, reply.finish_reason == "stop") for reply in replies]
