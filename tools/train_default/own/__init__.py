@@ -1,1 +1,1 @@
-"""What the model learns from replies of its own."""
+"""Going on from the model itself: from the weights of its bundle, and with replies of its own."""

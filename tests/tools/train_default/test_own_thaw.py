@@ -9,7 +9,7 @@ import pytest
 
 from edgerun.formats.registry import dense
 from edgerun.model.bundle import open_bundle
-from tools.train_default.thaw import masters, thawed
+from tools.train_default.own.thaw import masters, thawed
 
 BUNDLE = Path(__file__).parents[3] / "models" / "default" / "bundle"
 

@@ -1,6 +1,6 @@
 """Make a bundle trainable again, where the checkpoint that it came from is lost.
 
-    python -m tools.train_default.thaw --bundle models/default/bundle --out hf/
+    python -m tools.train_default.own.thaw --bundle models/default/bundle --out hf/
 
 A bundle has the codes and the scale of every ternary matrix, and not the masters that training
 moves. Masters are drawn here that round to the same codes and the same scale, so that the model
