@@ -61,6 +61,7 @@ class Recipe:
     own_from: float = 0.0  # share of the run after which they are read
     own_good: bool = True  # whether good ones among them are learned like text
     own_taught: bool = False  # whether a teacher (--teacher) says what should have been said
+    text_taught: bool = False  # whether that teacher reads text as well, in the place of --targets
     own_subject: float = 1.0  # times as likely, as the teacher says, is a subject not named yet
     # Above 0 own replies are learned as a sampler, DRY of this multiplier, has them, and the
     # teacher is the model as it was (own/sampler.py).
@@ -88,6 +89,8 @@ class Recipe:
             raise ValueError(f"own_rows is {self.own_rows}, no multiple of a microbatch's {rows}")
         if self.own_taught and not self.own_rows:
             raise ValueError("own_taught needs own_rows, of which there are none")
+        if self.text_taught and not self.own_taught:
+            raise ValueError("text_taught needs own_taught, whose --teacher reads the text")
         if self.dry and not self.own_taught:
             raise ValueError("dry needs own_taught: --teacher is the model as it was")
         if self.own_taught and not self.soft_weight:

@@ -42,7 +42,7 @@ from tools.train_default.from_teacher.vocabulary import check_same
 from tools.train_default.model import LanguageModel, TernaryLM
 from tools.train_default.muon import Muon
 from tools.train_default.own.marking import nouns_of
-from tools.train_default.own.replies import OwnReplies
+from tools.train_default.own.replies import OwnReplies, read_rows
 from tools.train_default.own.sampler import Sampler
 from tools.train_default.own.voice import Voice
 from tools.train_default.recipe import Recipe
@@ -185,8 +185,12 @@ class Trainer:
         for _ in range(recipe.batch_tokens // recipe.micro_tokens):
             rows = self.mix.placed_rows(weights, recipe.micro_tokens // context, context)
             ids, targets = (rows[:, 0, part].copy() for part in (slice(-1), slice(1, None)))
-            soft = self.soft.at(rows[:, 1, :-1]) if self.soft else ()
-            yield ids, targets, *soft
+            if self.soft:
+                yield ids, targets, *self.soft.at(rows[:, 1, :-1])
+            elif recipe.text_taught and self.own and self.own.teacher:
+                yield ids, targets, *read_rows(self.own.teacher, ids)
+            else:
+                yield ids, targets
 
     def train_step(self, workers: Workers, progress: float) -> tuple[float, float]:
         """One optimiser step.

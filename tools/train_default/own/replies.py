@@ -42,6 +42,16 @@ def named_often(nouns: Sequence[str], tokenizer: Tokenizer) -> tuple[str, ...]:
     return (*nouns, *several, *several)
 
 
+def read_rows(teacher: LanguageModel, ids: Array) -> tuple[Array, Array]:
+    """What a teacher says of rows [rows, tokens] of text, as `LanguageModel.head_loss` takes it.
+
+    Returns:
+        its likeliest ids, int32, and their log p, float32 `[rows, tokens, LIKELIEST]`.
+    """
+    tokens, log_p = zip(*likeliest(teacher, list(ids.clip(min=0)), LIKELIEST), strict=True)
+    return np.stack(tokens).astype(np.int32), np.stack(log_p).astype(np.float32)
+
+
 class OwnReplies:
     """A store of rows, made anew every so many steps (`own_...` of the recipe).
 
