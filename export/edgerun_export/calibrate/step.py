@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -158,7 +159,7 @@ def calibrate(
         options: threads and budget.
         folder: where layers that are done are kept.
         progress: called with the fraction done.
-        other_bytes: of the bundle's files besides graph and weights.
+        other_bytes: of the bundle's files besides graph, weights and configuration.
         config: the model's, of which layers that are done have to be.
 
     Raises:
@@ -169,7 +170,8 @@ def calibrate(
     chosen: dict[str, Any] = {}
     done, warnings = 0.0, _unused_form(recipe) if options.budget is not None else []
     if options.budget is not None:
-        others = other_bytes + overhead_bytes(source.spec)
+        stored_config = json.dumps(dict(config), indent=2, default=str)  # or, of parts, less
+        others = other_bytes + len(stored_config) + overhead_bytes(source.spec)
 
         def show(part: float) -> None:
             progress(part * _CHOICE_SHARE)

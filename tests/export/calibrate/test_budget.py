@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -207,6 +208,17 @@ def test_a_bundle_is_no_larger_than_its_budget(name, budget, scales, golden, tmp
     assert result.manifest["recipe"]["tensors"]
     said = _choices(result.manifest)
     assert len(said) == 8 and all("bits per byte" in line for line in said)
+
+
+def test_a_long_configuration_counts_as_well(golden, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(golden("llama").folder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["modules"] = [f"model.layers.{number}.mlp" for number in range(1200)]
+    (folder / "config.json").write_text(json.dumps(config))
+    result = export(folder, tmp_path / "out", options(tmp_path, budget=150_000))
+    assert sum(path.stat().st_size for path in (tmp_path / "out").iterdir()) <= 150_000
+    assert not [each for each in result.warnings if "--budget" in each]
 
 
 def test_a_budget_does_not_spoil_integers_that_fit_into_it(golden, tmp_path):
