@@ -168,7 +168,7 @@ def calibrate(
         StorageError: the folder cannot be written.
     """
     chosen: dict[str, Any] = {}
-    done, warnings = 0.0, _unused_form(recipe) if options.budget is not None else []
+    done, warnings = 0.0, _unused(recipe) if options.budget is not None else []
     if options.budget is not None:
         stored_config = json.dumps(dict(config), indent=2, default=str)  # or, of parts, less
         others = other_bytes + len(stored_config) + overhead_bytes(source.spec)
@@ -189,6 +189,12 @@ def calibrate(
         source, recipe, text, fitted, threads, lambda part: progress(done + part * (1 - done))
     )
     costs = fitter.run()
+    if fitted.is_empty:
+        warnings.append(
+            "nothing is fitted to the calibration text: projections keep the integers of the "
+            "checkpoint, or are floats; leave --calibrate out, or choose other --weights or "
+            "another --group-size"
+        )
     quality: dict[str, Any] = text.as_dict()
     if costs:
         quality["held_out"] = _rounded(costs)
@@ -200,10 +206,20 @@ def calibrate(
     )
 
 
-def _unused_form(recipe: Recipe) -> list[str]:
-    """What a budget leaves of a format that it does not choose."""
+def _unused(recipe: Recipe) -> list[str]:
+    """What a budget leaves of a format, and of groups, that it does not choose."""
     if recipe.weights == "fp32":
         return []
+    if recipe.group_size == block_layout(recipe.weights).group:
+        return _unused_form(recipe)
+    return [
+        *_unused_form(recipe),
+        f"--budget chooses groups as well, so --group-size {recipe.group_size} concerns the "
+        "embedding and the head at most",
+    ]
+
+
+def _unused_form(recipe: Recipe) -> list[str]:
     if recipe.weights == "ternary":
         return [
             "--budget does not choose ternary weights, so --weights ternary says no more than "

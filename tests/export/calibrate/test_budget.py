@@ -336,6 +336,14 @@ def test_formats_that_a_budget_does_not_choose_are_mentioned(weights, fewest, go
     assert kinds <= {fewest, "int4", "int8"}
 
 
+def test_groups_that_a_budget_does_not_ask_for_are_mentioned(golden, tmp_path):
+    given = options(tmp_path, budget=125_000, scales="fp16", group_size=64)
+    warnings = export(golden("llama").folder, tmp_path / "out", given).warnings
+    assert any(
+        "so --group-size 64 concerns the embedding and the head" in each for each in warnings
+    )
+
+
 def test_budgets_that_no_bundle_has_are_refused_with_both_sizes(golden, tmp_path):
     llama = golden("llama").folder
     with pytest.raises(InputError, match=r"20,000 bytes, and the smallest .* at most") as refused:
