@@ -189,12 +189,6 @@ def calibrate(
         source, recipe, text, fitted, threads, lambda part: progress(done + part * (1 - done))
     )
     costs = fitter.run()
-    if fitted.is_empty:
-        warnings.append(
-            "nothing is fitted to the calibration text: projections keep the integers of the "
-            "checkpoint, or are floats; leave --calibrate out, or choose other --weights or "
-            "another --group-size"
-        )
     quality: dict[str, Any] = text.as_dict()
     if costs:
         quality["held_out"] = _rounded(costs)
@@ -202,7 +196,7 @@ def calibrate(
         recipe,
         fitted,
         {"calibration": quality, **chosen},
-        warnings + _warnings(fitter.gaps, options, len(text.windows)),
+        warnings + _warnings(fitter.gaps, options, len(text.windows)) + _needless(fitted),
     )
 
 
@@ -269,6 +263,17 @@ def _warnings(gaps: Gaps, options: CalibrationOptions, windows: int) -> list[str
             "makes better weights"
         )
     return warnings
+
+
+def _needless(fitted: FittedLayers) -> list[str]:
+    """What to say of text that nothing was fitted to."""
+    if not fitted.is_empty:
+        return []
+    return [
+        "nothing is fitted to the calibration text: projections keep the integers of the "
+        "checkpoint, or are floats; leave --calibrate out, or choose other --weights or another "
+        "--group-size"
+    ]
 
 
 def _kinds(recipe: Recipe, spec: DecoderSpec) -> Iterator[TensorRecipe]:
