@@ -79,6 +79,11 @@ def parse_rule(text: str) -> Rule:
         raise UnsupportedError(f"--rule '{text[:100]}' is no rule; expected {_SYNTAX}")
     if weights == SOURCE and others:
         raise UnsupportedError(f"--rule '{text[:100]}': {SOURCE} comes with groups of its own")
+    if weights == "fp32" and any(others):
+        raise UnsupportedError(
+            f"--rule '{text[:100]}': fp32 is not rounded, so a group or a method has no effect; "
+            "leave it out"
+        )
     option = f"rule '{text[:100]}':"
     check_choice(option, weights, (*weight_names(), SOURCE))
     if group:

@@ -107,6 +107,10 @@ def test_a_run_goes_on_with_what_it_began_with_alone(llama, tmp_path):
     with pytest.raises(InputError, match="no layers of this model"):
         check_model(tmp_path, model)
     begin_run(tmp_path, model, {"rate": "0.1"})
+    (tmp_path / "logits.pt").write_bytes(b"")
+    with pytest.raises(InputError, match="was learnt from layers that are gone"):
+        begin_run(tmp_path, model, settings)
+    (tmp_path / "logits.pt").unlink()
     begin_run(tmp_path, model, settings)  # nothing was fitted yet
     (tmp_path / "layer-0000.npz").write_bytes(b"")
     begin_run(tmp_path, model, settings)

@@ -27,7 +27,7 @@ from edgerun_export.source.model import interpret
 from edgerun_export.source.weights import SourceWeights
 from tools.ternary.blocks import TYPES, file_of, read_layer
 from tools.ternary.matrix import Matrix, Optimiser
-from tools.ternary.run import check_model, model_digest
+from tools.ternary.run import STATE, check_model, model_digest
 from tools.torch_llama.layer import Weights, check, norms, paths, source_layer
 from tools.torch_llama.model import Model, divergence
 from tools.torch_llama.save import save_checkpoint
@@ -174,9 +174,9 @@ def train(
             log(**watched(model, student, teacher, rest))
             last = time.perf_counter()
         if now - saved > KEPT_EVERY:
-            student.keep(run / "logits.pt")
+            student.keep(run / STATE)
             saved = last = time.perf_counter()
-    student.keep(run / "logits.pt")
+    student.keep(run / STATE)
     log(**watched(model, student, teacher, rest))
 
 
@@ -210,8 +210,8 @@ def main() -> None:
         teacher = [source_layer(source, at, dtype) for at in range(source.spec.num_layers)]
         rates = args.rate, args.scale_rate
         student = Student(source, model, args.run, dtype, rates)
-        if (args.run / "logits.pt").exists():
-            student.restore(args.run / "logits.pt")
+        if (args.run / STATE).exists():
+            student.restore(args.run / STATE)
         end = (args.minutes * 60, args.steps)
         train(model, student, teacher, windows, end, args.batch, args.run)
         save_checkpoint(checkpoint, source, student.changed(), args.out)

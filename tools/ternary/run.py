@@ -10,6 +10,7 @@ from edgerun.errors import InputError
 from edgerun_export.calibrate.fitted import digest
 from edgerun_export.source.weights import SourceWeights
 
+STATE = "logits.pt"  # of the second stage
 _KEY = "run.json"
 
 
@@ -31,11 +32,17 @@ def begin_run(run: Path, model: str, settings: Mapping[str, str]) -> None:
         settings: text and options.
 
     Raises:
-        InputError: it holds layers of another model, or fitted with other text or options.
+        InputError: it holds layers of another model, or fitted with other text or options; or no
+            layers, and what the second stage made of some.
     """
     run.mkdir(parents=True, exist_ok=True)
     key = {"model": model, "settings": dict(settings)}
     if not any(run.glob("layer-*.npz")):
+        if (run / STATE).exists():
+            raise InputError(
+                f"'{run / STATE}' was learnt from layers that are gone, and the second stage would "
+                "go on with it whatever is fitted now; remove it, or give another folder"
+            )
         (run / _KEY).write_text(json.dumps(key), encoding="utf-8")
     elif _read(run) != key:
         raise InputError(

@@ -75,6 +75,11 @@ class FittedLayers:
                 file.unlink()
         key.write_bytes(self._text.encode())
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no projection was fitted."""
+        return not self._layers
+
     def load(self, layer: int, digest: str) -> tuple[dict[str, PackedWeight], Gaps] | None:
         """What was made of a layer, if it is there and was made of the same weights."""
         stored = self._read(layer, digest)

@@ -25,7 +25,12 @@ from edgerun_export.verify.numpy_ends import embedded
 from edgerun_export.verify.numpy_model import Layer
 
 F32 = NDArray[np.float32]
-_PROBE = TensorRecipe("int4", 32, "mse")
+# The first that loses something shows what losses do: integers of 4 bits lose nothing by their own.
+_PROBES = tuple(
+    TensorRecipe(weights, group, "mse")
+    for weights, group in (("int4", 32), ("int4", 128), ("int2", 64))
+)
+_LEAST_LOSS = 1e-5  # of the outputs' squares; what is below it may be rounding of float32 alone
 _ROWS = 64  # of a matrix, evenly spread, that are rounded in every way to see what that costs
 
 
@@ -48,7 +53,7 @@ class _Layer:
 
     Attributes:
         errors: squared error of the layer's output, by tensor and kind.
-        squares: squared change of the output when all was rounded as ``_PROBE`` says.
+        squares: squared change of the output when all was probed.
     """
 
     errors: dict[str, dict[TensorRecipe, float]]
@@ -60,7 +65,7 @@ class _Tensor:
     """What is stored alike, of the source's inputs.
 
     Attributes:
-        probes: the projections as ``_PROBE`` has them, by module path.
+        probes: the projections rounded in one of the ways ``_PROBES``, by module path.
         probe_error: squared error of their outputs then.
         errors: the same by kind, as far as some rows tell it.
     """
@@ -74,8 +79,8 @@ class _Tensor:
     ) -> None:
         """Adds a projection."""
         rows = weights.matrix(f"{path}.weight")
-        self.probes[path] = probe = _packed(rows, _PROBE, None)
-        self.probe_error += _error(_unpacked(probe) - rows, inputs)
+        self.probes[path], error = _probed(rows, inputs)
+        self.probe_error += error
         for kind in kinds:
             self.errors[kind] = self.errors.get(kind, 0.0) + _sampled_error(rows, kind, inputs)
 
@@ -90,8 +95,8 @@ class SensitivityMeter:
 
     A tensor's error is ``tr(E H ET)`` of what the method of a kind makes of some of its rows from
     the source's inputs alone. How much of that comes out of its layer, and what comes of that in
-    the end, is measured once for each tensor and once for each layer with 4-bit rounding, and taken
-    to be proportional.
+    the end, is measured once for each tensor and once for each layer with 4-bit rounding, or a
+    coarser one where that loses nothing, and taken to be proportional.
 
     Args:
         source: the model.
@@ -186,11 +191,25 @@ class SensitivityMeter:
             for window, places in enumerate(self._places):
                 first, second = self._probed[window], changed[number * count + window]
                 nats += stream_divergence(self._spec, self._source, first[places], second[places])
-            nats /= count
+            nats = max(0.0, nats / count)  # below 0 only by rounding
             factor = nats / layer.squares if layer.squares else 0.0
             for name, errors in layer.errors.items():
                 costs[name] = {kind: factor * error for kind, error in errors.items()}
         return costs
+
+
+def _probed(rows: F32, inputs: Inputs) -> tuple[PackedWeight, float]:
+    """Rounds a matrix such that it loses something; returns it and the error of its outputs.
+
+    Rows that no input comes to, or that every way holds, lose nothing.
+    """
+    least = _LEAST_LOSS * _error(rows, inputs)
+    for kind in _PROBES:
+        probe = _packed(rows, kind, None)
+        error = _error(_unpacked(probe) - rows, inputs)
+        if error > least or least == 0:
+            break
+    return probe, error
 
 
 def _packed(rows: F32, kind: TensorRecipe, inputs: Inputs | None) -> PackedWeight:

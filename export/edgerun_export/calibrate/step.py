@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -158,7 +159,7 @@ def calibrate(
         options: threads and budget.
         folder: where layers that are done are kept.
         progress: called with the fraction done.
-        other_bytes: of the bundle's files besides graph and weights.
+        other_bytes: of the bundle's files besides graph, weights and configuration.
         config: the model's, of which layers that are done have to be.
 
     Raises:
@@ -167,9 +168,10 @@ def calibrate(
         StorageError: the folder cannot be written.
     """
     chosen: dict[str, Any] = {}
-    done, warnings = 0.0, _unused_form(recipe) if options.budget is not None else []
+    done, warnings = 0.0, _unused(recipe) if options.budget is not None else []
     if options.budget is not None:
-        others = other_bytes + overhead_bytes(source.spec)
+        stored_config = json.dumps(dict(config), indent=2, default=str)  # or, of parts, less
+        others = other_bytes + len(stored_config) + overhead_bytes(source.spec)
 
         def show(part: float) -> None:
             progress(part * _CHOICE_SHARE)
@@ -194,14 +196,24 @@ def calibrate(
         recipe,
         fitted,
         {"calibration": quality, **chosen},
-        warnings + _warnings(fitter.gaps, options, len(text.windows)),
+        warnings + _warnings(fitter.gaps, options, len(text.windows)) + _needless(fitted),
     )
 
 
-def _unused_form(recipe: Recipe) -> list[str]:
-    """What a budget leaves of a format that it does not choose."""
+def _unused(recipe: Recipe) -> list[str]:
+    """What a budget leaves of a format, and of groups, that it does not choose."""
     if recipe.weights == "fp32":
         return []
+    if recipe.group_size == block_layout(recipe.weights).group:
+        return _unused_form(recipe)
+    return [
+        *_unused_form(recipe),
+        f"--budget chooses groups as well, so --group-size {recipe.group_size} concerns the "
+        "embedding and the head at most",
+    ]
+
+
+def _unused_form(recipe: Recipe) -> list[str]:
     if recipe.weights == "ternary":
         return [
             "--budget does not choose ternary weights, so --weights ternary says no more than "
@@ -251,6 +263,17 @@ def _warnings(gaps: Gaps, options: CalibrationOptions, windows: int) -> list[str
             "makes better weights"
         )
     return warnings
+
+
+def _needless(fitted: FittedLayers) -> list[str]:
+    """What to say of text that nothing was fitted to."""
+    if not fitted.is_empty:
+        return []
+    return [
+        "nothing is fitted to the calibration text: projections keep the integers of the "
+        "checkpoint, or are floats; leave --calibrate out, or choose other --weights or another "
+        "--group-size"
+    ]
 
 
 def _kinds(recipe: Recipe, spec: DecoderSpec) -> Iterator[TensorRecipe]:

@@ -205,7 +205,8 @@ def _windows(file: Path, tokenizer: Tokenizer, count: int, tokens: int) -> NDArr
     texts = _pieces(_read(file), _CHARACTERS_PER_TOKEN * tokens)
 
     def pieces(first: int) -> Iterator[tuple[bool, list[int]]]:
-        return ((begins, _encoded(text, tokenizer, file)) for begins, text in texts[first:])
+        rest = (texts[number] for number in range(first, len(texts)))
+        return ((begins, _encoded(text, tokenizer, file)) for begins, text in rest)
 
     windows: list[list[int]] = []
     at = 0
@@ -270,14 +271,14 @@ def _encoded(piece: str, tokenizer: Tokenizer, file: Path) -> list[int]:
 def _pieces(text: str, longest: int) -> list[tuple[bool, str]]:
     """Documents without outer space, long ones in parts; and whether a document begins there."""
     pieces: list[tuple[bool, str]] = []
-    for document in text.split(_SEPARATOR):
-        rest, begins = document.strip(), True
-        while rest:
-            cut = len(rest)
-            if cut > longest:
-                cut = rest.rfind("\n", longest // 2, longest) + 1 or longest
-            pieces.append((begins, rest[:cut]))
-            rest, begins = rest[cut:], False
+    for document in map(str.strip, text.split(_SEPARATOR)):
+        start = 0
+        while start < len(document):
+            stop = min(start + longest, len(document))
+            if stop < len(document):
+                stop = document.rfind("\n", start + longest // 2, stop) + 1 or stop
+            pieces.append((start == 0, document[start:stop]))
+            start = stop
     return pieces
 
 

@@ -99,7 +99,14 @@ class Saved:
             content = json.loads(path.read_text(encoding="utf-8"))
             rows = [_row(each) for each in content["rows"]]
             key = dict(content["of"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             raise InputError(f"--save {path} is no table of this command; name another") from error
         others = {said: 0 for name, said in _SAID.items() if key.get(name) != self._key[name]}
         if others:

@@ -1,7 +1,9 @@
 """Bytes shared among tensors."""
 
 import itertools
+import json
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +17,7 @@ from edgerun_export.calibrate.sensitivity import SensitivityMeter
 from edgerun_export.calibrate.step import CalibrationOptions, checked_budget
 from edgerun_export.calibrate.streams import Stream
 from edgerun_export.calibrate.workers import single_threaded
+from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.cli import _choices
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout, quantise_rows
@@ -22,6 +25,7 @@ from edgerun_export.recipe import TensorRecipe, make_recipe
 from edgerun_export.sizes import matrix_bytes, parse_size, weight_bytes
 from edgerun_export.verify.compare import divergence
 from edgerun_export.verify.numpy_model import forward
+from tests.support.gguf_model import write_gguf
 
 KINDS = [TensorRecipe("int2", 32), TensorRecipe("int4", 32), TensorRecipe("int8", 32)]
 
@@ -206,6 +210,60 @@ def test_a_bundle_is_no_larger_than_its_budget(name, budget, scales, golden, tmp
     assert len(said) == 8 and all("bits per byte" in line for line in said)
 
 
+def test_a_long_configuration_counts_as_well(golden, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(golden("llama").folder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["modules"] = [f"model.layers.{number}.mlp" for number in range(1200)]
+    (folder / "config.json").write_text(json.dumps(config))
+    result = export(folder, tmp_path / "out", options(tmp_path, budget=150_000))
+    assert sum(path.stat().st_size for path in (tmp_path / "out").iterdir()) <= 150_000
+    assert not [each for each in result.warnings if "--budget" in each]
+
+
+def test_a_budget_does_not_spoil_integers_that_fit_into_it(golden, tmp_path):
+    """Rounding Q4_0 to int4 shows nothing of what fewer bits lose, which is not nothing."""
+    folder = golden("qwen3").folder
+    config = json.loads((folder / "config.json").read_text())
+    with open_checkpoint(str(folder)) as source:
+        tensors = {name: source.read(name) for name in source.tensors()}
+    path = write_gguf(tmp_path / "model.gguf", "qwen3", config, tensors, "Q4_0")
+    manifest = export(path, tmp_path / "out", options(tmp_path, budget=140_000)).manifest
+    report = manifest["quality"]["budget"]["tensors"].values()
+    assert {choice["stored"] for choice in report} == {"int4:32"}
+    assert manifest["quality"]["relative_weight_error"] == 0
+
+
+@pytest.mark.parametrize("stored", [TensorRecipe("int4", 32), TensorRecipe("int2", 32)])
+def test_what_integers_lose_is_estimated_as_what_floats_lose(
+    stored, golden, source_weights, tmp_path
+):
+    source = source_weights(golden("llama"))
+    ids = np.random.default_rng(0).integers(0, source.spec.vocab_size, (5, 32))
+    coarser = TensorRecipe("int2", 64)
+
+    class Integers:
+        def __getattr__(self, each):
+            return getattr(source, each)
+
+        def matrix(self, name):
+            weights = source.matrix(name)
+            if not name.endswith("_proj.weight"):
+                return weights
+            packed = quantise_rows(weights, stored.weights, stored.group_size)
+            return block_layout(stored.weights).unpack(packed)
+
+    def estimates(weights):
+        with single_threaded():
+            meter = SensitivityMeter(weights, ids[:4], ids[4:], tmp_path, lambda done: None)
+            return meter.run([coarser, stored]).nats
+
+    floats = estimates(source)
+    for module, costs in estimates(Integers()).items():
+        assert 0.1 < costs[coarser] / floats[module][coarser] < 2
+        assert 0 <= costs[stored] < 1e-9
+
+
 def test_projections_that_rules_concern_keep_their_format(golden, tmp_path):
     given = options(tmp_path, budget=135_000, rules=("*.v_proj=int8:64:rtn",))
     manifest = export(golden("llama").folder, tmp_path / "out", given).manifest
@@ -276,6 +334,14 @@ def test_formats_that_a_budget_does_not_choose_are_mentioned(weights, fewest, go
     assert f"so --weights {weights} says no more than {fewest} does" in warning
     kinds = {each["weights"] for each in result.manifest["recipe"]["tensors"].values()}
     assert kinds <= {fewest, "int4", "int8"}
+
+
+def test_groups_that_a_budget_does_not_ask_for_are_mentioned(golden, tmp_path):
+    given = options(tmp_path, budget=125_000, scales="fp16", group_size=64)
+    warnings = export(golden("llama").folder, tmp_path / "out", given).warnings
+    assert any(
+        "so --group-size 64 concerns the embedding and the head" in each for each in warnings
+    )
 
 
 def test_budgets_that_no_bundle_has_are_refused_with_both_sizes(golden, tmp_path):

@@ -2,17 +2,18 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from edgerun_export.calibrate.fitted import FORM, FittedLayers, Gaps
-from edgerun_export.calibrate.step import CalibrationOptions
+from edgerun_export.calibrate.step import CalibrationOptions, calibrate
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import quantise_rows
 from edgerun_export.recipe import make_recipe
-from tests.export.calibrate.fitting import contents, fitted
+from tests.export.calibrate.fitting import contents, fitted, text_of
 
 
 def test_what_was_stopped_goes_on_where_it_was(golden, source_weights, tmp_path):
@@ -117,6 +118,25 @@ def test_layers_that_were_fitted_to_another_model_are_not_gone_on_with(golden, t
         for name in ("stopped", "whole")
     )
     assert goes_on == whole
+
+
+def test_layers_of_another_text_or_other_options_are_not_gone_on_with(
+    golden, source_weights, tmp_path
+):
+    """The other text has the same tokens, whose embeddings tell nothing of it."""
+    source = source_weights(golden("llama"))
+    text, options = text_of(source.spec), CalibrationOptions(windows=6, threads=1)
+    turned = replace(text, windows=np.ascontiguousarray(text.windows[:, ::-1]))
+    recipe = make_recipe("int4", method="gptq")
+
+    def resumed(text, recipe):
+        folder = tmp_path / "layers"
+        return calibrate(source, recipe, text, options, folder, lambda part: None).fitted.resumed
+
+    assert [resumed(text, recipe), resumed(text, recipe)] == [0, source.spec.num_layers]
+    assert resumed(turned, recipe) == 0
+    for changes in ({"method": "gptaq"}, {"group_size": 64}, {"scales": "fp16"}):
+        assert resumed(turned, replace(recipe, **changes)) == 0
 
 
 @pytest.mark.parametrize("weights", ["int8_offset", "int4_asym"])

@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 from edgerun.errors import InputError
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun_export.calibrate.text import (
+    _pieces,
     check_unseen,
     fewest_with_samples,
     read_calibration,
@@ -85,6 +87,16 @@ def test_documents_end_at_their_separator(tmp_path, tokenizer):
     np.testing.assert_array_equal(
         text.windows[0], (start + start + ids + start + ids)[: text.windows.shape[1]]
     )
+
+
+def test_a_long_document_is_cut_in_the_time_of_reading_it():
+    text = "\n".join(f"Line {number} of many." for number in range(400_000))
+    began = time.process_time()
+    pieces = _pieces(text, 64)
+    assert time.process_time() - began < 10  # of some tenths; a copy of all for each took a minute
+    assert "".join(piece for _, piece in pieces) == text
+    assert all(32 < len(piece) <= 64 for _, piece in pieces[:-1])
+    assert [begins for begins, _ in pieces] == [True] + [False] * (len(pieces) - 1)
 
 
 def test_all_of_a_short_text_is_used(tmp_path, tokenizer):

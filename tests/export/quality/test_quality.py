@@ -187,6 +187,14 @@ def test_a_table_of_something_else_is_not_gone_on_with(golden, texts, tmp_path):
         run(golden("qwen3").folder, *common)
     with pytest.raises(InputError, match="with another text, or number of its windows; name"):
         run(golden("llama").folder, *common, "--windows", 1)
+    of, row = json.loads(saved.read_text())["of"], {"setting": "a", "bytes": 1, "seconds": 0}
+    for rows in (row | {"texts": []}, row | {"texts": {"a": 1}}):
+        saved.write_text(json.dumps({"of": of, "rows": [rows]}))
+        with pytest.raises(InputError, match="is no table of this command"):
+            run(golden("llama").folder, *common)
+    saved.write_text("[" * 100_000)
+    with pytest.raises(InputError, match="is no table of this command"):
+        run(golden("llama").folder, *common)
     saved.write_text("[]")
     with pytest.raises(InputError, match="is no table of this command"):
         run(golden("llama").folder, *common)

@@ -60,6 +60,8 @@ def test_rules_are_read_as_they_are_written(pattern, weights, group, method):
         pytest.param("*=int4:" + "9" * 5000, "is no rule", id="digits"),
         ("*=int3", r"--rule '\*=int3': int3 is not supported; choose one of: .*, source$"),
         ("*=int4:48", ": 48 is not supported; choose one of: 16, 32, 64, 128, 256"),
+        ("*=fp32:64", "'*=fp32:64': fp32 is not rounded, so a group or a method has no effect"),
+        ("*=fp32::gptq", "fp32 is not rounded"),
         ("*=int4:32:magic", ": magic is not supported; choose one of: .*, rtn"),
     ],
 )

@@ -190,6 +190,16 @@ def test_minima_that_are_kept_need_no_fitting_and_those_that_are_rounded_do(gguf
             assert (store.packed(NAME) is not None) is is_fitted
 
 
+def test_text_that_nothing_is_fitted_to_is_mentioned(gguf_file, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("Once upon a time there was a house. " * 60, encoding="utf-8")
+    calibration = CalibrationOptions((text,), 2, 16, 1)
+    for group, is_fitted in ((32, False), (64, True)):
+        given = ExportOptions(weights="int4", group_size=group, calibration=calibration)
+        warnings = export(gguf_file("Q4_0"), tmp_path / f"{group}", given).warnings
+        assert any("nothing is fitted to the" in each for each in warnings) is not is_fitted
+
+
 def test_weights_too_large_for_half_precision_are_refused(tmp_path):
     config = json.loads((GOLDEN / "qwen3/config.json").read_text())
     with open_checkpoint(str(GOLDEN / "qwen3")) as source:

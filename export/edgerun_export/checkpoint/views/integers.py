@@ -50,7 +50,8 @@ class Codes(NamedTuple):
     Attributes:
         codes: relative to the middle, int16 ``[n, K]``.
         points: zero points relative to the middle, int16 ``[n, groups]``.
-        scales: float32 ``[n, groups]``.
+        scales: float32 ``[n, groups]``, of either sign: AutoRound writes those below 0 where the
+            weight of largest magnitude is above it, since codes reach farther below the middle.
         groups: the group of each input, ``[K]``.
     """
 
@@ -99,7 +100,7 @@ class IntegerLayers(Replacing, ABC):
         if name not in self._layers:
             return self._checkpoint.read(name, rows)
         first, end = self._bounds(name, rows)
-        codes, points, scales, groups = self._checked(name, first, end)
+        codes, points, scales, groups = self._codes(self._layers[name], first, end)
         weights = (codes - points[:, groups]).astype(np.float32)
         with np.errstate(over="ignore"):  # reported below
             weights *= scales[:, groups]
@@ -116,20 +117,10 @@ class IntegerLayers(Replacing, ABC):
         layer = self._layers[name]
         if not layer.in_order:
             return None
-        codes, points, scales, groups = self._checked(name, *self._bounds(name, rows))
+        codes, points, scales, groups = self._codes(layer, *self._bounds(name, rows))
         values = codes - points[:, groups]
         is_wide = layer.bits == 8 and not layer.is_centred
         return values if is_wide else values.astype(np.int8), scales
-
-    def _checked(self, name: str, first: int, end: int) -> Codes:
-        rows = self._codes(self._layers[name], first, end)
-        # 0 is what is left in float16 of the scale of weights that are next to nothing.
-        if rows.scales.size and rows.scales.min() < 0:
-            raise CheckpointError(
-                f"scales of '{name}' hold {rows.scales.min():g} in rows {first} to {end - 1}; "
-                "expected none below 0, so the checkpoint is damaged: download it again"
-            )
-        return rows
 
 
 def input_groups(

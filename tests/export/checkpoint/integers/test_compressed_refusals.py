@@ -87,7 +87,6 @@ DAMAGED = [
     (PACKED, with_part("weight_g_idx", GROUPS + 1), r"weight_g_idx' has inputs of group 2, but"),
     (PACKED, with_part("weight_g_idx", GROUPS - 1), r"weight_g_idx' has inputs of group -1"),
     (PACKED, with_part("weight", np.zeros((64, 64), np.int8)), "has its weights twice, as '.*ked'"),
-    (PACKED, put("weight_scale", (5, 1), -0.5), f"scales of '{NAME}' hold -0.5 in rows 0 to 63"),
     (PACKED, put("weight_scale", (5, 1), np.nan), "'.*weight_scale' holds NaN or Inf"),
     (BYTES, without("weight_scale"), "stored as weight I8 .* expected int8 weight and float"),
     (BYTES, put("weight", (7, 3), 8), rf"'{NAME}' holds 8; expected -8 to 7, as .* has 4 bits"),

@@ -308,7 +308,6 @@ def test_a_group_that_there_is_not_is_refused(group, tmp_path):
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        (-0.5, f"scales of '{NAME}' hold -0.5 in"),
         (np.nan, f"tensor '{MODULE}.scales' holds NaN or Inf"),
         (np.inf, f"tensor '{MODULE}.scales' holds NaN or Inf"),
     ],
@@ -322,6 +321,27 @@ def test_scales_that_are_none_are_refused(value, sentence, weights, tmp_path):
     with pytest.raises(CheckpointError, match=sentence):
         export(tmp_path / "packed", tmp_path / "out", ExportOptions(weights=weights))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("settings", "pack"), [(AWQ, pack_awq), (SYMMETRIC, pack_gptq)])
+def test_scales_of_either_sign_are_kept(settings, pack, tmp_path):
+    """AutoRound's, where the weight of largest magnitude in a group is above 0."""
+
+    def turned_over(tensors: Tensors) -> None:
+        for name in tensors:
+            if name.endswith(".scales"):
+                tensors[name][:, ::2] *= -1
+
+    weights = packed_model(tmp_path / "packed", settings, pack, alter=turned_over)
+    options = ExportOptions(weights="source", verify=True)
+    result = export(tmp_path / "packed", tmp_path / "out", options)
+    assert result.manifest["quality"]["relative_weight_error"] == 0
+    with open_checkpoint(str(tmp_path / "packed")) as checkpoint:
+        spec = interpret(checkpoint)[0].spec
+    bundle = BundleWeights(result.folder, spec)
+    for name, weight in weights.items():
+        weight[::2] *= -1
+        np.testing.assert_array_equal(bundle.matrix(name), weight)
 
 
 def test_scales_that_are_0_are_of_weights_that_are(tmp_path):
