@@ -3,15 +3,17 @@
 An added token is a control token if it is declared special, or has several characters that are not
 letters, digits and spaces alone: ``<think>`` controls a reasoning model although it is not declared
 special, while the runs of spaces and single characters that some vocabularies add are ordinary
-text. A special token of one character could not be told from text, so templates cannot name it.
+text, also as SentencePiece writes spaces (Gemma's ``▁▁``), and so are words with vowel signs. A
+special token of one character could not be told from text, so templates cannot name it.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from edgerun.model.text.facts import AddedToken
+from edgerun.model.text.facts import SPACE, AddedToken
 
 
 class ControlTokens:
@@ -100,8 +102,13 @@ class ControlTokens:
 
 
 def _is_plain(content: str) -> bool:
-    ordinary = (character.isalnum() or character.isspace() for character in content)
-    return len(content) == 1 or all(ordinary)
+    return len(content) == 1 or all(map(_is_ordinary, content))
+
+
+def _is_ordinary(character: str) -> bool:
+    """Whether a character is a letter, a mark of one, a digit or a space."""
+    is_mark = unicodedata.category(character).startswith("M")
+    return is_mark or character.isalnum() or character.isspace() or character == SPACE
 
 
 def _alternatives(names: Iterable[str]) -> re.Pattern[str]:
