@@ -194,10 +194,11 @@ def _check_shape(calling: Calling, asked: str) -> None:
 def _grammar(schemas: Mapping[str, Mapping[str, Any]], calling: Calling, *, several: bool) -> str:
     """The grammar of a reply that calls one of some functions."""
     from edgerun.engine.constraints.numbers import with_exact_numbers
+    from edgerun.engine.constraints.spelling import with_spelling
     from edgerun.model.chat.tools.grammar import grammar_of_calls
 
     assert calling.form is not None and calling.form.shape is not None
-    exact = {name: with_exact_numbers(schema) for name, schema in schemas.items()}
+    exact = {name: with_spelling(with_exact_numbers(schema)) for name, schema in schemas.items()}
     return grammar_of_calls(calling.form.shape, exact, calling.markers, several=several)
 
 

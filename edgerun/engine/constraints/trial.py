@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgerun.engine.constraints.numbers import with_exact_numbers
+from edgerun.engine.constraints.spelling import with_spelling
 from edgerun.errors import MissingDependencyError, SamplingError
 from edgerun.values import shown
 
@@ -35,7 +36,6 @@ LIMITS: dict[str, Any] = {"max_lexer_states": 50_000, "verbose_errors": False}
 OPTIONS = '\n%llguidance {"no_forcing": true}\n'
 MARKER = b"\xff"  # before the spelling of a control token, which no text in UTF-8 has
 NO_CONTROL = b"<>"
-COMPACT = {"whitespace_flexible": False}
 EXPECTED = {
     "json_schema": "a schema as docs/python.md describes it",
     "regex": "a regular expression of Rust's regex crate, which has no look-around",
@@ -227,11 +227,7 @@ class Tokens:
 
 
 def _from_schema(text: str) -> tuple[str, bool]:
-    schema = with_exact_numbers(json.loads(text))
-    if isinstance(schema, dict):
-        asked = schema.get("x-guidance", {})
-        options = {**COMPACT, **asked} if isinstance(asked, dict) else asked
-        schema = {**schema, "x-guidance": options}
+    schema = with_spelling(with_exact_numbers(json.loads(text)))
     return f"start: %json {json.dumps(schema)}{OPTIONS}", False
 
 

@@ -158,7 +158,7 @@ def _as_json(conversation: Any) -> str:
             "a message contains a surrogate code point, which is not a character: "
             "pass text that can be encoded as UTF-8"
         ) from error
-    except (ValueError, RecursionError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"the messages cannot be written as JSON: {error}") from error
     return text
 

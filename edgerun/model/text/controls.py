@@ -3,15 +3,23 @@
 An added token is a control token if it is declared special, or has several characters that are not
 letters, digits and spaces alone: ``<think>`` controls a reasoning model although it is not declared
 special, while the runs of spaces and single characters that some vocabularies add are ordinary
-text. A special token of one character could not be told from text, so templates cannot name it.
+text, also as SentencePiece writes spaces (Gemma's ``▁▁``), and so are words with vowel signs. A
+special token of one character could not be told from text, so templates cannot name it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from os.path import commonprefix
 
-from edgerun.model.text.facts import AddedToken
+from edgerun.model.text.facts import SPACE, AddedToken
+
+BETWEEN = "\0"  # names that are looked through together
+MOST_LEVELS = 16  # of groups in an expression
 
 
 class ControlTokens:
@@ -33,7 +41,7 @@ class ControlTokens:
         long = [name for name in tokens if len(name) > 1]
         self.alphabet = "".join(sorted(set("".join(long))))
         self.ends = _alternatives({character for name in long for character in (name[0], name[-1])})
-        self._long = tuple(long)
+        self._long = BETWEEN.join(long)
         self._longest = max(map(len, long), default=0)
 
     @classmethod
@@ -81,9 +89,7 @@ class ControlTokens:
     def is_part(self, text: str) -> bool:
         """Whether a whole text, spaces around it aside, could be part of a control token."""
         inner = text.strip()
-        if not 0 < len(inner) <= self._longest:
-            return False
-        return any(inner in name for name in self._long)
+        return 0 < len(inner) <= self._longest and inner in self._long
 
     def tags(self, inspected: Iterable[str]) -> re.Pattern[str]:
         """Matches, as a group, control tokens that stay effective in a model's own replies.
@@ -100,11 +106,33 @@ class ControlTokens:
 
 
 def _is_plain(content: str) -> bool:
-    ordinary = (character.isalnum() or character.isspace() for character in content)
-    return len(content) == 1 or all(ordinary)
+    return len(content) == 1 or all(map(_is_ordinary, content))
+
+
+def _is_ordinary(character: str) -> bool:
+    """Whether a character is a letter, a mark of one, a digit or a space."""
+    is_mark = unicodedata.category(character).startswith("M")
+    return is_mark or character.isalnum() or character.isspace() or character == SPACE
 
 
 def _alternatives(names: Iterable[str]) -> re.Pattern[str]:
     """Matches the longest of the names at the leftmost place; nothing if there are none."""
-    ordered = sorted(names, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, ordered)) if ordered else r"(?!)")
+    ordered = sorted(set(names))
+    return re.compile(_expression(ordered, MOST_LEVELS) if ordered else r"(?!)")
+
+
+def _expression(names: Sequence[str], levels: int) -> str:
+    """An expression for names, in order, in which those that begin alike have that in common.
+
+    Of thousands one after the other would be tried wherever the first character of one stands.
+    """
+    if levels == 0 or len(names) == 1:
+        return "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    expressions = []
+    for _, group in groupby(names, key=itemgetter(0)):
+        same = list(group)
+        start = commonprefix(same)
+        rests = [name[len(start) :] for name in same if name != start]
+        end = f"(?:{_expression(rests, levels - 1)})" if rests else ""
+        expressions.append(re.escape(start) + end + ("?" if rests and start in same else ""))
+    return "|".join(expressions)

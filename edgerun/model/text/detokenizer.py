@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from edgerun.errors import UnsupportedError
+from edgerun.model.text.facts import SPACE
 
-SPACE = "\u2581"  # SentencePiece writes a space as this character
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 
 
@@ -99,13 +99,15 @@ def byte_decoder(
     state: Mapping[str, Any] | None,
     id_to_token: Callable[[int], str | None],
     added: Mapping[int, str],
+    controls: Container[int] = (),
 ) -> ByteDecoder:
     """Builds the decoder that a ``tokenizer.json`` describes.
 
     Args:
         state: its ``decoder`` entry; None joins tokens with spaces, as ``tokenizers`` does.
         id_to_token: spelling of a token in the vocabulary.
-        added: text of each added token.
+        added: each added token as it is spelled.
+        controls: those whose text is their spelling, whatever the decoder makes of that.
 
     Raises:
         UnsupportedError: the decoder is neither byte-level nor SentencePiece-like.
@@ -118,7 +120,11 @@ def byte_decoder(
         return ByteDecoder(_byte_level, id_to_token, added, 0)
     if kinds and kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}:
         to_bytes = _sentencepiece if "ByteFallback" in kinds else _spaced
-        return ByteDecoder(to_bytes, id_to_token, added, sum(map(_leading_spaces, parts)))
+        texts = {
+            id_: spelling if id_ in controls else spelling.replace(SPACE, " ")
+            for id_, spelling in added.items()
+        }
+        return ByteDecoder(to_bytes, id_to_token, texts, sum(map(_leading_spaces, parts)))
     raise UnsupportedError(
         f"tokenizer decoder {sorted(kinds)} is not supported; supported are ByteLevel and the "
         "SentencePiece decoders (Replace, ByteFallback, Fuse, Strip, Metaspace)"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+SPACE = "\u2581"  # SentencePiece writes a space as this character
+
 
 class AddedToken(NamedTuple):
     """A token that a tokenizer looks for in a text before it looks at words.

@@ -62,7 +62,9 @@ class Tokenizer:
         self.bos_ids = self._find_bos_ids(facts.prefix)
         self.eos_ids = self._find_eos_ids()
         self._blocks: dict[int, list[str | None]] = {}
-        self._bytes: ByteDecoder = byte_decoder(facts.decoder, self._spelling, self._added)
+        self._bytes: ByteDecoder = byte_decoder(
+            facts.decoder, self._spelling, self._added, self.controls.ids
+        )
 
     @classmethod
     def from_json(

@@ -52,6 +52,16 @@ def test_a_model_chooses_which(said: str, calls: int) -> None:
     assert reply.ids == list(said.encode())
 
 
+@pytest.mark.parametrize("name", ["city", "c\\u0069ty"])
+def test_arguments_have_no_name_that_is_spelled_with_an_escape(name: str) -> None:
+    weather = tool("get_weather", {"city": {"enum": ["Paris"]}})  # and whatever else
+    said = COMPACT.replace('"city"', f'"{name}"')
+    with hermes_that_says(said, [weather]) as llm:
+        options: Any = {"tool_choice": "required", "temperature": 0, "max_tokens": 200}
+        reply = llm.chat(MESSAGES, tools=[weather], **options)
+    assert (reply.ids == list(said.encode())) == (name == "city")
+
+
 @pytest.mark.parametrize("choice", ["required", CHOSEN])
 def test_a_reply_that_must_call_has_no_answer(choice: Any) -> None:
     with LLM(fakes.fake_model(template=HERMES, context=4096)) as llm:

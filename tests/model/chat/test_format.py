@@ -77,6 +77,11 @@ def test_surrogates_in_a_message_are_a_prompt_error(content: object) -> None:
         FORMATS["plain"].encode([{"role": "user", "content": content}])
 
 
+def test_what_json_cannot_name_is_an_input_error() -> None:
+    with pytest.raises(InputError, match="the messages cannot be written as JSON: keys must be"):
+        FORMATS["plain"].encode([{**user("x"), "at": {(1, 2): 3}}])
+
+
 def test_tool_calls_and_names_add_no_control_tokens() -> None:
     chat = FORMATS["json"].encode(
         [

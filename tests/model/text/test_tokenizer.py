@@ -296,6 +296,34 @@ def test_single_characters_and_runs_of_spaces_in_a_vocabulary_are_text() -> None
     assert tokenizer.decode(ids) == "a→語    b"
 
 
+def test_runs_of_spaces_that_sentencepiece_spells_are_text() -> None:
+    """As Gemma's vocabularies add them, beside what they have for the same texts."""
+    runs = ["\u2581" * count for count in (2, 4)]
+    content = json.loads(
+        fakes.spm_tokenizer_json(prepend="never", merges=[("▁", "▁"), ("▁▁", "▁▁")])
+    )
+    vocabulary, flags = content["model"]["vocab"], content["added_tokens"][0]
+    for run in runs:
+        content["added_tokens"].append(
+            {**flags, "id": vocabulary[run], "content": run, "special": False}
+        )
+    text = json.dumps(content)
+    tokenizer, rust = Tokenizer.from_json(text), RustTokenizer.from_str(text)
+    for said in ("a      b", "if x:\n    y", "▁▁"):
+        ids = tokenizer.encode(said, bos=False)
+        assert vocabulary[runs[0]] in ids or vocabulary[runs[1]] in ids
+        assert ids == rust.encode(said, add_special_tokens=False).ids
+        assert tokenizer.decode(ids) == rust.decode(ids) == said.replace("▁", " ")
+    assert tokenizer.token_bytes(vocabulary[runs[1]]) == b"    "
+
+
+def test_words_with_vowel_signs_in_a_vocabulary_are_text() -> None:
+    content = json.loads(fakes.byte_tokenizer_json())
+    added = {**content["added_tokens"][0], "special": False, "id": 260, "content": "नमस्ते"}
+    content["added_tokens"].append(added)
+    assert Tokenizer.from_json(json.dumps(content)).encode("नमस्ते", bos=False) == [260]
+
+
 def test_a_special_token_of_one_character_cannot_be_injected() -> None:
     content = json.loads(fakes.byte_tokenizer_json())
     content["added_tokens"].append({**content["added_tokens"][0], "id": 260, "content": "→"})
