@@ -21,6 +21,8 @@ from edgerun.files.plain import NotPlainError, is_plain_name, open_plain
 from edgerun.graph.mapped_file import MappedFile
 
 EXTERNAL = 1  # TensorProto.DataLocation
+MOST_READERS = 2  # of a byte: an embedding and a head may be the same; copies are made of each
+FREE_BYTES = 1 << 20  # of a file that tensors may read in any case
 
 
 class OpenFile:
@@ -51,12 +53,14 @@ class ExternalFiles:
         self._folder = folder
         self._listed = listed
         self._maps: dict[str, NDArray[np.uint8]] = {}
+        self._read: dict[str, int] = {}  # bytes that tensors read of each
 
     def view(self, location: str, offset: int, length: int, tensor: str) -> NDArray[np.uint8]:
         """Some bytes of a file, mapped; uint8 ``[length]``.
 
         Raises:
-            BundleError: the file is not one of the model's, or too short.
+            BundleError: the file is not one of the model's, or too short, or tensors read it over
+                and over.
         """
         data = self._maps.get(location)
         if data is None:
@@ -65,6 +69,13 @@ class ExternalFiles:
             raise BundleError(
                 f"tensor '{tensor}' reads bytes {offset} to {offset + length} of {location}, "
                 f"which has {len(data)}: the file is truncated or the model altered"
+            )
+        self._read[location] = nbytes = self._read.get(location, 0) + length
+        if nbytes > MOST_READERS * len(data) + FREE_BYTES:
+            raise BundleError(
+                f"the tensors up to '{tensor}' read {nbytes} bytes of {location}, which has "
+                f"{len(data)}; expected at most {MOST_READERS} that read the same: the model is "
+                "altered"
             )
         return data[offset : offset + length]
 

@@ -72,7 +72,8 @@ def _widened(graph: Graph) -> tuple[Graph, list[Widened]]:
     sums = {node.outputs[0] for node in graph.nodes if node.op == "ReduceSum"}
     multiplied = (node.inputs for node in graph.nodes if node.op == "MatMul")
     offsets = {right for left, right in multiplied if left in sums}
-    live, reader, widened = [], ArrayReader(), []
+    live, reader = [], ArrayReader()
+    widened: dict[str, Widened] = {}  # by the name of the halves, which many may read
     for node in graph.nodes:
         half = graph.constants.get(node.inputs[0]) if node.op == "Cast" else None
         if (
@@ -82,12 +83,13 @@ def _widened(graph: Graph) -> tuple[Graph, list[Widened]]:
             and node.outputs[0] not in offsets
         ):
             # Read: what is looked at in the mapping counts as memory of this process.
-            wide = reader.read(half).astype(np.float32)
-            graph.add_constant(node.outputs[0], wide)
-            widened.append((wide, half))
+            name = node.inputs[0]
+            if name not in widened:
+                widened[name] = reader.read(half).astype(np.float32), half
+            graph.add_constant(node.outputs[0], widened[name][0])
         else:
             live.append(node)
-    return (graph.with_nodes(live) if widened else graph), widened
+    return (graph.with_nodes(live) if widened else graph), list(widened.values())
 
 
 def _as_stored(

@@ -21,6 +21,7 @@ from edgerun.graph.ir import FreeNames, Graph, Node
 from edgerun.graph.mapped_file import read_array
 from edgerun.graph.passes.prune import prune
 from edgerun.graph.shapes import value_shapes
+from edgerun.ops.registry import OPS
 
 CODECS = ("fp32", "fp16")  # one scale for a latent row and what is turned would be too coarse
 LARGEST_HALF = 65504.0
@@ -33,7 +34,8 @@ class _Heads:
 
     Attributes:
         latent: the value that both are made of.
-        turned: what is added to every head of the keys, before positions turn them.
+        turned: what is added to every head of the keys, before positions turn them; 0 where they
+            do not.
         keys: the weights of what makes keys, their name and content ``[heads * width, latent]``.
         values: likewise of values.
         rotary: the node that turns keys.
@@ -60,8 +62,13 @@ def attend_to_latent_rows(graph: Graph) -> Graph:
         return graph
     changed = graph.with_nodes(graph.nodes)
     makers, free = graph.producers(), FreeNames(graph)
+    read = {node.attrs["layer"] for node in graph.nodes if OPS[node.op].reads is not None}
     changed.nodes = [
-        each for node in graph.nodes for each in _rewritten(changed, node, makers, free)
+        each
+        for node in graph.nodes
+        for each in (
+            (node,) if node.attrs.get("layer") in read else _rewritten(changed, node, makers, free)
+        )
     ]
     if len(changed.nodes) == len(graph.nodes):
         return graph
@@ -75,6 +82,8 @@ def _rewritten(
     graph: Graph, node: Node, makers: Mapping[str, Node], free: FreeNames
 ) -> Iterator[Node]:
     heads = _heads_of(graph, node, makers) if node.op == "attention" else None
+    if heads is not None and not _rests_in(graph, makers.get(heads.turned), heads.plain):
+        heads = None
     if heads is None:
         yield node
         return
@@ -146,8 +155,22 @@ def _heads_of(graph: Graph, node: Node, makers: Mapping[str, Node]) -> _Heads | 
 
 
 def _is_product(node: Node | None) -> bool:
-    """Whether a node is a linear layer with nothing added."""
-    return node is not None and node.op == "linear" and not any(node.inputs[2:])
+    """Whether a node is a linear layer with nothing added, of rows as they are or nearly so."""
+    if node is None or node.op != "linear" or any(node.inputs[2:]):
+        return False
+    return bool(node.attrs["activations"] != "int8_row")
+
+
+def _rests_in(graph: Graph, maker: Node | None, plain: int) -> bool:
+    """Whether what is added to all heads is 0 in the elements that positions do not turn.
+
+    Nothing keeps those: they would be lost.
+    """
+    if not _is_product(maker):
+        return False
+    assert maker is not None
+    weights = _weights(graph, maker.inputs[1])
+    return not weights[_is_plain(len(weights), plain)].any()
 
 
 def _is_plain(width: int, plain: int) -> NDArray[np.bool_]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from edgerun.graph.ir import Graph
+from edgerun.graph.ir import Graph, ValueShape
 from edgerun.graph.shapes import node_work, value_shapes
 from edgerun.ops.registry import OPS
 from edgerun.plan.early_rows import select_early
 
 MAX_VALUE_BYTES = 64 << 20
+MAX_HELD_BYTES = 512 << 20  # of all values at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +71,29 @@ def logit_nodes(graph: Graph) -> set[str]:
 def affordable_rows(graph: Graph) -> int:
     """Rows for which the widest value of a graph takes at most ``MAX_VALUE_BYTES``, at least 1.
 
-    A small file can describe layers of very many, very short rows. What a layer keeps to itself
-    counts like a value. Logits do not: a prompt needs those of one row.
+    A small file can describe layers of very many, very short rows, and very many of them, whose
+    values together take at most ``MAX_HELD_BYTES``. What a layer keeps to itself counts like a
+    value. Logits do not: a prompt needs those of one row.
     """
     shapes = value_shapes(graph)
     inside = (node_work(graph, node, shapes).row_elements for node in graph.nodes if node.op in OPS)
     widths = (shape.width for shape in shapes.values() if not shape.selected)
     widest = max((1, *widths, *inside))
-    return max(1, MAX_VALUE_BYTES // (4 * widest))
+    held = max(1, _held_elements(graph, shapes))
+    return max(1, min(MAX_VALUE_BYTES // (4 * widest), MAX_HELD_BYTES // (4 * held)))
+
+
+def _held_elements(graph: Graph, shapes: Mapping[str, ValueShape]) -> int:
+    """Elements a row of all buffers, which later values of the same width take over."""
+    last = {name: index for index, node in enumerate(graph.nodes) for name in node.inputs}
+    held, most = Counter[int](), Counter[int]()
+    widths = {name: shape.width for name, shape in shapes.items() if not shape.selected}
+    for index, node in enumerate(graph.nodes):
+        for name in node.outputs:
+            if name in widths:
+                held[widths[name]] += 1
+                most[widths[name]] = max(most[widths[name]], held[widths[name]])
+        for name in {*node.inputs, *node.outputs}:
+            if name in widths and last.get(name, index) == index:
+                held[widths[name]] -= 1
+    return sum(width * count for width, count in most.items())

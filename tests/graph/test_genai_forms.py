@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,19 @@ def test_tables_tell_their_frequencies(angles: list[float], rows: int, factor: f
     np.testing.assert_allclose(recovered[0], expected, rtol=3e-7)
 
 
+def test_long_tables_are_looked_at_piece_by_piece() -> None:
+    angles = np.linspace(1e-3, 0.7, 8, dtype=np.float32)
+    cos, sin = tables(angles, 1 << 17)  # 8 MB with both
+    tracemalloc.start()
+    try:
+        assert frequencies(cos, sin) is not None
+        assert tracemalloc.get_traced_memory()[1] < cos.nbytes // 4
+    finally:
+        tracemalloc.stop()
+    cos[-1, -1] += np.float32(1e-3)
+    assert frequencies(cos, sin) is None
+
+
 def one_sine(bundle: AlteredBundle) -> None:
     table = bundle.array(SIN).copy()
     table[77, 3] += 1e-3
@@ -104,6 +118,16 @@ def more_heads(bundle: AlteredBundle) -> None:
 
 def no_window(bundle: AlteredBundle) -> None:
     bundle.set(GQA, local_window_size=-7)
+
+
+def empty_window(bundle: AlteredBundle) -> None:
+    """Nothing is seen, where our op would see everything."""
+    bundle.set(GQA, local_window_size=0)
+
+
+def default_scale(bundle: AlteredBundle) -> None:
+    """onnxruntime takes it for none."""
+    bundle.set(GQA, scale=0.0)
 
 
 def few_sinks(bundle: AlteredBundle) -> None:
@@ -233,6 +257,8 @@ REFUSED: list[tuple[Callable[[AlteredBundle], None], type[Exception], str]] = [
     (other_lengths, UnsupportedError, OP),
     (more_heads, BundleError, "num_heads"),
     (no_window, BundleError, "window = -7"),
+    (empty_window, UnsupportedError, OP),
+    (default_scale, UnsupportedError, OP),
     (few_sinks, BundleError, "num_heads = 3"),
     (relu, UnsupportedError, OP),
     (halves, UnsupportedError, OP),

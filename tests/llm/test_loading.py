@@ -107,6 +107,19 @@ def test_chunks_have_fewer_rows_where_values_are_very_wide(width: int, rows: int
     assert affordable_rows(Graph(nodes, [], ["logits"], constants)) == rows
 
 
+@pytest.mark.parametrize(("count", "rows"), [(1, 1024), (63, 128), (1 << 14, 1)])
+def test_chunks_have_fewer_rows_where_values_are_very_many(count: int, rows: int) -> None:
+    """Buffers are taken again by values of their width, once nothing reads the ones before."""
+    width = 1 << 14
+    table = Node("embedding", "table", ("ids", "rows"), ("x0",))
+    constants = {"rows": np.broadcast_to(np.float32(0), (4, width))}
+    nodes = [Node("scale", f"s{n}", ("x0",), (f"x{n}",), {"factor": 1.0}) for n in range(1, count)]
+    total = Node("add", "sum", ("x0", "x0"), ("y",))
+    readers = [Node("add", f"a{n}", ("y", f"x{n}"), (f"y{n}",)) for n in range(1, count)]
+    graph = Graph([table, *nodes, total, *readers], [], [], constants)
+    assert affordable_rows(graph) == rows
+
+
 def test_wide_layers_reach_the_back_ends_with_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgerun.plan.workload.MAX_VALUE_BYTES", 4 * 1024 * 20)
     with edgerun.load(backend="cpu", threads=1) as llm:

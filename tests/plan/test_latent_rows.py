@@ -186,6 +186,30 @@ def turned_keys(graph: Graph) -> None:
     graph.constants[name] = weights
 
 
+def rows_beside_what_turns(graph: Graph) -> None:
+    """What all heads have in common has something where positions do not turn it, too."""
+    (name,) = [each for each in graph.constants if "layers.0.self_attn.k_rope_proj" in each]
+    weights = dense(graph.matrix(name)).copy()
+    (resting,) = np.flatnonzero(~weights.any(axis=1))[:1]
+    weights[resting] = 1
+    graph.constants[name] = weights
+
+
+def rounded_keys(graph: Graph) -> None:
+    """As BitNet rounds rows, which is part of the model."""
+    index = linear_of(graph, "layers.0/self_attn/k_proj")
+    node = graph.nodes[index]
+    graph.nodes[index] = node.replace(attrs={"activations": "int8_row"})
+
+
+def read_by_another(graph: Graph) -> None:
+    index = first(graph, "attention")
+    node = graph.nodes[index]
+    reader = Node("shared_attention", "reader", node.inputs[:1], ("read",), node.attrs)
+    graph.nodes.insert(index + 1, reader)
+    graph.outputs.append("read")
+
+
 def linear_of(graph: Graph, part: str) -> int:
     return next(index for index, node in enumerate(graph.nodes) if part in node.name)
 
@@ -216,6 +240,9 @@ def every_element_turns(graph: Graph) -> None:
         changed("attention", softcap=8.0),
         other_input("attention", 3, "sinks"),
         turned_keys,
+        rows_beside_what_turns,
+        rounded_keys,
+        read_by_another,
         biased_values,
         values_of_something_else,
     ],

@@ -71,6 +71,11 @@ class BufferPool:
         return self.take(rows * width // self._max_rows + 1, dtype, exact=True)
 
 
+def dense_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Of a float32 matrix ``[N, K]`` in memory: K is rounded up."""
+    return shape[0], -(-shape[1] // ROW_MULTIPLE) * ROW_MULTIPLE
+
+
 def aligned_zeros(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     """A zeroed array that starts on a cache line; the system commits its pages on first use."""
     item = np.dtype(dtype).itemsize

@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from edgerun.formats.base import PackedWeight, has_half_scales
+from edgerun.backends.cpu.buffers import dense_shape
+from edgerun.formats.base import FLOAT_BYTES, PackedWeight, has_half_scales
 from edgerun.formats.stack import ExpertStack, Matrix
 from edgerun.formats.trits import FAMILY_BITS
 from edgerun.kernels.lang.isa import Isa
@@ -84,12 +85,14 @@ def faster_family(usual: str, profile: MachineProfile) -> str:
 def weight_bytes(weight: Matrix | ExpertStack, activations: str, *, trits: bool) -> int:
     """Bytes that one pass over a weight reads, as it will lie in memory.
 
-    Where all blocks of a row share a scale it is read once, whatever the bundle repeats.
+    Where all blocks of a row share a scale it is read once, whatever the bundle repeats. Rows of
+    float32 are padded, which makes many times as much of very short ones.
     """
     if isinstance(weight, ExpertStack):  # never packed tighter; to look at all takes seconds
         return len(weight.matrices) * weight_bytes(weight.matrices[0], activations, trits=False)
     if not isinstance(weight, PackedWeight):
-        return weight.nbytes
+        is_padded = weight.ndim == 2 and bool(activations)  # the matrix of a linear layer
+        return FLOAT_BYTES * math.prod(dense_shape(weight.shape)) if is_padded else weight.nbytes
     if activations != "int8_row" or not one_scale_a_row(weight):
         halved = activations.startswith("int8") and has_half_scales(_first_rows(weight))
         return weight.nbytes - halved * weight.scale_bytes // 2

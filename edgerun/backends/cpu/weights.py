@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.backends.cpu.buffers import ROW_MULTIPLE, aligned_zeros
+from edgerun.backends.cpu.buffers import aligned_zeros, dense_shape
 from edgerun.backends.cpu.regroup import regrouped
 from edgerun.formats.base import PackedWeight, has_half_scales
 from edgerun.formats.stack import Matrix
@@ -109,11 +109,6 @@ class WeightStore:
 def has_row_scales(weight: PackedWeight) -> bool:
     """Whether all blocks of a row share one scale, and all of all rows the middle zero point."""
     return weight.is_centred and bool((weight.scales == weight.scales[:, :1]).all())
-
-
-def dense_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Of a float32 matrix ``[N, K]`` in memory: K is rounded up."""
-    return shape[0], -(-shape[1] // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
 def fill_dense(matrix: NDArray[Any], values: NDArray[np.float32]) -> None:

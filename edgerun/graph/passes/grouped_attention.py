@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
+from edgerun.graph.mapped_file import ArrayReader
 from edgerun.graph.match import Const, Matcher, Num, Op, Var
 from edgerun.graph.passes.base import Pass
 from edgerun.graph.passes.states import check_states, layer_of
@@ -23,6 +24,7 @@ GROUPED = "com.microsoft.GroupQueryAttention"
 INT32 = 6  # onnx.TensorProto
 FARTHEST = 1 << 12  # position at which angles tell frequencies apart to the last bit or nearly so
 SAMPLES = 1024  # positions whose angles decide on the last bit
+PIECE = 4096  # positions looked at together: a table may be as large as the file
 # Its inputs; positions and a bias are not given.
 Q, K, V, PAST_KEY, PAST_VALUE, LAST, TOTAL, COS, SIN, POSITION_IDS, BIAS, SINKS = range(12)
 _ROWS = Op("ReduceSum", Var("mask"), Num(1), keepdims=0)
@@ -90,11 +92,15 @@ def _rewrite(
 
 
 def _has_form(node: Node, inputs: list[str], matcher: Matcher) -> bool:
-    """Whether it rotates, and counts positions by the mask, as the exporter's do."""
+    """Whether it rotates, and counts positions by the mask, as the exporter's do.
+
+    A scale of 0 stands for none, and in a window of 0 nothing is seen (onnxruntime's operator).
+    """
     constants = matcher.graph.constants
     counts = matcher.match(inputs[LAST], _LAST), matcher.match(inputs[TOTAL], _TOTAL)
     return (
-        "scale" in node.attrs
+        bool(node.attrs.get("scale"))
+        and node.attrs["local_window_size"] != 0
         and node.attrs["do_rotary"] in (0, 1)
         and not any((inputs[POSITION_IDS], inputs[BIAS], *node.inputs[SINKS + 1 :]))
         and all(count is not None and count["mask"] == "attention_mask" for count in counts)
@@ -153,10 +159,28 @@ def frequencies(cos: NDArray[Any], sin: NDArray[Any]) -> _Frequencies | None:
     radians = (angles / position).astype(np.float32)
     near = np.stack([np.nextafter(radians, bound) for bound in (-np.inf, radians, np.inf)])
     some = np.linspace(0, len(cos) - 1, SAMPLES).astype(np.int64)
-    errors = [_errors(each, factor, some, cos, sin).sum(axis=0) for each in near]
+    errors = [_errors(each, factor, some, cos[some], sin[some]).sum(axis=0) for each in near]
     radians = np.take_along_axis(near, np.argmin(errors, axis=0)[None], axis=0)[0]
-    largest = _errors(radians, factor, np.arange(len(cos)), cos, sin).max()
-    return (radians, float(factor)) if largest <= 1e-5 * factor else None
+    return (radians, float(factor)) if _are_close(radians, factor, cos, sin) else None
+
+
+def _are_close(
+    radians: NDArray[np.float32],
+    factor: np.float32,
+    cos: NDArray[np.float32],
+    sin: NDArray[np.float32],
+) -> bool:
+    """Whether tables are those of some frequencies at all positions."""
+    readers = ArrayReader(), ArrayReader()
+    for first in range(0, len(cos), PIECE):
+        positions = np.arange(first, min(first + PIECE, len(cos)))
+        tables = (
+            reader.read(table[first : first + PIECE])
+            for reader, table in zip(readers, (cos, sin), strict=True)
+        )
+        if not _errors(radians, factor, positions, *tables).max() <= 1e-5 * factor:  # or no number
+            return False
+    return True
 
 
 def _errors(
@@ -166,10 +190,10 @@ def _errors(
     cos: NDArray[np.float32],
     sin: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """How far tables are from those of some frequencies, at some positions."""
+    """How far rows of tables are from those of some frequencies at their positions."""
     angles = positions.astype(np.float32)[:, None] * radians
     pairs = ((np.cos(angles), cos), (np.sin(angles), sin))
-    apart, other = (np.abs(exact * factor - table[positions]) for exact, table in pairs)
+    apart, other = (np.abs(exact * factor - rows) for exact, rows in pairs)
     errors: NDArray[np.float32] = np.maximum(apart, other)
     return errors
 

@@ -13,12 +13,11 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.backends.cpu.buffers import ALIGNMENT
+from edgerun.backends.cpu.buffers import ALIGNMENT, dense_shape
 from edgerun.backends.cpu.weights import (
     FLOAT_LANES,
     DenseWeight,
     Prepared,
-    dense_shape,
     fill_dense,
     has_row_scales,
 )

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.errors import BundleError
+from edgerun.errors import BundleError, UnsupportedError
 from edgerun.formats.base import PackedWeight
 from edgerun.formats.stack import ExpertStack, Matrix
 from edgerun.graph.attributes import Read, Rules
@@ -29,6 +29,7 @@ QMOE = "com.microsoft.QMoE"
 # Its inputs; of a third matrix nothing may be given. The last are the weights of the chosen.
 X, LOGITS, CODES, SCALES, BIAS, DOWN_CODES, DOWN_SCALES, DOWN_BIAS = range(8)
 ZEROS, DOWN_ZEROS, THIRD_ZEROS, ROUTER_WEIGHTS = range(11, 15)
+MOST_LAYERS, MOST_EXPERTS = 1024, 4096  # each takes time and memory whatever its size
 EXACT_BITS = 4  # with others onnxruntime rounds activations, whatever it is asked for
 _AXES = 1  # of logits, before that of experts
 _LOGITS = Op("Reshape", Var("logits"), Const("shape"))
@@ -108,23 +109,34 @@ _ACTIVATIONS = {
 }
 
 
+# By what stacks are made of, the names of them.
+_Made: TypeAlias = dict[tuple[Any, ...], list[str]]
+
+
 def fuse_fused_experts(graph: Graph) -> Graph:
     """Rewrites every QMoE of a gated layer whose routes come from its own logits.
 
     Raises:
         BundleError: the sizes of its weights contradict each other.
+        UnsupportedError: there are more than any model has.
     """
-    if not any(node.op == QMOE for node in graph.nodes):
+    count = sum(node.op == QMOE for node in graph.nodes)
+    if not count:
         return graph
+    if count > MOST_LAYERS:
+        raise UnsupportedError(
+            f"the model file has {count} nodes of {QMOE}; expected at most {MOST_LAYERS}"
+        )
     matcher = Matcher(graph)
+    made: _Made = {}
     return graph.with_nodes(
         new
         for node in graph.nodes
-        for new in (_rewrite(node, matcher) if node.op == QMOE else [node])
+        for new in (_rewrite(node, matcher, made) if node.op == QMOE else [node])
     )
 
 
-def _rewrite(node: Node, matcher: Matcher) -> list[Node]:
+def _rewrite(node: Node, matcher: Matcher, made: _Made) -> list[Node]:
     inputs = [*node.inputs, *[""] * (ROUTER_WEIGHTS + 1)][: ROUTER_WEIGHTS + 1]
     attrs = node.attrs
     gate = attrs["activation_alpha"], attrs["activation_beta"], attrs.get("swiglu_limit")
@@ -133,18 +145,26 @@ def _rewrite(node: Node, matcher: Matcher) -> list[Node]:
     route = _route(node, inputs[LOGITS], inputs[ROUTER_WEIGHTS], matcher)
     if route is None:
         return [node]
-    stacks = _stacks(node, inputs, matcher.graph)
-    names = [f"{node.name}/{name}" for name in stacks]
-    for name, stack in zip(names, stacks.values(), strict=True):
-        matcher.graph.add_constant(name, stack)
+    origin = *inputs[CODES:ROUTER_WEIGHTS], *_storage(node)
+    if origin not in made:  # layers may share weights, of which copies are made
+        stacks = _stacks(node, inputs, matcher.graph)
+        made[origin] = [f"{node.name}/{name}" for name in stacks]
+        for name, stack in zip(made[origin], stacks.values(), strict=True):
+            matcher.graph.add_constant(name, stack)
     exact = attrs["expert_weight_bits"] == EXACT_BITS and attrs["accuracy_level"] != 4
     attributes = {
         "top_k": attrs["k"],
         "activation": _ACTIVATIONS[gate],
         "activations": "float" if exact else "int8_block",
     }
-    layer = (inputs[X], route.outputs[0], *names)
+    layer = (inputs[X], route.outputs[0], *made[origin])
     return [route, Node("experts", node.name, layer, node.outputs, attributes)]
+
+
+def _storage(node: Node) -> tuple[int, int, str | None]:
+    """How weights are stored: bits, weights of a block, and what the file's author says of it."""
+    bits, block = node.attrs["expert_weight_bits"], node.attrs["block_size"]
+    return bits, block, node.metadata.get(FORMAT_KEY)
 
 
 def _has_form(node: Node, inputs: list[str], graph: Graph) -> bool:
@@ -217,11 +237,16 @@ def _matrices(node: Node, names: list[str], graph: Graph, *, turns: int) -> list
     """The matrices whose rows take turns in a stack of codes, scales and maybe zero points.
 
     Raises:
-        BundleError: they do not fit each other.
+        BundleError: they do not fit each other, or are too many.
     """
     codes, scales = (graph.array(name) for name in names[:2])
-    bits, block = node.attrs["expert_weight_bits"], node.attrs["block_size"]
+    bits, block, stated = _storage(node)
     blocks = scales.shape[2] if scales.ndim == 3 else 0
+    if blocks and len(scales) > MOST_EXPERTS:
+        raise BundleError(
+            f"node '{node.name}' has {len(scales)} experts; expected at most {MOST_EXPERTS}: "
+            f"{ALTERED}"
+        )
     fits = (
         bits in FORMATS
         and block > 0
@@ -238,7 +263,7 @@ def _matrices(node: Node, names: list[str], graph: Graph, *, turns: int) -> list
         )
     arrays = [codes.reshape(*codes.shape[:2], blocks, -1), scales]
     arrays += [_zeros(node, names[2], graph, scales.shape)] if names[2] else []
-    name, size = node.metadata.get(FORMAT_KEY, FORMATS[bits]), blocks * block
+    name, size = stated or FORMATS[bits], blocks * block
     stacks: list[list[Matrix]] = [[] for _ in range(turns)]
     for parts in zip(*arrays, strict=True):
         for turn, matrices in enumerate(stacks):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
+from edgerun.errors import UnsupportedError
 from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Pattern, Var
@@ -15,6 +16,7 @@ from edgerun.graph.passes.experts import biases, groups
 from edgerun.ops.route import MIXER
 
 LAST = -1
+MOST_CHOICES = 1024  # of a graph: one in a layer, or three; there are many forms to try on each
 _AXES = 2  # of logits, before that of experts
 _SCORES: Mapping[str, Pattern] = {
     "softmax": Op("Softmax", Var("logits"), axis=LAST),
@@ -98,9 +100,18 @@ _MIXER = _mixer_form()
 
 
 def fuse_routes(graph: Graph) -> Graph:
-    """Rewrites every ScatterElements whose surroundings have the exporter's form."""
-    if not any(node.op == "ScatterElements" for node in graph.nodes):
+    """Rewrites every ScatterElements whose surroundings have the exporter's form.
+
+    Raises:
+        UnsupportedError: there are more than any model has.
+    """
+    count = sum(node.op == "ScatterElements" for node in graph.nodes)
+    if not count:
         return graph
+    if count > MOST_CHOICES:
+        raise UnsupportedError(
+            f"the model file has {count} nodes of ScatterElements; expected at most {MOST_CHOICES}"
+        )
     matcher = Matcher(graph)
     # Constants are left to the next pass: there are as many as nodes.
     nodes = [

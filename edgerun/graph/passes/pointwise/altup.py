@@ -14,6 +14,8 @@ from edgerun.graph.ir import FreeNames, Graph, Node
 from edgerun.graph.match import Const, Match, Matcher, Num, Op, Var
 from edgerun.graph.passes.base import Pass
 
+MOST_PARTS = 64  # models have four; pair by pair, buffers grow with their square
+
 _FIRST = Op("Gather", Var("streams"), Const("index"), axis=2)
 _PREDICTED = Op("MatMul", Op("Reshape", Var("coefs"), Const("shape")), Var("streams"))
 _CHANGE = Op("Unsqueeze", Op("Sub", Var("activated"), _FIRST), Num(2))
@@ -60,7 +62,7 @@ class _Streams:
         if source is None or source.op != "Concat" or source.attrs["axis"] != -1:
             return []
         count, joined = len(source.inputs), source.inputs[0]
-        if count < 2 or len(shape) != 4 or shape[:3] != [0, 0, count]:
+        if not 2 <= count <= MOST_PARTS or len(shape) != 4 or shape[:3] != [0, 0, count]:
             return []
         nodes = []
         for number, name in enumerate(source.inputs[1:], 2):
