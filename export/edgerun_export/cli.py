@@ -72,7 +72,8 @@ _Weights = Annotated[
     typer.Option(
         help=f"Weight format: {', '.join(weight_names())}, or source, which keeps the integers and "
         "floats of the checkpoint (GGUF, GPTQ, AWQ, compressed-tensors). Default: ternary if the "
-        "model was trained for it, source if it has integers that can stay, otherwise int4."
+        "model was trained for it, source if it has integers and all of them can stay, otherwise "
+        "int4."
     ),
 ]
 _GroupSize = Annotated[

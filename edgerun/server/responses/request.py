@@ -26,7 +26,7 @@ REPEATED = ("temperature", "top_p")  # sampling options that a response has to h
 REFUSAL = "refusal"  # a part, and its text, which the assistant said in place of another
 TEXT_PARTS = ("input_text", "output_text", "text")
 # What cannot be done where nothing is stored and nothing runs unasked.
-WITHOUT = ("previous_response_id", "conversation", "prompt", "max_tool_calls")
+WITHOUT = ("previous_response_id", "conversation", "prompt")
 ENCRYPTED = "reasoning.encrypted_content"  # thoughts are there as they are
 
 
@@ -298,6 +298,14 @@ def _check(fields: ResponseFields) -> None:
             "and leave it out",
             "unsupported",
             stored[0],
+        )
+    if fields.max_tool_calls is not None:
+        raise Problem(
+            400,
+            "max_tool_calls: it counts tools that a server runs, and none are run here: leave it "
+            "out",
+            "unsupported",
+            "max_tool_calls",
         )
     asked: list[tuple[str, Any]] = [("include", each) for each in fields.include]
     asked += [("top_logprobs", fields.top_logprobs)] if fields.top_logprobs else []

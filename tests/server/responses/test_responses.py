@@ -225,6 +225,7 @@ def test_replies_follow_a_schema(thinking: Served) -> None:
         ({"previous_response_id": "resp_1"}, "send the whole conversation"),
         ({"store": True}, "nothing is stored"),
         ({"background": True}, "nothing is stored"),
+        ({"max_tool_calls": 4}, "max_tool_calls: it counts tools that a server runs"),
         ({"truncation": "auto"}, "truncation"),
         ({"include": ["message.output_text.logprobs"]}, "include"),
         ({"top_logprobs": 1}, "top_logprobs: 1 is not to be had"),
