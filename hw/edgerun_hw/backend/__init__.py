@@ -18,12 +18,12 @@ from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun_hw.backend.attention import obstacle
 from edgerun_hw.backend.executable import FabricExecutable
-from edgerun_hw.backend.matrix import has_row_scales
+from edgerun_hw.backend.matrix import has_row_scales, largest_integer
 from edgerun_hw.backend.native.placement import is_packed
 from edgerun_hw.backend.session import Session
 from edgerun_hw.backend.tally import Tally, cycles_report, part_of
 from edgerun_hw.devices.registry import DEVICES, Device, find_device
-from edgerun_hw.model.attention import attention_commands, attention_cycles
+from edgerun_hw.model.attention import attention_commands, layer_cycles
 from edgerun_hw.model.cycles import PYTHON_HOST_US, Assumptions, matrix_seconds
 from edgerun_hw.overlay.command import MAX_COUNT, TERNARY_TILE, Capabilities
 from edgerun_hw.overlay.cut import cut_matrix
@@ -115,7 +115,7 @@ class FpgaBackend(Backend):
         capabilities = self._opened().capabilities or NOMINAL
         by_row = node.attrs["activations"] == "int8_row" and has_row_scales(weight)
         block = weight.shape[1] if by_row else weight.block
-        largest = 1 << (weight.bits - 1) if weight.bits > 2 else 1
+        largest = 1 if weight.format == "ternary" else largest_integer(weight)
         cut = cut_matrix(weight.shape, largest, block, capabilities)
         return matrix_seconds(cut, capabilities, shape.rows, self._assumptions)
 
@@ -127,10 +127,13 @@ class FpgaBackend(Backend):
     def _attention_seconds(self, node: Node, shape: Shape) -> float:
         can, attrs = self._opened().capabilities or NOMINAL, node.attrs
         group = attrs["num_heads"] // attrs["num_kv_heads"]
-        commands = attention_commands(group, shape.rows, max(1, can.attention))
-        cycles = attention_cycles(attrs["num_kv_heads"], attrs["head_dim"], shape.cached + 1)
-        seconds = cycles / (self._assumptions.clock_mhz * 1e6)
-        return float(commands * (seconds + self._assumptions.host_us * 1e-6))
+        queries, rows = max(1, can.attention), range(shape.cached, shape.cached + shape.rows)
+        heads = attrs["num_kv_heads"], attrs["head_dim"], group
+        seconds = layer_cycles(*heads, rows, queries, attrs["window"]) / (
+            self._assumptions.clock_mhz * 1e6
+        )
+        commands = attention_commands(group, shape.rows, queries)
+        return float(seconds + commands * self._assumptions.host_us * 1e-6)
 
     def cost_basis(self) -> str:
         """Says what the estimates of ``cost`` stand on."""

@@ -25,6 +25,7 @@ from edgerun_hw.overlay.attention import OutsideFormatError
 
 logger = logging.getLogger(__name__)
 F32: TypeAlias = NDArray[np.float32]
+FULL = "its memory is full"
 
 
 class DeviceExecutable(Executable):
@@ -39,6 +40,7 @@ class DeviceExecutable(Executable):
         self._fallback = None if options.required else options.fallback
         self._stand_in: Executable | None = None
         self._open = True
+        self._obstacle = ""  # why the device has not run the segment, where it did not fail
         session.acquire()
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
@@ -53,9 +55,10 @@ class DeviceExecutable(Executable):
             return outputs
         if self._stand_in is None:
             if self._fallback is None:
+                failure = self._session.failure
+                what = f"failed ({failure})" if failure else f"cannot run this ({self._obstacle})"
                 raise BackendError(
-                    f"the FPGA device failed ({self._session.failure}) and no other back-end was "
-                    "given to take over, or may"
+                    f"the FPGA device {what} and no other back-end was given to take over, or may"
                 )
             self._stand_in = self._fallback(self._segment, self._shape)
         return self._stand_in(batch, cache, values)
@@ -99,15 +102,17 @@ class FabricExecutable(DeviceExecutable):
 
     def _on_device(self, batch: Batch, cache: SequenceStore, values: Values) -> Values | None:
         if not self._fits:
+            self._obstacle = FULL
             return None
         try:
             return self._session.attempt(lambda: self._run(batch, cache, values))
         except OutsideFormatError as error:  # of this call; the next may be another
             logger.debug("attention is the CPU's: %s", error)
+            self._obstacle = str(error)
             return None
         except MemoryError:
             self._session.say_full()
-            self._fits = False
+            self._obstacle, self._fits = FULL, False
             return None
 
     def _run(self, batch: Batch, cache: SequenceStore, values: Values) -> Values:

@@ -14,6 +14,7 @@ from edgerun.errors import InputError
 from edgerun_hw.board_side.devices import DEVICES, SEPARATOR
 from edgerun_hw.devices import simulated
 from edgerun_hw.devices.client import WorkerClient
+from edgerun_hw.overlay.errors import OverlayError
 from edgerun_hw.overlay.port import Overlay
 
 BITSTREAM_SUFFIXES = (".bit", ".xsa")
@@ -54,7 +55,14 @@ def open_here(kind: str, argument: str) -> Overlay:
         InputError: there is no pynq.
         OverlayError: the device fails, or somebody else uses it.
     """
-    return DEVICES[kind](argument) if find_spec("pynq") else _worker(f"{kind}:{argument}")
+    if not find_spec("pynq"):
+        return _worker(f"{kind}:{argument}")
+    try:
+        return DEVICES[kind](argument)
+    except (OverlayError, OSError):
+        raise
+    except Exception as error:  # pynq's own; a worker tells of it as well
+        raise OverlayError(f"pynq failed: {type(error).__name__}: {error}") from error
 
 
 def split_remote(argument: str) -> tuple[str, Path]:

@@ -28,6 +28,29 @@ def attention_cycles(kv_heads: int, head_dim: int, tokens: int) -> int:
     return START_CYCLES + layout.pairs(tokens) * pair + head_dim + LAST_CYCLES
 
 
+def layer_cycles(
+    kv_heads: int, head_dim: int, group: int, rows: range, queries: int, window: int = 0
+) -> int:
+    """Cycles of all commands of a layer, memory not limiting.
+
+    Args:
+        kv_heads: of the layer.
+        head_dim: elements of a head.
+        group: heads that share keys and values.
+        rows: positions of the rows.
+        queries: most of a command: a row's heads of a group, then the next row's.
+        window: tokens that a row sees at most; 0 for all.
+    """
+    cycles = 0
+    for first in range(0, len(rows) * group, queries):
+        last = min(first + queries, len(rows) * group) - 1
+        position, limit = rows[first // group], rows[last // group] + 1
+        # From the block of the first token that one of the queries sees.
+        begin = max(position + 1 - window, 0) // BLOCK_TOKENS * BLOCK_TOKENS if window else 0
+        cycles += attention_cycles(kv_heads, head_dim, limit - begin)
+    return cycles
+
+
 def attention_bytes(kv_heads: int, head_dim: int, tokens: int) -> int:
     """Bytes that a command reads of keys, values and scales, on all ports."""
     layout = KvLayout(kv_heads, head_dim)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.attention import BLOCK_TOKENS, MAX_TOKENS
 
 TERNARY_TILE = regs.TABLES * regs.GROUP
 RESULT_BYTES = regs.RESULT_BITS // 8
@@ -224,6 +225,9 @@ def _check_attention(command: Command, capabilities: Capabilities) -> None:
     steps = command.tiles - regs.KV_LEAD
     if steps < 1 or steps % heads:
         raise ValueError(f"attention to {command.tiles} pairs, which are no whole blocks")
+    # The unit counts tokens in 16 bits: those behind would be seen in place of the first ones.
+    if (tokens := steps // heads * BLOCK_TOKENS) > MAX_TOKENS:
+        raise ValueError(f"attention to {tokens} tokens; the unit attends to {MAX_TOKENS} at most")
 
 
 def _check_glue(command: Command, capabilities: Capabilities) -> None:

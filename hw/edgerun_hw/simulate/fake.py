@@ -275,10 +275,10 @@ class FakeDevice:
             after=bool(regs.CMD_MODE_AFTER.of(mode)),
         )
         tag = get(regs.CMD_TAG, 0)
-        self._registers[regs.SUBMITTED] += 1
         if len(self._queue) >= self._capabilities.queue_depth:
             self._raise_error(regs.ERROR_QUEUE_OVERFLOW, tag)
             return
+        self._registers[regs.SUBMITTED] += 1
         cycles = expected_cycles(command, self._capabilities.rows_per_beat)
         self._queue.append(_Queued(command, tag, self._accepted, cycles))
         self._accepted += 1

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from edgerun.backends.base import CompileOptions, Shape
+from edgerun.backends.base import CompileOptions, Phase, Shape
 from edgerun.graph.ir import Graph, Node
 from edgerun.llm.llm import load
 from edgerun.state import Batch, SequenceStore, same_attention
@@ -230,12 +230,21 @@ def test_queries_of_wanted_logits_alone_see_what_they_see_among_all_rows():
     backend.close()
 
 
-def test_its_cost_grows_with_the_context():
+def test_its_cost_is_that_of_the_tokens_that_rows_see():
     backend = make()
     backend.use_device(FAKE)
     backend.configure({"kv_cache": "int8"})
-    costs = [backend.cost(None, node(), Shape.of(1)), backend.cost(None, node(), Shape.of(2))]  # type: ignore[arg-type]
-    assert 0 < costs[0] <= costs[1]
+
+    def seconds(rows: int, cached: int, window: int = 0) -> float:
+        layer = node(window=window)
+        assert not backend._cannot_attend(layer)
+        return backend.cost(None, layer, Shape(Phase.FEW, rows, cached))  # type: ignore[arg-type]
+
+    # A command takes one row, so that a prompt costs what its tokens cost one by one.
+    assert seconds(256, 64) == pytest.approx(sum(seconds(1, 64 + n) for n in range(256)))
+    assert seconds(1, 4000) > seconds(1, 100)
+    assert seconds(1, 4031, 64) == seconds(1, 63)
+    assert seconds(1, 4032, 64) == seconds(1, 64)  # of two blocks
     backend.close()
 
 

@@ -100,6 +100,16 @@ def test_an_overlay_without_a_mode_gets_no_weights_for_it():
         assert able or "no mode for weights" in support.reason
 
 
+def test_weights_of_two_bits_cost_what_they_are_multiplied_as():
+    """A code that is not ternary takes five activations a beat, as wider ones do."""
+    rng, backend, costs = np.random.default_rng(0), fpga("fake:decode-300"), {}
+    for name in ("ternary", "int2", "int4"):
+        weight = random_weight(rng, name, (2560, 1920), 1920, row_scales=True)
+        costs[name] = backend.cost(*linear(weight), Shape.of(1))
+    assert costs["ternary"] < costs["int2"] == costs["int4"]
+    backend.close()
+
+
 @pytest.mark.parametrize("name", ["ternary", "int2", "int4", "int8"])
 @pytest.mark.parametrize("activations", ["int8_row", "int8_block"])
 @pytest.mark.parametrize("rows", [1, 5])

@@ -285,6 +285,20 @@ def test_without_a_companion_the_failure_is_an_error(monkeypatch):
             executable(Batch.of([1], 0, 0), SequenceStore(spec, 64), {node.inputs[0]: x})
 
 
+def test_a_full_memory_without_a_companion_is_called_that_and_no_failure(monkeypatch):
+    replace_fake(monkeypatch, lambda: Tlmm(FakeDevice(PRESETS["tiny"], memory_bytes=1 << 16)))
+    backend = FpgaBackend()
+    backend.use_device("fake")
+    graph = bundle().graph
+    node = next(each for each in graph.nodes if each.op == "linear")
+    spec = same_attention(1, 1, 16)
+    alone = replace(graph.with_nodes([node]), outputs=[*node.outputs])
+    executable = backend.compile(alone, Shape.of(1), CompileOptions(spec, required=True))
+    x = np.ones((1, graph.constants[node.inputs[1]].shape[1]), np.float32)
+    with pytest.raises(BackendError, match=r"cannot run this \(its memory is full\) and no other"):
+        executable(Batch.of([1], 0, 0), SequenceStore(spec, 64), {node.inputs[0]: x})
+
+
 def test_a_full_memory_leaves_the_rest_to_the_cpu(expected, monkeypatch, caplog):
     def make() -> Overlay:
         return Tlmm(FakeDevice(PRESETS["tiny"], memory_bytes=1 << 18))

@@ -139,6 +139,17 @@ def test_a_board_at_another_host_is_one_process_s(monkeypatch, bitfile):
     lock.BoardLock(lock.remote_path("192.0.2.1")).release()
 
 
+@pytest.mark.parametrize("error", [RuntimeError, KeyError, ImportError])
+def test_what_pynq_raises_in_this_process_is_the_devices_failure(error, monkeypatch, bitfile):
+    def refuse(argument: str) -> Tlmm:
+        raise error("no Devices Found")
+
+    _have(monkeypatch, pynq=True, python=None)
+    monkeypatch.setattr(pynq_devices, "DEVICES", {"pynq": refuse})
+    with pytest.raises(OverlayError, match=f"pynq failed: {error.__name__}: .*no Devices Found"):
+        find_device(f"pynq:{bitfile},force").open()
+
+
 def test_elsewhere_it_runs_in_a_worker(monkeypatch, bitfile):
     _have(monkeypatch, pynq=False, python=Path(sys.executable))
     asked = []

@@ -277,6 +277,40 @@ def test_impossible_command_is_refused(changes, message):
         check_command(replace(GOOD, **changes), CAN)
 
 
+LAYER = Capabilities(4, 1, 8, 64, True, True, True, 40, attention=2, glue=True)
+BESIDE = replace(GOOD, weights=(0x2000,) * 4, columns=1)
+# Two heads of 32 elements and the most blocks of tokens; a gated row of 31 elements.
+ATTENTION = replace(BESIDE, row_beats=68, tiles=2 * 1024 + 2, kv_heads=2, head_units=2)
+GLUE = replace(BESIDE, row_beats=3, tiles=31, glue=True, gate=1, scales=0x4000)
+
+
+@pytest.mark.parametrize(
+    ("command", "changes", "message"),
+    [
+        (ATTENTION, {"columns": 3}, "columns is 3; this overlay takes 1 to 2"),
+        (ATTENTION, {"row_beats": 67}, "pairs of 67 beats, not of 68"),
+        (ATTENTION, {"scales": 0}, "pairs of 68 beats"),
+        (ATTENTION, {"tiles": 2}, "no whole blocks"),
+        (ATTENTION, {"tiles": 5}, "no whole blocks"),
+        (ATTENTION, {"tiles": 2 * 1025 + 2}, "65600 tokens; the unit attends to 65536 at most"),
+        (ATTENTION, {"kv_heads": 33}, "33 heads of 32 elements"),
+        (ATTENTION, {"head_units": 17}, "2 heads of 272 elements"),
+        (GLUE, {"tiles": 8193, "row_beats": 547}, "a row of 8193 elements"),
+        (GLUE, {"row_beats": 2}, "2 beats of codes, not of 3"),
+        (GLUE, {"columns": 2}, "beats of codes"),
+        (GLUE, {"gate": 4}, "gate 4; there are 0 to 3"),
+        (GLUE, {"gate": 0}, "takes none without"),
+        (GLUE, {"scales": None}, "needs a second row"),
+    ],
+)
+def test_impossible_attention_and_glue_are_refused(command, changes, message):
+    check_command(command, LAYER)
+    with pytest.raises(ValueError, match=message):
+        check_command(replace(command, **changes), LAYER)
+    with pytest.raises(ValueError, match="was built without"):
+        check_command(command, replace(LAYER, attention=0, glue=False))
+
+
 @pytest.mark.parametrize("mode", ["ternary", "multiples"])
 def test_mode_that_was_not_built_is_refused(mode):
     can = replace(CAN, **{mode: False})

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from edgerun_hw.overlay import register_map as regs
-from edgerun_hw.overlay.driver import Tlmm
+from edgerun_hw.overlay.command import expected_cycles
+from edgerun_hw.overlay.driver import MAX_POLL_CYCLES, PATIENCE, Tlmm
 from edgerun_hw.overlay.errors import CommandError, OverlayError, OverlayTimeoutError
 from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.overlay.packing import LookupMode
@@ -58,6 +59,22 @@ def test_silently_wedged_overlay_times_out_in_bounded_cycles():
     with pytest.raises(OverlayTimeoutError, match="no progress for .* with 1 commands pending"):
         overlay.wait(overlay.submit(command))
     assert device.read(regs.CYCLES) < 400_000
+
+
+def test_commands_may_take_longer_than_the_time_out_alone_and_together():
+    """What they should take is added to it, and each that completes begins it anew."""
+    device = FakeDevice()
+    patient, other = Tlmm(device, timeout_cycles=100), FakeDevice()
+    command, right = random_problem(patient)
+    cycles = expected_cycles(command, patient.capabilities.rows_per_beat)
+    assert cycles > 5 * 100
+    patient.wait(patient.submit(command))
+    assert right()
+    overlay = Tlmm(other, timeout_cycles=MAX_POLL_CYCLES)
+    command, right = random_problem(overlay)
+    commands = [command] * (2 * (PATIENCE + MAX_POLL_CYCLES // cycles))
+    overlay.wait(overlay.submit_all(commands))
+    assert right()
 
 
 def test_reset_that_sticks_times_out():
@@ -111,6 +128,8 @@ def test_software_overlay_finds_a_forgotten_flush_and_a_full_queue():
         device.write(regs.CMD_PUSH, 1)
     assert regs.ERROR_QUEUE_OVERFLOW.of(device.read(regs.ERROR))
     assert regs.STATUS_QUEUE_FULL.of(device.read(regs.STATUS))
+    # As in the RTL (`test_shell.py`): what was lost was not submitted.
+    assert device.read(regs.SUBMITTED) == device.geometry.queue_depth
 
 
 def test_software_memory_is_given_back_in_whole():

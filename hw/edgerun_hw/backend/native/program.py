@@ -10,7 +10,7 @@ from edgerun.backends.cpu import CpuBackend
 from edgerun.env import settings
 from edgerun.graph.ir import Graph, Node
 from edgerun.state import Batch, SequenceStore
-from edgerun_hw.backend.executable import DeviceExecutable
+from edgerun_hw.backend.executable import FULL, DeviceExecutable
 from edgerun_hw.backend.native import attention as unit
 from edgerun_hw.backend.native import request
 from edgerun_hw.backend.native.attention import AttentionLayers
@@ -127,6 +127,7 @@ class ProgramExecutable(DeviceExecutable):
     def _on_device(self, batch: Batch, cache: SequenceStore, values: Values) -> Values | None:
         workspace, layers = self._workspace, self._layers
         if workspace is None:
+            self._obstacle = FULL
             return None
         if layers is not None and layers.fit(batch):
             program = self._program(workspace, layers)

@@ -81,8 +81,9 @@ class SequenceCopy:
         blocks = -(-room // BLOCK_TOKENS)
         try:
             for words, layout in zip(self.words, self._layouts, strict=True):
-                buffers = [port.allocate(layout.port_bytes(room)) for _ in range(PORTS)]
-                self._buffers += buffers
+                for _ in range(PORTS):  # one by one: `free` must know those that found room
+                    self._buffers.append(port.allocate(layout.port_bytes(room)))
+                buffers = self._buffers[-PORTS:]
                 tables = [np.zeros((n, layout.kv_heads), np.uint16) for n in (room, blocks)]
                 self._scales += tables
                 words[C_SCALES], words[C_LARGEST] = (table.ctypes.data for table in tables)
