@@ -110,7 +110,7 @@ _ACTIVATIONS = {
 
 
 # By what stacks are made of, the names of them.
-_Made: TypeAlias = dict[tuple[Any, ...], list[str]]
+_Copies: TypeAlias = dict[tuple[Any, ...], list[str]]
 
 
 def fuse_fused_experts(graph: Graph) -> Graph:
@@ -128,15 +128,15 @@ def fuse_fused_experts(graph: Graph) -> Graph:
             f"the model file has {count} nodes of {QMOE}; expected at most {MOST_LAYERS}"
         )
     matcher = Matcher(graph)
-    made: _Made = {}
+    copies: _Copies = {}
     return graph.with_nodes(
         new
         for node in graph.nodes
-        for new in (_rewrite(node, matcher, made) if node.op == QMOE else [node])
+        for new in (_rewrite(node, matcher, copies) if node.op == QMOE else [node])
     )
 
 
-def _rewrite(node: Node, matcher: Matcher, made: _Made) -> list[Node]:
+def _rewrite(node: Node, matcher: Matcher, copies: _Copies) -> list[Node]:
     inputs = [*node.inputs, *[""] * (ROUTER_WEIGHTS + 1)][: ROUTER_WEIGHTS + 1]
     attrs = node.attrs
     gate = attrs["activation_alpha"], attrs["activation_beta"], attrs.get("swiglu_limit")
@@ -146,10 +146,10 @@ def _rewrite(node: Node, matcher: Matcher, made: _Made) -> list[Node]:
     if route is None:
         return [node]
     origin = *inputs[CODES:ROUTER_WEIGHTS], *_storage(node)
-    if origin not in made:  # layers may share weights, of which copies are made
+    if origin not in copies:  # layers may share weights, of which copies are made
         stacks = _stacks(node, inputs, matcher.graph)
-        made[origin] = [f"{node.name}/{name}" for name in stacks]
-        for name, stack in zip(made[origin], stacks.values(), strict=True):
+        copies[origin] = [f"{node.name}/{name}" for name in stacks]
+        for name, stack in zip(copies[origin], stacks.values(), strict=True):
             matcher.graph.add_constant(name, stack)
     exact = attrs["expert_weight_bits"] == EXACT_BITS and attrs["accuracy_level"] != 4
     attributes = {
@@ -157,7 +157,7 @@ def _rewrite(node: Node, matcher: Matcher, made: _Made) -> list[Node]:
         "activation": _ACTIVATIONS[gate],
         "activations": "float" if exact else "int8_block",
     }
-    layer = (inputs[X], route.outputs[0], *made[origin])
+    layer = (inputs[X], route.outputs[0], *copies[origin])
     return [route, Node("experts", node.name, layer, node.outputs, attributes)]
 
 
