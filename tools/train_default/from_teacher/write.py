@@ -35,6 +35,7 @@ from tools.train_default.tokenizer import render_chat
 
 TEMPERATURES = 0.7, 1.0
 MIN_P = 0.05
+DRY_MULTIPLIER, DRY_LENGTH = 0.8, 3  # without, most of what does not stay repeats itself
 LENGTHS = 200, 2000  # characters
 OFTEN = 2  # stories that speak of a noun which requests name
 
@@ -87,6 +88,8 @@ def answers(llm: LLM, asked: Sequence[Request], max_tokens: int) -> list[tuple[s
         top_p=0.95,
         min_p=MIN_P,
         repetition_penalty=1.0,
+        dry_multiplier=DRY_MULTIPLIER,
+        dry_allowed_length=DRY_LENGTH,
     )
     return [(each.text.strip(), each.finish_reason == "stop") for each in completions]
 
