@@ -49,10 +49,10 @@ _DONE = msg.Done()
 class _Shared:
     """A buffer of the device, and the memory file that the client sees."""
 
-    def __init__(self, buffer: Buffer, file: int, nbytes: int) -> None:
+    def __init__(self, buffer: Buffer, copy: NDArray[np.uint8]) -> None:
         self.buffer = buffer
         self.live = True
-        self._copy: NDArray[np.uint8] | None = map_file(file, nbytes)
+        self._copy: NDArray[np.uint8] | None = copy
 
     def flush(self, last: bool) -> None:
         self.buffer.array[...] = self._client_side
@@ -185,8 +185,9 @@ class Worker:
             raise msg.ProtocolError("Allocate comes with a memory file of at least its size")
         if not 1 <= request.nbytes <= msg.MAX_BUFFER_BYTES or len(self._buffers) >= MAX_BUFFERS:
             raise msg.ProtocolError(f"no buffer can have {request.nbytes} bytes")
+        copy = map_file(self._files[0], request.nbytes)  # first: if this fails nothing is lost
         buffer = self._overlay.allocate(request.nbytes)
-        shared = _Shared(buffer, self._files[0], request.nbytes)
+        shared = _Shared(buffer, copy)
         self._buffers[self._next_buffer] = self._by_address[buffer.address] = shared
         self._next_buffer += 1
         return msg.Allocated(self._next_buffer - 1, buffer.address)

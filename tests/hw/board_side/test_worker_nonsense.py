@@ -54,6 +54,18 @@ def test_worker_wants_a_memory_file_of_the_right_size(raw):
     assert "at least its size" in reply.text
 
 
+def test_a_file_that_cannot_be_mapped_takes_no_memory_of_the_device(raw, monkeypatch):
+    taken: list[int] = []
+    monkeypatch.setattr(Tlmm, "allocate", lambda overlay, nbytes: taken.append(nbytes))
+    with open(os.memfd_create("unwritable"), "r+b") as file:
+        file.truncate(64)
+        readable = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY)
+        socket.send_fds(raw, [msg.encode(msg.Allocate(64))], [readable])
+        os.close(readable)
+    _, reply = msg.decode(raw.recv(10_000))
+    assert "Permission denied" in reply.text and not taken
+
+
 def test_worker_survives_a_fuzzed_session(raw):
     raw.send(os.urandom(50))
     raw.recv(10_000)
