@@ -1,9 +1,12 @@
 """Ternary weights that are trained: exact in a bundle, and what trains them computes the model."""
 
+import json
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from edgerun.errors import InputError
+from edgerun.errors import InputError, UnsupportedError
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout, quantise_rows
@@ -12,6 +15,7 @@ from edgerun_export.verify.bundle_weights import BundleWeights
 from edgerun_export.verify.numpy_model import forward
 from tools.ternary.codes import GROUP, REACH, Trained, begin
 from tools.ternary.run import begin_run, check_model, model_digest
+from tools.torch_llama.plain import check
 from tools.torch_llama.save import save_checkpoint
 from tools.torch_llama.text import WATCHED, read_windows
 
@@ -122,6 +126,29 @@ def test_a_run_goes_on_with_what_it_began_with_alone(llama, tmp_path):
         check_model(tmp_path, "another")
 
 
+@pytest.mark.parametrize(
+    "name", ["llama", "mistral", "qwen3", "mixtral", "bitnet-master", "granite", "cohere", "gemma2"]
+)
+def test_what_is_more_than_a_plain_llama_is_refused(name, repo_root):
+    with (
+        open_checkpoint(str(repo_root / "tests" / "golden" / name)) as checkpoint,
+        pytest.raises(UnsupportedError, match="plain Llama"),
+    ):
+        check(interpret(checkpoint)[0].spec)
+
+
+def test_plain_llamas_are_not_refused(llama):
+    check(llama[1].spec)
+
+
+def test_a_checkpoint_of_floats_is_not_called_one_of_integers(llama, tmp_path):
+    checkpoint, source = llama
+    stated = {**checkpoint.config, "quantization_config": {"quant_method": "gptq", "bits": 4}}
+    integers = SimpleNamespace(config=stated, tokenizer_files=checkpoint.tokenizer_files)
+    save_checkpoint(integers, source, {}, tmp_path)
+    assert "quantization_config" not in json.loads((tmp_path / "config.json").read_text())
+
+
 class TestWithTorch:
     """What trains."""
 
@@ -228,17 +255,6 @@ class TestWithTorch:
         stays, errors = learnt(stage, streams, target, begun, wild)
         assert errors["learnt"] > errors["rounded"]
         assert stays is begun
-
-    def test_what_is_more_than_a_plain_llama_is_refused(self, repo_root):
-        from edgerun.errors import UnsupportedError
-        from tools.torch_llama.layer import check
-
-        for name in ("llama", "mistral", "qwen3", "mixtral", "bitnet-master"):
-            with (
-                open_checkpoint(str(repo_root / "tests" / "golden" / name)) as checkpoint,
-                pytest.raises(UnsupportedError, match="plain Llama"),
-            ):
-                check(interpret(checkpoint)[0].spec)
 
     def test_both_stages_bring_the_model_nearer_and_go_on(
         self, llama, ids, torch, settings, tmp_path

@@ -13,8 +13,9 @@ from torch.nn.functional import cross_entropy
 
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.source.model import interpret
-from tools.torch_llama.layer import check, paths, source_layer
+from tools.torch_llama.layer import paths, source_layer
 from tools.torch_llama.model import Model
+from tools.torch_llama.plain import check
 from tools.torch_llama.save import save_checkpoint
 from tools.torch_llama.text import read_windows
 

@@ -29,8 +29,9 @@ from edgerun_export.source.model import interpret
 from edgerun_export.source.weights import SourceWeights
 from tools.rotations.fold import LayerPairs, fold_ends, fold_layer
 from tools.rotations.rounding import cayley, random_rotation, rounded_inputs, rounded_weights
-from tools.torch_llama.layer import INPUT_NORM, MLP_NORM, check, paths, plain_product, source_layer
+from tools.torch_llama.layer import INPUT_NORM, MLP_NORM, paths, plain_product, source_layer
 from tools.torch_llama.model import Model, divergence
+from tools.torch_llama.plain import check
 from tools.torch_llama.save import save_checkpoint
 from tools.torch_llama.text import read_test, read_windows
 

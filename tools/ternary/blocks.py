@@ -40,12 +40,12 @@ from tools.torch_llama.layer import (
     PARTS,
     Layer,
     Weights,
-    check,
     norms,
     paths,
     plain_product,
     source_layer,
 )
+from tools.torch_llama.plain import check
 from tools.torch_llama.text import read_windows
 
 AT_ONCE = 4  # windows

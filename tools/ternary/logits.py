@@ -28,8 +28,9 @@ from edgerun_export.source.weights import SourceWeights
 from tools.ternary.blocks import TYPES, file_of, read_layer
 from tools.ternary.matrix import Matrix, Optimiser
 from tools.ternary.run import STATE, check_model, model_digest
-from tools.torch_llama.layer import Weights, check, norms, paths, source_layer
+from tools.torch_llama.layer import Weights, norms, paths, source_layer
 from tools.torch_llama.model import Model, divergence
+from tools.torch_llama.plain import check
 from tools.torch_llama.save import save_checkpoint
 from tools.torch_llama.text import Windows, read_windows
 

@@ -12,37 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
-from edgerun.errors import UnsupportedError
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.architectures.decoder.layer import Dense
 from edgerun_export.source.weights import SourceWeights
 
 Weights: TypeAlias = Mapping[str, Tensor]
 INPUT_NORM, MLP_NORM = "input_layernorm", "post_attention_layernorm"
 PARTS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
-
-
-def check(spec: DecoderSpec) -> None:
-    """Raises UnsupportedError for decoders that are more than these functions compute."""
-    plain = (
-        spec.activation == "silu"
-        and spec.input_norm == INPUT_NORM
-        and spec.feed_forward_norm == MLP_NORM
-        and not spec.biases
-        and spec.ternary is None
-        and not any((spec.attention_out_norm, spec.feed_forward_out_norm, spec.sinks))
-        and not any((spec.q_norm, spec.k_norm, spec.q_row_norm, spec.k_row_norm))
-        and not any((spec.attention_sub_norm, spec.mlp_sub_norm))
-        and all(
-            isinstance(layer.feed_forward, Dense) and layer.conv is None and not layer.window
-            for layer in spec.layers
-        )
-    )
-    if not plain:
-        raise UnsupportedError(
-            f"this {spec.architecture} is more than a plain Llama (biases, other norms, windows, "
-            "experts); only those are trained here"
-        )
 
 
 class Layer:
@@ -62,7 +37,7 @@ class Layer:
         tokens: int,
         product: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
-        self._spec = spec
+        self._spec, self._scale = spec, spec.attention_scale(layer)
         self._product = product or plain_product
         rope = spec.rope_of(layer)
         angles = torch.zeros(tokens, spec.head_dim // 2)
@@ -89,9 +64,7 @@ class Layer:
         query, key = (self._turned(each).to(kind) for each in (query, key))
         shared = spec.num_heads // spec.num_kv_heads
         key, value = (each.repeat_interleave(shared, 1) for each in (key, value.to(kind)))
-        out = scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=spec.attention_scale
-        )
+        out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=self._scale)
         return out.transpose(1, 2).flatten(2).float()
 
     def gated(self, x: Tensor, w: Weights) -> Tensor:

@@ -44,6 +44,7 @@ def save_checkpoint(
     out.mkdir(parents=True, exist_ok=True)
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     config = {**checkpoint.config, "tie_word_embeddings": spec.tied}
+    config.pop("quantization_config", None)  # of integers that the source had
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     for name, content in checkpoint.tokenizer_files().items():
         (out / name).write_bytes(content)
