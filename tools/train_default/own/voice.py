@@ -1,4 +1,4 @@
-"""What a model says to requests, by edgerun: many at a time, ten times as fast as torch says it."""
+"""What a model says to requests, by edgerun: many together, in a seventh of the time of torch."""
 
 from __future__ import annotations
 
