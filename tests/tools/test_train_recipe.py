@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,19 @@ def test_what_a_recipe_does_not_say_is_as_usual(tmp_path: Path) -> None:
     path.write_text("rate = 0.5\n")
     with pytest.raises(TypeError, match="rate"):
         Recipe.read(path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"text_taught": True}, "text_taught needs own_taught"),
+        ({"own_taught": True}, "own_taught needs own_rows"),
+        ({"dry": 4.0}, "dry needs own_taught"),
+    ],
+)
+def test_what_nobody_would_teach_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Recipe(**fields)
 
 
 def test_experts_multiply_as_often_as_the_dense_model() -> None:

@@ -18,6 +18,7 @@ import pytest
 from edgerun.backends import CompileOptions, Shape, make_backend
 from edgerun.backends.base import buckets
 from edgerun.errors import BackendError
+from edgerun.graph.ir import Graph, Node
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.plan.planner import make_plan
 from edgerun.plan.programs import compile_plan
@@ -268,17 +269,22 @@ def test_a_device_that_does_not_come_back_is_given_up(field, expected, monkeypat
     assert len(caplog.records) == 1
 
 
-def test_without_a_companion_the_failure_is_an_error(monkeypatch):
-    replace_fake(
-        monkeypatch, lambda: Tlmm(FakeDevice(PRESETS["tiny"], faults=Faults(wedged=From(3))))
-    )
+def linear_alone() -> tuple[FpgaBackend, Graph, Node]:
+    """A back-end on the fake device, and a graph of a single linear layer with its node."""
     backend = FpgaBackend()
     backend.use_device("fake")
     graph = bundle().graph
     node = next(each for each in graph.nodes if each.op == "linear")
+    return backend, replace(graph.with_nodes([node]), outputs=[*node.outputs]), node
+
+
+def test_without_a_companion_the_failure_is_an_error(monkeypatch):
+    replace_fake(
+        monkeypatch, lambda: Tlmm(FakeDevice(PRESETS["tiny"], faults=Faults(wedged=From(3))))
+    )
+    backend, graph, node = linear_alone()
     spec = same_attention(1, 1, 16)
-    alone = replace(graph.with_nodes([node]), outputs=[*node.outputs])
-    executable = backend.compile(alone, Shape.of(1), CompileOptions(spec))
+    executable = backend.compile(graph, Shape.of(1), CompileOptions(spec))
     x = np.ones((1, graph.constants[node.inputs[1]].shape[1]), np.float32)
     with pytest.raises(BackendError, match="no other back-end"):
         for _ in range(4):
@@ -287,13 +293,9 @@ def test_without_a_companion_the_failure_is_an_error(monkeypatch):
 
 def test_a_full_memory_without_a_companion_is_called_that_and_no_failure(monkeypatch):
     replace_fake(monkeypatch, lambda: Tlmm(FakeDevice(PRESETS["tiny"], memory_bytes=1 << 16)))
-    backend = FpgaBackend()
-    backend.use_device("fake")
-    graph = bundle().graph
-    node = next(each for each in graph.nodes if each.op == "linear")
+    backend, graph, node = linear_alone()
     spec = same_attention(1, 1, 16)
-    alone = replace(graph.with_nodes([node]), outputs=[*node.outputs])
-    executable = backend.compile(alone, Shape.of(1), CompileOptions(spec, required=True))
+    executable = backend.compile(graph, Shape.of(1), CompileOptions(spec, required=True))
     x = np.ones((1, graph.constants[node.inputs[1]].shape[1]), np.float32)
     with pytest.raises(BackendError, match=r"cannot run this \(its memory is full\) and no other"):
         executable(Batch.of([1], 0, 0), SequenceStore(spec, 64), {node.inputs[0]: x})

@@ -207,6 +207,27 @@ def test_a_teacher_reads_every_reply_in_its_place(monkeypatch: pytest.MonkeyPatc
         assert np.array_equal(targets[complete], alone.indices[:-1, 0][complete])
 
 
+def test_text_is_read_by_the_teacher_of_replies(words: Tokenizer, tmp_path: Path) -> None:
+    text = source([f"{TEXT} {WORDS} {END}"] * 3, words)
+    np.savez(tmp_path / "real.npz", ids=text.ids, starts=text.starts)
+    torch.manual_seed(0)
+    teacher = Llama(SMALL, torch.float32).eval()
+    fields = {"own_rows": 4, "own_taught": True, "soft_weight": 0.7, "mix": {"real": (1.0, 1.0)}}
+    for taught in (True, False):
+        recipe = Recipe(64, 64, 64, (16, 16), text_taught=taught, model=SMALL, **fields)
+        trainer = Trainer(recipe, tmp_path, tmp_path, None)
+        trainer.own = OwnReplies(trainer.model, words, recipe, Scripted(), teacher=teacher)
+        (batch,) = trainer.microbatches(0.0)
+        assert len(batch) == (4 if taught else 2)
+        if taught:
+            ids, _, tokens, log_p = batch
+            with torch.no_grad():
+                alone = teacher(torch.from_numpy(ids.clip(min=0))).log_softmax(-1)
+            best = alone.topk(tokens.shape[-1]).values.numpy()
+            assert tokens.shape[:2] == ids.shape and tokens.dtype == np.int32
+            np.testing.assert_allclose(log_p, best, atol=1e-4)
+
+
 def test_what_repeats_itself_counts_more_and_subjects_are_likelier_with_a_teacher() -> None:
     torch.manual_seed(0)
     fields = {"own_subject": 3.0, "unlikelihood": 5.0, "repeat": 2, "own_taught": True}
